@@ -1,0 +1,79 @@
+# Every verb of the project. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := api operator agent devcluster demo tests
+
+.PHONY: help
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# The stamp changes with the lock file, so that a second run installs nothing and needs no network.
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@echo "berth: installing the Python environment into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.installed ## create the virtual environment from requirements.lock
+
+.PHONY: binaries
+binaries: setup ## build the cluster's programs once per user (about 8 minutes, then cached)
+	@$(BIN)/python -m devcluster build
+
+.PHONY: demo
+demo: binaries ## run the main job on a real control plane and audit the result
+	@$(BIN)/python -m demo
+
+.PHONY: test
+test: binaries ## run every test that needs no GPU
+	@$(BIN)/pytest
+
+.PHONY: unit
+unit: setup ## run the tests that need no cluster
+	@$(BIN)/pytest tests/unit
+
+.PHONY: coverage
+coverage: setup ## measure branch coverage of the pure code
+	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing
+
+.PHONY: fmt
+fmt: setup ## format the code
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/ruff check --fix --quiet $(SOURCES)
+
+.PHONY: types
+types: setup ## check the types
+	@$(BIN)/mypy
+
+.PHONY: imports
+imports: setup ## check who imports whom
+	@$(BIN)/lint-imports
+
+.PHONY: generate
+generate: setup ## write the files that are made from the models
+	@$(BIN)/python -m berth_api.crd crds
+
+.PHONY: verify
+verify: setup ## fail where a generated file differs from its model
+	@$(BIN)/python -m berth_api.crd --check crds
+
+.PHONY: lint
+lint: setup verify types imports ## check format, style, types, layers and generated files
+	@$(BIN)/ruff format --check --quiet $(SOURCES)
+	@$(BIN)/ruff check --quiet $(SOURCES)
+
+.PHONY: lock
+lock: setup ## resolve requirements.lock anew from pyproject.toml
+	@$(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv==0.13.8
+	@.build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove what was built here (the per-user cache of programs stays)
+	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,37 @@
+"""`berth-agent`, or `python -m berth_agent`."""
+
+import asyncio
+import sys
+
+from kubernetes_asyncio.config import ConfigException
+from pydantic import ValidationError
+
+from berth_agent import app, log
+from berth_agent.fleet import FleetError
+from berth_agent.settings import Settings
+
+
+def main() -> None:
+    """Read the settings and run the agent; a mistake in them ends it with one line and status 2."""
+    try:
+        settings = Settings(_cli_parse_args=True)
+        log.configure(settings)
+        asyncio.run(app.run(settings, inventory=app.inventory_for(settings)))
+    except ValidationError as error:
+        _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
+    except (FleetError, ConfigException) as error:
+        _give_up(str(error))
+
+
+def _plain(location: tuple[int | str, ...], message: str) -> str:
+    option = "".join(f"--{part}: ".replace("_", "-") for part in location[:1])
+    return option + message.removeprefix("Value error, ")
+
+
+def _give_up(reason: str) -> None:
+    sys.stderr.write(f"berth-agent: {reason}\n")
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Conditions: what was found, why, and since when.
+
+The server's object is the memory of "since when": a condition keeps its lastTransitionTime until its status flips.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from berth_api.device import Condition, DeviceInfo
+
+HEALTHY: Final = "Healthy"
+"""The condition type of a card. Only an unhealthy card carries it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A condition of the Device without its time."""
+
+    type: str
+    ok: bool
+    reason: str
+    message: str = ""
+
+    def condition(self) -> Condition:
+        """Return it as a condition that holds since now."""
+        return Condition(
+            type=self.type,
+            status="True" if self.ok else "False",
+            reason=self.reason,
+            message=self.message,
+            last_transition_time=rfc3339(now()),
+        )
+
+
+def unhealthy(card: DeviceInfo, *, reason: str, message: str) -> DeviceInfo:
+    """Return the card as one that must not be handed out, and why."""
+    finding = Finding(type=HEALTHY, ok=False, reason=reason, message=message)
+    return card.model_copy(update={"health": False, "conditions": [finding.condition()]})
+
+
+def keep_times(fresh: Sequence[Condition], before: Sequence[Condition]) -> list[Condition]:
+    """Let conditions keep the time of their last flip."""
+    since = {(each.type, each.status): each.last_transition_time for each in before}
+    return [
+        each.model_copy(update={"last_transition_time": since.get((each.type, each.status), each.last_transition_time)})
+        for each in fresh
+    ]
+
+
+def keep_card_times(fresh: Sequence[DeviceInfo], before: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Do so for the conditions of cards."""
+    old = {(card.type, card.minor): card.conditions for card in before}
+    return [
+        card.model_copy(update={"conditions": keep_times(card.conditions, old.get((card.type, card.minor), []))})
+        if card.conditions
+        else card
+        for card in fresh
+    ]
+
+
+def now() -> datetime:
+    """Tell the time."""
+    return datetime.now(UTC)
+
+
+def rfc3339(time: datetime) -> str:
+    """Write a time as conditions do, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,45 @@
+"""The UIDs of Nodes, for owner references: a Device or Lease goes with its Node."""
+
+from collections.abc import Collection
+from typing import Any
+
+from berth_agent.cluster import NODES, Cluster
+
+
+class Nodes:
+    """What is known of Nodes; shared by the publisher and the heartbeat."""
+
+    def __init__(self, *, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._uids: dict[str, str] = {}
+
+    async def refresh(self, names: Collection[str]) -> None:
+        """Look the Nodes up anew.
+
+        Raises:
+            CallError: the list could not be read; the old one stays.
+        """
+        found = await self._cluster.metadata(NODES, only=only(names))
+        self._uids = {name: found[name]["uid"] for name in names if name in found}
+
+    def missing(self, names: Collection[str]) -> list[str]:
+        """Tell which Nodes are not known to exist."""
+        return [name for name in names if name not in self._uids]
+
+    def owner(self, name: str) -> dict[str, Any] | None:
+        """Return the owner reference to a Node, or None where the Node is not known."""
+        if name not in self._uids:
+            return None
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": name,
+            "uid": self._uids[name],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
+def only(names: Collection[str]) -> str | None:
+    """Return the one name that a list can be narrowed to."""
+    return next(iter(names)) if len(names) == 1 else None

@@ -1,0 +1,167 @@
+"""Brings the Device of each node up to the newest Reading, and writes only what changed.
+
+Everything is a server-side apply as `berth-agent` without force: the server keeps what other managers own, and a
+field that somebody else took is a conflict, which is logged and tried again, never fought over. What fails is
+tried again at the next call, so there is no queue here.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from berth_agent.cluster import CONFLICT, DEVICES, NOT_FOUND, CallError, Cluster
+from berth_agent.conditions import keep_card_times, keep_times
+from berth_agent.inventory import Reading
+from berth_agent.nodes import Nodes, only
+from berth_api import names
+from berth_api.device import Condition, Device, DeviceInfo
+
+_log: Any = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What stands on the server, as far as we know."""
+
+    cards: list[DeviceInfo] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    reading: Reading | None = None
+    """The reading that was published in full."""
+    device: dict[str, Any] = field(default_factory=dict)
+    """The object as last applied; empty before the first time."""
+    generation: int = 0
+
+    def is_current(self, reading: Reading, owner: Mapping[str, Any]) -> bool:
+        """Tell whether nothing is left to write."""
+        return self.reading == reading and self.device["metadata"]["ownerReferences"] == [owner]
+
+    def stands(self, metadata: Mapping[str, Any] | None) -> bool:
+        """Tell whether the server's object is still as it was applied."""
+        if metadata is None:
+            return False
+        mine: dict[str, str] = self.device.get("metadata", {}).get("labels", {})
+        theirs: dict[str, str] = metadata.get("labels", {})
+        return mine.items() <= theirs.items() and self.generation == int(metadata["generation"])
+
+
+class Publisher:
+    """Owner of this agent's Devices."""
+
+    def __init__(self, *, cluster: Cluster, nodes: Nodes, concurrency: int) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._gate = asyncio.Semaphore(concurrency)
+        self._known: dict[str, _Known] = {}
+        self._present: set[str] = set()
+        self._complaints: dict[str, str] = {}
+
+    async def resync(self, readings: Mapping[str, Reading]) -> None:
+        """Look at what the server holds, and forget what is no longer so; the next publish repairs it.
+
+        Raises:
+            CallError: the list could not be read.
+        """
+        found = await self._cluster.metadata(DEVICES, only=only(readings))
+        self._present = set(found)
+        self._known = {
+            name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
+        }
+
+    async def publish(self, readings: Mapping[str, Reading]) -> None:
+        """Write what the readings changed. A node that has no Node object yet is left for later."""
+        due = [self._guarded(name, reading) for name, reading in readings.items() if self._is_due(name, reading)]
+        await asyncio.gather(*due)
+
+    def _is_due(self, name: str, reading: Reading) -> bool:
+        owner = self._nodes.owner(name)
+        known = self._known.get(name)
+        return owner is not None and (known is None or not known.is_current(reading, owner))
+
+    async def _guarded(self, name: str, reading: Reading) -> None:
+        try:
+            async with self._gate:
+                await self._publish(name, reading)
+        except CallError as error:
+            self._complain(name, error)
+        else:
+            self._complaints.pop(name, None)
+
+    def _complain(self, name: str, error: CallError) -> None:
+        """Log a failure once, not at each try."""
+        if self._complaints.get(name) == str(error):
+            return
+        self._complaints[name] = str(error)
+        if error.status == CONFLICT:
+            _log.error("another manager owns a field of the Device; left to it", node=name, conflict=str(error))
+        else:
+            _log.warning("Device not published, will try again", node=name, error=str(error))
+
+    async def _publish(self, name: str, reading: Reading) -> None:
+        known = self._known.setdefault(name, await self._recall(name))
+        await self._apply_device(name, reading, known)
+        await self._apply_status(name, reading, known)
+        known.reading = reading
+
+    async def _recall(self, name: str) -> _Known:
+        """Read what an earlier run left: the times of its conditions are kept."""
+        if name in self._known:
+            return self._known[name]
+        if name not in self._present:
+            return _Known()
+        try:
+            device = Device.model_validate(await self._cluster.get(f"{DEVICES}/{name}"))
+        except CallError as error:
+            if error.status == NOT_FOUND:
+                return _Known()
+            raise
+        return _Known(cards=device.spec.devices, conditions=device.status.conditions)
+
+    async def _apply_device(self, name: str, reading: Reading, known: _Known) -> None:
+        cards = keep_card_times(reading.spec.devices, known.cards)
+        body = device_body(name, reading=reading, cards=cards, owner=self._nodes.owner(name))
+        if body == known.device:
+            return
+        applied = await self._cluster.apply(f"{DEVICES}/{name}", body)
+        known.device, known.cards, known.generation = body, cards, applied["metadata"]["generation"]
+        _log.info("Device published", node=name, devices=len(cards), healthy=sum(card.health for card in cards))
+
+    async def _apply_status(self, name: str, reading: Reading, known: _Known) -> None:
+        fresh = keep_times([finding.condition() for finding in reading.findings], known.conditions)
+        if known.reading is not None and fresh == known.conditions:
+            return
+        await self._cluster.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh))
+        known.conditions = fresh
+        for condition in fresh:
+            if condition.status != "True":
+                _log.warning(condition.type, node=name, reason=condition.reason, message=condition.message)
+
+
+def device_body(
+    name: str, *, reading: Reading, cards: list[DeviceInfo], owner: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Compose what we apply to a Device: only fields that were set, so that we own no others."""
+    spec = reading.spec.model_copy(update={"devices": cards})
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Device",
+        "metadata": {
+            "name": name,
+            "labels": dict(reading.labels),
+            "ownerReferences": [owner] if owner else [],
+        },
+        "spec": spec.model_dump(by_alias=True, exclude_unset=True),
+    }
+
+
+def status_body(name: str, *, conditions: list[Condition]) -> dict[str, Any]:
+    """Compose what we apply to a Device's status: our own conditions."""
+    dumped = [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Device",
+        "metadata": {"name": name},
+        "status": {"conditions": dumped},
+    }

@@ -1,0 +1,145 @@
+"""An inventory without hardware: any number of nodes and kinds of devices, out of a fleet file.
+
+Ids follow from the names of node and card, so that a restart changes none.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from berth_agent import fleet, machine
+from berth_agent.conditions import Finding, unhealthy
+from berth_agent.fleet import Fleet, FleetError, NodeGroup
+from berth_agent.inventory import Reading, labels_of
+from berth_agent.machine import Machine
+from berth_agent.profiles import Profile
+from berth_api import names
+from berth_api.device import DeviceInfo, DeviceSpec, Mig
+
+FINDINGS: Final = (
+    Finding(type=names.DRIVER_LOADED, ok=True, reason="Simulated"),
+    Finding(type=names.INVENTORY_READ, ok=True, reason="Simulated"),
+)
+
+_log: Any = structlog.get_logger()
+
+
+class SimulatedInventory:
+    """Readings of all nodes of a fleet file, which is read again when it changes.
+
+    Raises:
+        FleetError: the file is wrong at the start.
+    """
+
+    def __init__(self, *, path: Path) -> None:
+        self._path = path
+        self._stamp = _stamp(path)
+        self._built: dict[str, tuple[object, Reading]] = {}
+        self._built = self._merge(fleet.load(path))
+
+    async def read(self) -> Mapping[str, Reading]:
+        """Return the fleet as its file describes it; when the file turns wrong, the last fleet stays in force."""
+        await asyncio.to_thread(self._refresh)
+        return {name: reading for name, (_, reading) in self._built.items()}
+
+    def close(self) -> None:
+        """Do nothing: no hardware is held."""
+
+    def _refresh(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._built = self._merge(fleet.load(self._path))
+        except FleetError as error:
+            _log.error("fleet file is wrong; the last fleet stays", error=str(error))
+        else:
+            _log.info("fleet file changed", path=str(self._path), nodes=len(self._built))
+
+    def _merge(self, read: Fleet) -> dict[str, tuple[object, Reading]]:
+        """Build the nodes, keeping the very Reading of each that is as before."""
+        merged: dict[str, tuple[object, Reading]] = {}
+        for name, group in read.nodes.items():
+            cards = [read.profiles[card] for card in group.cards()]
+            before = self._built.get(name)
+            same = before is not None and before[0] == (group, cards)
+            merged[name] = before if before and same else ((group, cards), simulate(name, group, cards))
+        return merged
+
+
+def simulate(node: str, group: NodeGroup, cards: Sequence[Profile]) -> Reading:
+    """Build one node."""
+    wiring = Machine(cards=cards)
+    gpus = [_gpu(node, minor=minor, wiring=wiring) for minor in range(len(cards))]
+    devices = [
+        *(_failed(gpu) if gpu.minor in group.unhealthy else gpu for gpu in gpus),
+        *(_nic(minor, wiring) for minor in range(group.rdma)),
+        *(_fpga(minor, wiring) for minor in range(group.fpga)),
+    ]
+    driver, cuda = (cards[0].driver, cards[0].cuda) if cards else ("", "")
+    spec = DeviceSpec(driver_version=driver, cuda_version=cuda, devices=devices)
+    return Reading(spec=spec, findings=FINDINGS, labels=labels_of(spec), heartbeat=group.heartbeat)
+
+
+def _gpu(node: str, *, minor: int, wiring: Machine) -> DeviceInfo:
+    profile = wiring.cards[minor]
+    card = DeviceInfo(
+        type="gpu",
+        minor=minor,
+        id=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{minor}')}",
+        module_id=minor + 1 if profile.nvlinks or profile.mesh else -1,
+        health=True,
+        model=profile.model,
+        resources={
+            names.PREFIX + names.GPU_CORE: 100,
+            names.PREFIX + names.GPU_MEMORY: profile.memory,
+            names.PREFIX + names.GPU_MEMORY_RATIO: 100,
+        },
+        topology=wiring.gpu(minor),
+        links=wiring.links(minor),
+    )
+    return card.model_copy(update={"mig": Mig(enabled=False)}) if profile.mig else card
+
+
+def _failed(gpu: DeviceInfo) -> DeviceInfo:
+    return unhealthy(gpu, reason="Simulated", message="the fleet file calls this card unhealthy")
+
+
+def _nic(minor: int, wiring: Machine) -> DeviceInfo:
+    place = wiring.other(minor, first=machine.FIRST_NIC)
+    return DeviceInfo(
+        type="rdma",
+        minor=minor,
+        id=place.bus_id,
+        health=True,
+        model="Mellanox ConnectX-7",
+        resources={names.PREFIX + names.RDMA: 100},
+        topology=place,
+    )
+
+
+def _fpga(minor: int, wiring: Machine) -> DeviceInfo:
+    place = wiring.other(minor, first=machine.FIRST_FPGA)
+    return DeviceInfo(
+        type="fpga",
+        minor=minor,
+        id=place.bus_id,
+        health=True,
+        model="Xilinx Alveo U50",
+        resources={names.PREFIX + names.FPGA: 100},
+        topology=place,
+    )
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Tell one version of the file from another; a missing file is a version too."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return (0,)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

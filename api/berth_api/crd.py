@@ -1,0 +1,166 @@
+"""Make the CustomResourceDefinitions from the models: `python -m berth_api.crd [--check] FOLDER`.
+
+The JSON schema of pydantic becomes a structural schema: references are put in place, and what the API server
+does not allow (titles, defaults of optional parts, `const`) is turned into what it does.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from berth_api import names
+from berth_api.device import Device, Model
+from berth_api.gpupod import GpuPod
+
+Schema = dict[str, Any]
+
+HEADER: Final = "# Generated from the models in api/berth_api by `make generate`; do not edit.\n"
+_KEPT: Final = (
+    "type", "description", "enum", "format", "pattern", "minimum", "maximum", "minLength", "maxLength",
+    "minItems", "maxItems", "maxProperties", "x-kubernetes-int-or-string",
+)  # fmt: skip
+_MAP_KEYS: Final = {
+    ("spec", "devices"): ["type", "minor"],
+    ("status", "devices"): ["type", "minor"],
+    ("conditions",): ["type"],
+}
+"""Lists that are maps: the end of the path to the list -> the keys of an entry."""
+
+
+def _column(name: str, kind: str, path: str, **extra: object) -> Schema:
+    return {"name": name, "type": kind, "jsonPath": path, **extra}
+
+
+_READY: Final = '.status.conditions[?(@.type=="Ready")].status'
+_CONSISTENT: Final = '.status.conditions[?(@.type=="Consistent")].status'
+_AGE: Final = _column("Age", "date", ".metadata.creationTimestamp")
+_DEVICE_COLUMNS: Final = [
+    _column("Ready", "string", _READY),
+    _column("GPUs", "integer", ".status.gpus"),
+    _column("Healthy", "integer", ".status.healthy"),
+    _column("Allocated", "string", ".status.allocated"),
+    _column("Model", "string", ".status.model"),
+    _column("Driver", "string", ".spec.driverVersion"),
+    _AGE,
+]
+_GPUPOD_COLUMNS: Final = [
+    _column("Node", "string", ".spec.nodeName"),
+    _column("Consistent", "string", _CONSISTENT),
+    _AGE,
+]
+
+
+def definitions() -> dict[str, Schema]:
+    """Give every CustomResourceDefinition by its file name."""
+    device = _definition(Device, names.DEVICES, ["dev"], "Cluster", _DEVICE_COLUMNS)
+    gpupod = _definition(GpuPod, names.GPUPODS, [], "Namespaced", _GPUPOD_COLUMNS)
+    return {f"{each['metadata']['name']}.yaml": each for each in (device, gpupod)}
+
+
+def _definition(model: type[Model], plural: str, short: list[str], scope: str, columns: list[Schema]) -> Schema:
+    kind = model.__name__
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "scope": scope,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                **({"shortNames": short} if short else {}),
+                "categories": ["berth"],
+            },
+            "versions": [
+                {
+                    "name": names.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": schema(model)},
+                }
+            ],
+        },
+    }
+
+
+def schema(model: type[Model]) -> Schema:
+    """Make the structural schema of a whole object."""
+    raw = model.model_json_schema(mode="validation")
+    body = _structural(raw, raw.get("$defs", {}), ())
+    return {**body, "required": ["spec"]}
+
+
+def _structural(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schema:
+    node = _resolved(node, definitions)
+    out: Schema = {key: node[key] for key in _KEPT if key in node}
+    if "x-kubernetes-int-or-string" in out:
+        return {key: value for key, value in out.items() if key not in ("type", "anyOf")}
+    if "description" in out:
+        out["description"] = " ".join(out["description"].split())
+    return {**out, **_children(node, definitions, path), **_list_map(path, node)}
+
+
+def _resolved(node: Schema, definitions: Schema) -> Schema:
+    """Put a reference in place; of `X | None` keep X, since absence stands for None."""
+    if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
+        kept = [each for each in node["anyOf"] if each.get("type") != "null"]
+        node = {**kept[0], **{key: value for key, value in node.items() if key != "anyOf"}}
+    if "$ref" in node:
+        target = definitions[node["$ref"].rpartition("/")[2]]
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+    return node
+
+
+def _children(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schema:
+    out: Schema = {}
+    if "properties" in node:
+        out["properties"] = {
+            name: _structural(child, definitions, (*path, name)) for name, child in node["properties"].items()
+        }
+        if node.get("required"):
+            out["required"] = node["required"]
+    if isinstance(node.get("additionalProperties"), dict):
+        out["additionalProperties"] = _structural(node["additionalProperties"], definitions, (*path, "*"))
+    if "items" in node:
+        out["items"] = _structural(node["items"], definitions, (*path, "[]"))
+    return out
+
+
+def _list_map(path: tuple[str, ...], node: Schema) -> Schema:
+    for end, keys in _MAP_KEYS.items():
+        if node.get("type") == "array" and path[-len(end) :] == end:
+            return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+    return {}
+
+
+def render(definition: Schema) -> str:
+    """Give the text of a definition's file."""
+    return HEADER + yaml.safe_dump(definition, sort_keys=False, width=120)
+
+
+def main() -> int:
+    """Write the definitions, or with --check tell which file differs; exit 1 if one does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    options = parser.parse_args()
+    texts = {options.folder / name: render(each) for name, each in definitions().items()}
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if options.check:
+            sys.stderr.write(f"{path} differs from its model: run `make generate`\n")
+        else:
+            path.write_text(texts[path])
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

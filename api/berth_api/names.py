@@ -1,0 +1,63 @@
+"""Every name that Berth reads from or writes to Kubernetes, in one place."""
+
+from typing import Final
+
+# API group and objects.
+GROUP: Final = "berth.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+DEVICES: Final = "devices"
+GPUPODS: Final = "gpupods"
+
+# Field managers of server-side apply: each owns its own fields and never forces.
+AGENT: Final = "berth-agent"
+OPERATOR: Final = "berth-operator"
+
+LEASE_NAMESPACE: Final = "berth-node-lease"
+"""Namespace of the agents' heartbeat Leases, one per node and named like it."""
+
+# Annotations on pods.
+ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
+JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
+PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+EPOCH: Final = "berth.dev/epoch"
+VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
+"""`<container>.devices.berth.dev/visible`: the UUIDs of that container, joined by commas."""
+
+# The label on Bindings that brings them under the fence of one leader Lease.
+FENCED_BY: Final = "berth.dev/fenced-by"
+
+# Model constraints: an annotation and a label of older systems, and our own.
+MODEL_EXACT: Final = "nvidia-gpu-scheduler/gpu.model"
+MODEL_REGEX: Final = "genius/gpu-model"
+MODEL_GLOBS: Final = "berth.dev/gpu-model"
+
+# Genius' other labels.
+GENIUS_PRIORITY: Final = "genius/priority"
+GENIUS_NUMBER: Final = "genius/gpu-number"
+GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
+GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
+
+# Labels on Devices (written by agents) and Nodes (copied by the operator).
+VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
+MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"
+DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"
+
+# Resource names. The first prefix is what Berth writes where the pod used none.
+PREFIX: Final = "kubernetes.io/"
+OTHER_PREFIX: Final = "koordinator.sh/"
+GPU: Final = "gpu"
+GPU_SHARED: Final = "gpu.shared"
+GPU_CORE: Final = "gpu-core"
+GPU_MEMORY: Final = "gpu-memory"
+GPU_MEMORY_RATIO: Final = "gpu-memory-ratio"
+RDMA: Final = "rdma"
+FPGA: Final = "fpga"
+
+# Condition types. The agent owns the first two, the operator the others.
+DRIVER_LOADED: Final = "DriverLoaded"
+INVENTORY_READ: Final = "InventoryRead"
+READY: Final = "Ready"
+VALID: Final = "Valid"
+ACCOUNTED: Final = "Accounted"

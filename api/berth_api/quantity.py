@@ -1,0 +1,64 @@
+"""Quantities as Kubernetes writes them: `100`, `500m`, `16Gi`, `1e3`.
+
+Amounts are integers here: `parse` rounds up to whole units and `parse_milli` to thousandths, which is how
+Kubernetes itself reads them when it counts devices and processor time.
+"""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+MAX: Final = 2**56
+"""The largest amount; more is cut off here. No node has as much, and sums over a node stay within 64 bits."""
+
+_FORM: Final = re.compile(
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d{1,3}))?"
+)
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+
+class QuantityError(ValueError):
+    """A text is no quantity."""
+
+
+def parse(value: str | int) -> int:
+    """Read a quantity in whole units, rounded up.
+
+    Raises:
+        QuantityError: the text is not a quantity.
+    """
+    return _scaled(str(value), 1)
+
+
+def parse_milli(value: str | int) -> int:
+    """Read a quantity in thousandths of a unit, rounded up; errors as in `parse`."""
+    return _scaled(str(value), 1000)
+
+
+def format_bytes(value: int) -> str:
+    """Render bytes in the largest binary unit that is exact: `16Gi`, `81251Mi`, `1025`."""
+    for suffix, bits in reversed(_BINARY.items()):
+        if value and value % (1 << bits) == 0:
+            return f"{value >> bits}{suffix}"
+    return str(value)
+
+
+@lru_cache(maxsize=4096)
+def _scaled(text: str, scale: int) -> int:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise QuantityError(f'"{text}" is not a quantity such as 1, 500m or 16Gi')
+    exact = Fraction(Decimal(match["number"])) * _factor(match) * scale
+    rounded = -(-exact.numerator // exact.denominator)
+    return max(-MAX, min(rounded, MAX))
+
+
+def _factor(match: re.Match[str]) -> Fraction:
+    suffix = match["suffix"]
+    if suffix in _BINARY:
+        return Fraction(1 << _BINARY[suffix])
+    power = int(match["exponent"]) if match["exponent"] else _DECIMAL.get(suffix, 0)
+    return Fraction(10) ** power

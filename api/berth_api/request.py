@@ -1,0 +1,239 @@
+"""What a pod asks of devices, whatever protocol it speaks, in one form.
+
+The pod's total of each device resource is checked against the combinations that mean something, and split into
+equal parts of one or more cards. docs/protocol.md shows the table with examples.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_api import allocation, names
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+
+NVIDIA_GPU: Final = "nvidia.com/gpu"
+AMD_GPU: Final = "amd.com/gpu"
+DCU_GPU: Final = "dcu.com/gpu"
+NPU_CORE: Final = "huawei.com/npu-core"
+NPU_CPU: Final = "huawei.com/npu-cpu"
+NPU_DVPP: Final = "huawei.com/npu-dvpp"
+
+CARD: Final = 100
+"""A whole card, in hundredths."""
+
+VENDORS: Final = {
+    NVIDIA_GPU: "nvidia",
+    AMD_GPU: "amd",
+    DCU_GPU: "hygon",
+    NPU_CORE: "huawei",
+    NPU_CPU: "huawei",
+    NPU_DVPP: "huawei",
+}
+"""Resource -> vendor, as the Device's vendor label has it."""
+
+_COMMON: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
+_NOT_YET: Final = ("nvidia.com/gpu.shared", "nvidia.com/mig-")
+
+Amounts = Mapping[str, int]
+
+
+class RequestError(ValueError):
+    """A request means nothing; the text names the field, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Equal parts of `count` cards of one type."""
+
+    type: str
+    count: int
+    amounts: tuple[tuple[str, int], ...]
+    """(resource without prefix, amount on each card); only what the pod named."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether each card must be free of other pods."""
+        wanted = dict(self.amounts)
+        return wanted.get(GPU_MEMORY_RATIO, wanted.get(self.type, 0)) >= CARD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """All that a pod asks of devices; empty for most pods."""
+
+    parts: tuple[Part, ...] = ()
+    vendor: str = ""
+    """The only vendor whose cards will do; empty for any."""
+    prefix: str = names.PREFIX
+    """The prefix that the pod used, and that its allocation uses in turn."""
+    hint: str = ""
+    """What the user may have meant instead."""
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+
+NOTHING: Final = DeviceRequest()
+
+
+def is_device(name: str) -> bool:
+    """Tell whether a resource is counted in cards rather than in the node's sums."""
+    return allocation.short(name) in _COMMON or name in VENDORS or name.startswith(_NOT_YET)
+
+
+def of_resources(total: Amounts) -> DeviceRequest:
+    """Normalise a pod's total of resource requests (whole units; zeros left out).
+
+    Raises:
+        RequestError: the combination or an amount has no meaning.
+    """
+    asked = {name: amount for name, amount in total.items() if is_device(name)}
+    if not asked:
+        return NOTHING
+    _refuse_unsupported(asked)
+    wanted, prefix = _without_prefix(asked)
+    parts = [_gpu_part({name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA)})]
+    parts += [_simple_part(kind, wanted[kind]) for kind in (RDMA, FPGA) if kind in wanted]
+    return DeviceRequest(
+        parts=tuple(part for part in parts if part),
+        vendor=next((VENDORS[name] for name in wanted if name in VENDORS), ""),
+        prefix=prefix,
+        hint=_hint(wanted),
+    )
+
+
+def _refuse_unsupported(asked: Amounts) -> None:
+    for name in asked:
+        if name.startswith(_NOT_YET):
+            raise RequestError(f"{name} is not supported by this version; use {names.PREFIX}{GPU_CORE} and -ratio")
+
+
+def _without_prefix(asked: Amounts) -> tuple[dict[str, int], str]:
+    wanted: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for name, amount in asked.items():
+        base = allocation.short(name)
+        if base in wanted:
+            raise RequestError(f"{origin[base]} and {name} are the same resource; request one of them")
+        wanted[base], origin[base] = amount, name
+    other = any(name.startswith(names.OTHER_PREFIX) for name in asked)
+    return wanted, names.OTHER_PREFIX if other else names.PREFIX
+
+
+def _hint(wanted: Amounts) -> str:
+    count = wanted.get(NVIDIA_GPU, 0)
+    return f"did you mean {names.PREFIX}{GPU}: {count}?" if count >= CARD else ""
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------
+
+
+def _gpu_part(wanted: Amounts) -> Part | None:
+    if not wanted:
+        return None
+    combination = frozenset(wanted)
+    if combination not in _GPU_RULES:
+        raise RequestError(f"{_shown(wanted)} cannot be combined; allowed are {_ALLOWED}")
+    return _split(_GPU_RULES[combination](wanted))
+
+
+def _whole_cards(wanted: Amounts) -> Amounts:
+    """`nvidia.com/gpu: 2` is two whole cards."""
+    (count,) = wanted.values()
+    return {GPU_CORE: CARD * count, GPU_MEMORY_RATIO: CARD * count}
+
+
+def _percent(wanted: Amounts) -> Amounts:
+    """`gpu: 50` is half of a card, `gpu: 200` two."""
+    _check_percent(wanted, GPU)
+    return {GPU_CORE: wanted[GPU], GPU_MEMORY_RATIO: wanted[GPU]}
+
+
+def _parts_of_cards(wanted: Amounts) -> Amounts:
+    """Core, memory and ratio by themselves: up to one card, or several whole ones."""
+    _check_percent(wanted, GPU_CORE)
+    _check_percent(wanted, GPU_MEMORY_RATIO)
+    return wanted
+
+
+def _shared(wanted: Amounts) -> Amounts:
+    """`gpu.shared: n` spreads the rest evenly over n cards."""
+    cards = wanted[GPU_SHARED]
+    for name in (GPU_CORE, GPU_MEMORY_RATIO):
+        amount = wanted.get(name, 0)
+        if amount % cards or amount // cards > CARD:
+            raise RequestError(
+                f"{name}: {amount} with {GPU_SHARED}: {cards}; allowed are multiples of {cards}, "
+                f"up to {CARD} on each card"
+            )
+    if wanted.get(GPU_MEMORY, cards) < cards:
+        raise RequestError(f"{GPU_MEMORY}: {wanted[GPU_MEMORY]} is less than a byte on each of {cards} cards")
+    return wanted
+
+
+def _npu_slice(wanted: Amounts) -> Amounts:
+    if wanted[GPU_SHARED] > 1:
+        raise RequestError(f"{GPU_SHARED}: {wanted[GPU_SHARED]} with {NPU_CORE}; allowed is 1")
+    if wanted.get(NPU_DVPP, 0) > CARD:
+        raise RequestError(f"{NPU_DVPP}: {wanted[NPU_DVPP]}; allowed are 1 to {CARD}")
+    return wanted
+
+
+def _check_percent(wanted: Amounts, name: str) -> None:
+    amount = wanted.get(name, 0)
+    if amount > CARD and amount % CARD:
+        raise RequestError(f"{name}: {amount}; allowed are 1 to {CARD} (part of a card) or multiples of {CARD}")
+
+
+_Rule = Callable[[Amounts], Amounts]
+_GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
+    frozenset({NVIDIA_GPU}): _whole_cards,
+    frozenset({AMD_GPU}): _whole_cards,
+    frozenset({DCU_GPU}): _whole_cards,
+    frozenset({GPU}): _percent,
+    frozenset({GPU_MEMORY}): _parts_of_cards,
+    frozenset({GPU_MEMORY_RATIO}): _parts_of_cards,
+    frozenset({GPU_CORE, GPU_MEMORY}): _parts_of_cards,
+    frozenset({GPU_CORE, GPU_MEMORY_RATIO}): _parts_of_cards,
+    frozenset({NPU_CORE, GPU_MEMORY_RATIO}): _parts_of_cards,
+    frozenset({GPU_SHARED, GPU_MEMORY}): _shared,
+    frozenset({GPU_SHARED, GPU_MEMORY_RATIO}): _shared,
+    frozenset({GPU_SHARED, GPU_CORE, GPU_MEMORY}): _shared,
+    frozenset({GPU_SHARED, GPU_CORE, GPU_MEMORY_RATIO}): _shared,
+    frozenset({GPU_SHARED, NPU_CORE, NPU_CPU, GPU_MEMORY}): _npu_slice,
+    frozenset({GPU_SHARED, NPU_CORE, NPU_CPU, GPU_MEMORY, NPU_DVPP}): _npu_slice,
+}
+"""The combinations that mean something, each with its check and normal form."""
+
+_ALLOWED: Final = "; ".join(" + ".join(sorted(each)) for each in _GPU_RULES)
+
+
+def _split(wanted: Amounts) -> Part:
+    """Divide the total evenly over its cards."""
+    count = _cards(wanted)
+    each = {name: amount // count for name, amount in wanted.items() if name != GPU_SHARED}
+    for name in (GPU_CORE, GPU_MEMORY_RATIO):
+        if each.get(name, 0) > CARD:
+            raise RequestError(
+                f"{_shown(wanted)} puts {name} {each[name]} on each of {count} card(s); allowed are {CARD}: "
+                f"spread it with {GPU_SHARED}"
+            )
+    return Part(type=GPU, count=count, amounts=tuple(sorted(each.items())))
+
+
+def _cards(wanted: Amounts) -> int:
+    ratio = wanted.get(GPU_MEMORY_RATIO, 0)
+    return wanted.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
+
+
+# --- RDMA and FPGA ------------------------------------------------------------------------------------------
+
+
+def _simple_part(kind: str, amount: int) -> Part:
+    _check_percent({kind: amount}, kind)
+    count = amount // CARD if amount > CARD else 1
+    return Part(type=kind, count=count, amounts=((kind, amount // count),))
+
+
+def _shown(wanted: Amounts) -> str:
+    return ", ".join(f"{name}: {amount}" for name, amount in sorted(wanted.items()))

@@ -1,0 +1,107 @@
+"""What a pod asks of a node, counted as Kubernetes counts it.
+
+Containers run together, so their requests add up. Init containers run one after the other before them, so each
+needs only what is free of the sidecars (restartable init containers) started earlier; sidecars stay and add up.
+Processor time is in thousandths of a core, everything else in whole units, rounded up.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth_api import quantity
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+PODS: Final = "pods"
+
+Amounts = dict[str, int]
+"""Resource name -> amount."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container's name, kind and requests."""
+
+    name: str
+    requests: Mapping[str, int]
+    init: bool = False
+    sidecar: bool = False
+
+
+class ResourceError(ValueError):
+    """A quantity in a pod cannot be read; the text names its place."""
+
+
+def amounts(raw: Mapping[str, Any] | None, where: str = "") -> Amounts:
+    """Read a resource list such as `spec.containers[0].resources.requests`, leaving out zeros.
+
+    Raises:
+        ResourceError: naming `where`, the resource and what is wrong with its quantity.
+    """
+    out: Amounts = {}
+    for name, value in (raw or {}).items():
+        try:
+            amount = quantity.parse_milli(value) if name == CPU else quantity.parse(value)
+        except quantity.QuantityError as error:
+            raise ResourceError(f"{where}.{name}: {error}") from error
+        if amount < 0:
+            raise ResourceError(f'{where}.{name}: "{value}" is negative; allowed are amounts from 0')
+        if amount:
+            out[name] = amount
+    return out
+
+
+def containers(spec: Mapping[str, Any]) -> tuple[Container, ...]:
+    """Give a pod's init containers and containers, in the order in which kubelet admits them."""
+    found = [
+        _container(each, f"spec.initContainers[{i}]", init=True)
+        for i, each in enumerate(spec.get("initContainers") or ())
+    ]
+    found += [_container(each, f"spec.containers[{i}]") for i, each in enumerate(spec.get("containers") or ())]
+    return tuple(found)
+
+
+def _container(raw: Mapping[str, Any], where: str, *, init: bool = False) -> Container:
+    return Container(
+        name=raw.get("name", ""),
+        requests=amounts((raw.get("resources") or {}).get("requests"), f"{where}.resources.requests"),
+        init=init,
+        sidecar=init and raw.get("restartPolicy") == "Always",
+    )
+
+
+def total(spec: Mapping[str, Any]) -> Amounts:
+    """Give what the whole pod asks of its node: requests by the rules above, overhead included."""
+    needed = combined(containers(spec))
+    # Requests at the pod's level replace the sum for the resources that they name.
+    needed.update(amounts((spec.get("resources") or {}).get("requests"), "spec.resources.requests"))
+    return added(needed, amounts(spec.get("overhead"), "spec.overhead"))
+
+
+def combined(parts: Iterable[Container]) -> Amounts:
+    """Give the most that the containers need at any time."""
+    running: Amounts = {}
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for part in parts:
+        if part.sidecar:
+            sidecars = added(sidecars, part.requests)
+            peak = _highest(peak, sidecars)
+        elif part.init:
+            peak = _highest(peak, added(sidecars, part.requests))
+        else:
+            running = added(running, part.requests)
+    return _highest(peak, added(running, sidecars))
+
+
+def added(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
+    """Give the sum of two resource lists."""
+    out = dict(left)
+    for name, amount in right.items():
+        out[name] = out.get(name, 0) + amount
+    return out
+
+
+def _highest(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
+    return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}

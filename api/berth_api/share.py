@@ -1,0 +1,63 @@
+"""Which of its pod's cards each container sees.
+
+The pod's cards lie in a row, and containers take their places along it in the order in which they start: whole-card
+containers get cards of their own, fractions share a card. Init containers are gone when the others start, so they
+begin at the same place; sidecars keep theirs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_api import allocation, names, request, resources
+
+_MEASURES: Final = (
+    request.NVIDIA_GPU,
+    request.AMD_GPU,
+    request.DCU_GPU,
+    names.GPU,
+    names.GPU_MEMORY_RATIO,
+    names.GPU_MEMORY,
+    request.NPU_CORE,
+)
+"""By what a GPU request is measured: the first of these that the pod names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A container's cards: `first` up to, not including, `end` of the pod's GPUs in the order of its allocation."""
+
+    container: str
+    first: int
+    end: int
+
+
+def of_pod(containers: Iterable[resources.Container], wanted: request.DeviceRequest) -> tuple[Share, ...]:
+    """Give the containers that see GPUs, with their places."""
+    part = next((each for each in wanted.parts if each.type == names.GPU), None)
+    if part is None:
+        return ()
+    measured = [(each, _without_prefix(each.requests)) for each in containers]
+    total = _without_prefix(resources.combined(containers))
+    measure = next(name for name in _MEASURES if name in total)
+    return tuple(_placed(measured, measure, total[measure], part.count))
+
+
+def _placed(
+    measured: list[tuple[resources.Container, Mapping[str, int]]],
+    measure: str,
+    total: int,
+    cards: int,
+) -> Iterable[Share]:
+    position = 0
+    for container, amounts in measured:
+        amount = amounts.get(measure, 0)
+        if amount:
+            end = -(-(position + amount) * cards // total)
+            yield Share(container=container.name, first=position * cards // total, end=min(end, cards))
+        if container.sidecar or not container.init:
+            position += amount
+
+
+def _without_prefix(amounts: Mapping[str, int]) -> dict[str, int]:
+    return {allocation.short(name): amount for name, amount in amounts.items()}

@@ -1,0 +1,157 @@
+"""The command line: `python -m devcluster up|down|env|status|build`."""
+
+import argparse
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from devcluster import fleet, named, programs, state, steps
+from devcluster.api import ApiError
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except (DevclusterError, ApiError, TimeoutError) as error:
+        print(f"devcluster: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def up(options: argparse.Namespace) -> None:
+    """Start a cluster, in the background unless told otherwise."""
+    programs.ensure()
+    place = named.folder(options.name)
+    if state.supervisor(place) is not None:
+        raise DevclusterError(f"the cluster {options.name} already runs")
+    # SIGTERM ends it as Ctrl-C does: through the context manager.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    cluster = Cluster(folder=place)
+    with cluster:
+        _fill(cluster, options)
+        print(f"{options.name} is ready: {cluster.server}")
+        print(f'Use it with: eval "$({Path(sys.executable).name} -m devcluster env --name {options.name})"')
+        if options.foreground:
+            cluster.wait()
+        else:
+            cluster.detach()
+
+
+def down(options: argparse.Namespace) -> None:
+    """Stop clusters and remove their data."""
+    for name in named.names() if options.all else [options.name]:
+        named.down(name)
+        print(f"{name} is gone")
+
+
+def env(options: argparse.Namespace) -> None:
+    """Print what a shell evaluates to use a cluster."""
+    _, cluster = _running(options.name)
+    kubectl = programs.ensure(["kubectl"])["kubectl"]
+    print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
+    print(f'export PATH={shlex.quote(str(kubectl.parent))}:"$PATH"')
+
+
+def status(_: argparse.Namespace) -> None:
+    """Show every named cluster and the health of its processes."""
+    table = Table("name", "server", "nodes", "age", "processes", box=None)
+    for name in named.names():
+        table.add_row(name, *_status(name))
+    Console().print(table)
+
+
+def build(options: argparse.Namespace) -> None:
+    """Find or build the programs and tell where they are."""
+    unknown = set(options.programs) - set(programs.PROGRAMS)
+    if unknown:
+        raise DevclusterError(f"there is no program {', '.join(sorted(unknown))}; see `build --help`")
+    for name, path in programs.ensure(options.programs or programs.CLUSTER).items():
+        print(f"{name:24} {path}")
+
+
+def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
+    if not options.nodes:
+        return
+    title = f"{options.nodes} nodes with {options.gpus} x {options.profile}"
+    with steps.shown(f"filling the cluster {options.name}") as step, step(title):
+        fleet.start(cluster, count=options.nodes, gpus=options.gpus, profile=options.profile)
+
+
+def _running(name: str) -> tuple[state.State, Cluster]:
+    place = named.folder(name)
+    found = state.read(place)
+    if state.supervisor(place) is None or found is None:
+        raise DevclusterError(f"the cluster {name} does not run; start it with `up --name {name}`")
+    return found, Cluster(folder=place)
+
+
+def _status(name: str) -> tuple[str, ...]:
+    try:
+        found, cluster = _running(name)
+    except DevclusterError:
+        starting = state.supervisor(named.folder(name)) is not None
+        return "", "", "", "starting" if starting else "[red]stopped; `down` removes what is left[/]"
+    processes = [_process(*item) for item in found.processes.items()]
+    minutes, seconds = divmod(int(time.time() - found.started), 60)
+    return found.server, _nodes(cluster), f"{minutes} min {seconds:02} s", "\n".join(processes)
+
+
+def _process(name: str, pid: int) -> str:
+    return f"[green]{name} {pid}[/]" if state.is_alive(pid) else f"[red]{name} ended[/]"
+
+
+def _nodes(cluster: Cluster) -> str:
+    try:
+        return str(len(cluster.api.get("/api/v1/nodes")["items"]))
+    except (ApiError, OSError) as error:
+        return f"[red]{type(error).__name__}[/]"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m devcluster", description=sys.modules["devcluster"].__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    one = commands.add_parser("up", help="start a cluster in the background")
+    _add_name(one)
+    one.add_argument("--nodes", type=int, default=0, metavar="N", help="create nodes node-0 to node-(N-1)")
+    one.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated GPUs of each (default: 8)")
+    one.add_argument("--profile", default="a100", help="their kind (default: a100)")
+    one.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
+    one.set_defaults(command=up)
+
+    one = commands.add_parser("down", help="stop a cluster and remove its data")
+    _add_name(one)
+    one.add_argument("--all", action="store_true", help="stop every cluster")
+    one.set_defaults(command=down)
+
+    one = commands.add_parser("env", help='print shell lines: eval "$(python -m devcluster env)"')
+    _add_name(one)
+    one.set_defaults(command=env)
+
+    one = commands.add_parser("status", help="show the clusters and their processes")
+    one.set_defaults(command=status)
+
+    one = commands.add_parser("build", help="find or build the programs")
+    one.add_argument("programs", nargs="*", metavar="program", help=f"of {', '.join(programs.PROGRAMS)}")
+    one.set_defaults(command=build)
+    return parser
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", default=named.DEFAULT, help=f"which cluster (default: {named.DEFAULT})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

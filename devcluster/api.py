@@ -1,0 +1,214 @@
+"""A small synchronous client of one cluster's API server, over the standard library.
+
+It talks to loopback only: whatever kubeconfig a test inherits, it cannot reach anybody's real cluster.
+"""
+
+import http.client
+import ipaddress
+import json
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+Manifest = dict[str, Any]
+
+MANAGER: Final = "devcluster"
+WORKERS: Final = 16
+TIMEOUT_SECONDS: Final = 30.0
+DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+STALE: Final = (http.client.RemoteDisconnected, http.client.CannotSendRequest, BrokenPipeError, ConnectionResetError)
+
+
+class ApiError(Exception):
+    """The API server refused a request; `status` is the HTTP code, `reason` the API's own word for it."""
+
+    def __init__(self, *, request: str, status: int, body: Manifest) -> None:
+        self.status = status
+        self.reason: str = body.get("reason", "")
+        self.body = body
+        super().__init__(f"{request}: {status} {self.reason}: {body.get('message', '')}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One kind of object the API server serves."""
+
+    prefix: str
+    """`/api/v1` or `/apis/<group>/<version>`."""
+    plural: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """The `apiVersion` of its objects."""
+        return self.prefix.split("/", 2)[2]
+
+    def path(self, *, namespace: str | None = None, name: str | None = None) -> str:
+        """Return the URL path of one object, or of all where no name is given."""
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.prefix}{scope}/{self.plural}" + (f"/{name}" if name else "")
+
+
+class Api:
+    """Requests to one API server, from any thread; connections are kept for the next request."""
+
+    def __init__(self, *, server: str, token: str, ca: str) -> None:
+        parts = urlsplit(server)
+        host, port = parts.hostname, parts.port
+        if host is None or port is None or not ipaddress.ip_address(host).is_loopback:
+            raise ValueError(f"the API server {server} is not on loopback")
+        self._host, self._port, self._token = host, port, token
+        self._tls = ssl.create_default_context(cadata=ca)
+        self._idle: deque[http.client.HTTPSConnection] = deque()
+        self._resources: list[Resource] = []
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def get(self, path: str, **query: str) -> Manifest:
+        """Read one object or a list."""
+        return self.request("GET", path, query=query)
+
+    def is_ready(self) -> bool:
+        """Tell whether the API server says that it is ready."""
+        try:
+            self.get("/readyz")
+        except ApiError:
+            return False
+        return True
+
+    def exists(self, path: str) -> bool:
+        """Tell whether an object is there."""
+        return self._unless_missing(lambda: self.get(path)) is not None
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Manifest:
+        """Create one object."""
+        return self.request("POST", path, body=body)
+
+    def merge(self, path: str, body: Mapping[str, Any]) -> Manifest:
+        """Change one object with a JSON merge patch."""
+        return self.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+    def delete(self, path: str, *, grace_seconds: int | None = None, **query: str) -> None:
+        """Delete one object or a collection; one that is not there is well."""
+        body = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
+        self._unless_missing(lambda: self.request("DELETE", path, body=body, query=query))
+
+    def apply(self, manifest: Manifest, *, namespace: str | None = None) -> Manifest:
+        """Create or update one object by server-side apply."""
+        query = {"fieldManager": MANAGER, "force": "true"}
+        path = self.path_of(manifest, namespace=namespace)
+        return self.request("PATCH", path, body=manifest, query=query, content_type="application/apply-patch+yaml")
+
+    def create_all(self, path: str, manifests: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+        """Create many objects of one kind, several at a time, and return them in order."""
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(lambda manifest: self.post(path, manifest), manifests))
+
+    def path_of(self, manifest: Manifest, *, namespace: str | None = None) -> str:
+        """Return the URL path of the object that a manifest describes."""
+        resource = self.resource(manifest["kind"], api_version=manifest["apiVersion"])
+        metadata = manifest["metadata"]
+        namespace = metadata.get("namespace") or namespace or "default"
+        return resource.path(namespace=namespace, name=metadata["name"])
+
+    def resource(self, name: str, *, api_version: str | None = None) -> Resource:
+        """Find what is served under a plural name or a kind; the core group comes first."""
+        for _ in range(2):
+            for resource in self._resources:
+                if name in (resource.plural, resource.kind) and api_version in (None, resource.api_version):
+                    return resource
+            # Perhaps its CRD is newer than what was read before.
+            self._resources = self._discover()
+        raise LookupError(f"the API server serves no {name} of {api_version or 'any group'}")
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> Manifest:
+        """Send one request and return the answer's JSON; raise ApiError where it is refused."""
+        url = f"{path}?{urlencode(query)}" if query else path
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type, "Accept": accept}
+        status, data = self._send(method, url, None if body is None else json.dumps(body), headers)
+        answer = _parse(data)
+        if status >= http.client.BAD_REQUEST:
+            raise ApiError(request=f"{method} {path}", status=status, body=answer)
+        return answer
+
+    def _send(self, method: str, url: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        try:
+            return self._exchange(method, url, body, headers)
+        except STALE:
+            # The server closed the kept connection while it was idle; nothing was processed.
+            self.close()
+            return self._exchange(method, url, body, headers)
+
+    def _exchange(self, method: str, url: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        connection = self._connection()
+        try:
+            connection.request(method, url, body, headers)
+            response = connection.getresponse()
+            answer = response.status, response.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_SECONDS)
+
+    def _discover(self) -> list[Resource]:
+        found = []
+        for root in ("/api", "/apis"):
+            for group in self.request("GET", root, accept=DISCOVERY)["items"]:
+                found += _resources_of(root, group)
+        return found
+
+    @staticmethod
+    def _unless_missing(call: Callable[[], Manifest]) -> Manifest | None:
+        try:
+            return call()
+        except ApiError as error:
+            if error.status != http.client.NOT_FOUND:
+                raise
+            return None
+
+
+def _resources_of(root: str, group: Manifest) -> list[Resource]:
+    name = group.get("metadata", {}).get("name")
+    base = f"{root}/{name}" if name else root
+    return [
+        Resource(
+            prefix=f"{base}/{version['version']}",
+            plural=resource["resource"],
+            kind=resource["responseKind"]["kind"],
+            namespaced=resource["scope"] == "Namespaced",
+        )
+        for version in group["versions"]
+        for resource in version.get("resources", [])
+    ]
+
+
+def _parse(data: bytes) -> Manifest:
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        return {"message": data.decode(errors="replace")}
+    return answer if isinstance(answer, dict) else {"message": str(answer)}

@@ -1,0 +1,44 @@
+"""The per-user cache of built programs and fetched toolchains; several processes may use it at once."""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def root() -> Path:
+    """Return the cache folder of this user."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "berth"
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Return a short hash over the files' contents, in the order given."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def once(target: Path, make: Callable[[Path], None]) -> Path:
+    """Return `target`; where it is missing, let one process make it while the others wait.
+
+    `make` writes under a temporary name, so that an interrupted run leaves nothing that looks complete.
+    """
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _make(target, make)
+    return target
+
+
+def _make(target: Path, make: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as scratch:
+        draft = Path(scratch) / target.name
+        make(draft)
+        draft.rename(target)

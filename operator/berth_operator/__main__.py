@@ -1,0 +1,87 @@
+"""`berth-operator`: set up the process and run the App."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import structlog
+import uvloop
+from prometheus_client import start_http_server
+
+from berth_operator import logs
+from berth_operator.app import App, TermLostError
+from berth_operator.clients.kube import KubeClient
+from berth_operator.clients.leader import LeaderElection
+from berth_operator.settings import Settings
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+async def operate(settings: Settings) -> int:
+    """Run one process to its end; give its exit status."""
+    running = asyncio.current_task()
+    assert running is not None  # noqa: S101 - a coroutine runs in a task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    async with contextlib.AsyncExitStack() as stack:
+        client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
+        stack.push_async_callback(client.close)
+        # Of its own, so that renewals never queue behind a thousand binds.
+        lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=2)
+        stack.push_async_callback(lease_client.close)
+        election = _election(settings, lease_client)
+        await stack.enter_async_context(_running(election))
+        return await _until_the_end(App(settings=settings, client=client, election=election))
+
+
+def _election(settings: Settings, client: KubeClient) -> LeaderElection:
+    return LeaderElection(
+        client,
+        namespace=settings.namespace,
+        name=settings.lease,
+        identity=settings.identity,
+        lease_duration=settings.lease_duration,
+        renew_deadline=settings.renew_deadline,
+        retry_period=settings.retry_period,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _running(election: LeaderElection) -> AsyncIterator[None]:
+    """Stand for election; at the end release the Lease, after everything that used it has stopped."""
+    task = asyncio.create_task(election.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _until_the_end(app: App) -> int:
+    try:
+        await app.run()
+    except asyncio.CancelledError:
+        log.info("asked to end")
+    except ExceptionGroup as group:
+        lost, others = group.split(TermLostError)
+        if others is not None:
+            raise others from None
+        log.warning("ending, so that a new start reads everything anew", why=str(lost))
+        return 1
+    return 0
+
+
+def main() -> None:
+    """Start the operator."""
+    settings = Settings()
+    logs.configure(settings.log_format)
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(operate(settings)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The operator's life: stand for election, lead for one term, end.
+
+A replica that loses its term ends its process instead of mending its picture of the cluster: the next start lists
+everything anew, which is the one way in which state is ever built.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.scheduler import Scheduler
+from berth_operator.clients.kube import KubeClient
+from berth_operator.clients.leader import LeaderElection
+from berth_operator.core.cycle import Policy
+from berth_operator.handlers import leading, standby
+from berth_operator.handlers.memo import Memo
+from berth_operator.handlers.thread import KopfThread
+from berth_operator.lifecycle import controller
+from berth_operator.metrics import counters
+from berth_operator.settings import Settings
+from berth_operator.state import nodes, pods, sinks
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.reflector import Reflector, Source
+
+STUCK_SECONDS: Final = 60.0
+"""A scheduler that has had no turn for so long is taken for dead."""
+SILENT_SECONDS: Final = 600.0
+"""The same for a watch: bookmarks come every minute, and broken watches are taken up again."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class TermLostError(Exception):
+    """Another replica leads now, or may."""
+
+
+class App:
+    """One process."""
+
+    def __init__(self, *, settings: Settings, client: KubeClient, election: LeaderElection) -> None:
+        self._settings, self._client, self._election = settings, client, election
+        self._cluster = Cluster(grace=settings.agent_grace)
+        self._reflectors = self._make_reflectors()
+        self._reporter = Reporter(
+            api=client,
+            controller=settings.names[0],
+            instance=settings.identity,
+            clock=self._cluster.clock,
+        )
+        self._scheduler = Scheduler(
+            cluster=self._cluster,
+            pods=client,
+            reporter=self._reporter,
+            policy=Policy(),
+            lease=settings.lease,
+            term=lambda: election.term,
+        )
+        self._cluster.on_unknown = self._reporter.unknown
+        self._cluster.on_settled = self._reporter.dismiss
+        self._memo = Memo(
+            settings=settings,
+            problem=self._problem,
+            read=self._cluster.view,
+            loop=asyncio.get_running_loop(),
+        )
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._kopf = KopfThread(memo=self._memo, failed=self._fail)
+        self._leading = False
+
+    async def run(self) -> None:
+        """Stand by, then lead until the term ends.
+
+        Raises:
+            ExceptionGroup: of a TermLostError when the term ended, or of what else went wrong.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._kopf_failed())
+                await self._kopf.play(standby.REGISTRY)
+                term = await self._election.acquired()
+                # The fence takes a moment to stand; what is read before that may still change under the last leader.
+                await asyncio.sleep(self._settings.takeover_pause)
+                await self._lead(term, tasks)
+        finally:
+            counters.LEADING.set(0)
+            await self._scheduler.drain()
+            await self._kopf.stop()
+
+    async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
+        tasks.create_task(self._lose(term))
+        for reflector in self._reflectors.values():
+            tasks.create_task(reflector.run())
+        await self._synced()
+        self._cluster.on_dirty = self._memo.mark
+        await self._kopf.play(leading.REGISTRY)
+        tasks.create_task(controller.run(self._cluster))
+        tasks.create_task(self._reporter.run())
+        tasks.create_task(self._scheduler.run())
+        self._leading = True
+        counters.LEADING.set(1)
+        log.info("leading", term=term)
+
+    async def _lose(self, term: int) -> None:
+        await self._election.lost(term)
+        raise TermLostError(f"term {term} has ended")
+
+    async def _synced(self) -> None:
+        """Wait for the first lists. Devices and Nodes come with pods: nothing is decided on a part of the picture."""
+        while waiting := [name for name, each in self._reflectors.items() if not each.is_synced]:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    await self._reflectors[waiting[0]].synced.wait()
+                    continue
+            log.warning("not synced yet, nothing is decided", waiting=waiting)
+
+    async def _kopf_failed(self) -> None:
+        await self._failed
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _problem(self) -> str:
+        """Tell what is wrong with this process."""
+        if not self._leading:
+            return ""
+        if (stuck := self._cluster.clock() - self._scheduler.turn_at) > STUCK_SECONDS:
+            return f"the scheduler has had no turn for {stuck:.0f} s"
+        silent = [name for name, each in self._reflectors.items() if each.last_event_age() > SILENT_SECONDS]
+        return f"nothing heard about {', '.join(silent)}" if silent else ""
+
+    def _make_reflectors(self) -> Mapping[str, Reflector]:
+        settings, cluster = self._settings, self._cluster
+        selected = {"labelSelector": settings.node_selector} if settings.node_selector else {}
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.agent_namespace}/leases"
+        sources = {
+            "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
+            "devices": (Source(path="/apis/berth.dev/v1alpha1/devices"), sinks.devices(cluster)),
+            "leases": (Source(path=leases), sinks.leases(cluster)),
+            "bound pods": (_pods(sinks.BOUND), sinks.bound_pods(cluster)),
+        }
+        for name in settings.names:
+            waiting = _pods(f"spec.schedulerName={name},spec.nodeName=")
+            sources[f"pending pods of {name}"] = (waiting, sinks.pending_pods(cluster))
+        return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in sources.items()}
+
+
+def _pods(selector: str) -> Source:
+    return Source(path="/api/v1/pods", params={"fieldSelector": selector}, keep=pods.keep)

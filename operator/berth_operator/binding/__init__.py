@@ -1,0 +1,1 @@
+"""The asynchronous half of a decision: bind, confirm, retry, forget."""

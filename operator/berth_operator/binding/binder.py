@@ -1,0 +1,94 @@
+"""Write a decision: one Binding with node, cards and the leader's term.
+
+What the API server answers decides what becomes of the assumed charge:
+
+* done, or 409 and the pod carries exactly this decision (an answer got lost): it stays;
+* no answer, or a server error: nobody knows, so the very same Binding is sent again. The cards stay charged
+  meanwhile: a request that is still on its way may yet bind the pod to them;
+* a definite no: it is forgotten, and the pod is decided again after its back-off.
+"""
+
+import enum
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.cycle import Placement
+from berth_operator.core.record import annotations
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two sends of one Binding."""
+
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_SERVER_ERRORS: Final = 500
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Outcome(enum.Enum):
+    """What became of a Binding."""
+
+    BOUND = "bound"
+    GONE = "gone"
+    """The pod is gone, or somebody else bound it."""
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """No definite answer: send it again."""
+
+
+class Pods(Protocol):
+    """What the binder needs of a `kube.KubeClient`."""
+
+    async def bind(self, namespace: str, name: str, binding: dict[str, Any]) -> None:
+        """Post a Binding."""
+
+    async def get_pod(self, namespace: str, name: str) -> dict[str, Any]:
+        """Read a pod at quorum."""
+
+
+async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tuple[Outcome, str]:
+    """Send a Binding once; give what became of it, and the server's words where it refused."""
+    pod = placement.pod
+    try:
+        await pods.bind(pod.namespace, pod.name, binding)
+    except Unreachable as error:
+        return Outcome.UNKNOWN, str(error)
+    except ApiError as error:
+        return await _answered(pods, placement, error)
+    return Outcome.BOUND, ""
+
+
+async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[Outcome, str]:
+    if error.status == _CONFLICT:
+        return await _compare(pods, placement)
+    if error.status == _NOT_FOUND:
+        return Outcome.GONE, error.message
+    if error.status >= _SERVER_ERRORS:
+        return Outcome.UNKNOWN, error.message
+    return Outcome.REFUSED, error.message
+
+
+async def _compare(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
+    """Look whether the pod already carries this decision."""
+    pod = placement.pod
+    try:
+        found = await pods.get_pod(pod.namespace, pod.name)
+    except Unreachable as error:
+        return Outcome.UNKNOWN, str(error)
+    except ApiError as error:
+        return (Outcome.GONE if error.status == _NOT_FOUND else Outcome.UNKNOWN), error.message
+    return (Outcome.BOUND, "") if _carries(found, placement) else (Outcome.GONE, "bound by somebody else")
+
+
+def _carries(found: dict[str, Any], placement: Placement) -> bool:
+    shown = found["metadata"].get("annotations") or {}
+    wanted = annotations(placement).get(names.ALLOCATED)
+    return (
+        found["metadata"]["uid"] == placement.pod.uid
+        and found["spec"].get("nodeName") == placement.node
+        and shown.get(names.ALLOCATED) == wanted
+    )

@@ -1,0 +1,221 @@
+"""Tell users what became of their pods: conditions and Events, behind the binds and never twice the same.
+
+A bound pod gets one Scheduled Event, named after the pod's UID so that it can only exist once. A pod that fits
+nowhere gets the PodScheduled condition and one Event; again when the reasons change, and at most every 10 s when
+only the numbers in them do.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.cycle import Failure, Placement
+from berth_operator.core.fleet import Charge
+from berth_operator.core.request import PendingPod
+from berth_operator.metrics import counters
+
+QUIET: Final = 10.0
+"""Seconds between two reports that differ in numbers alone."""
+WRITERS: Final = 8
+"""Reports under way at once: few, so that binds come first."""
+TRIES: Final = 4
+"""Sends of one report; what fails then is told again with the pod's next decision."""
+_EXISTS: Final = 409
+_NOT_FOUND: Final = 404
+_SERVER_ERRORS: Final = 500
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(Protocol):
+    """What the reporter needs of a `kube.KubeClient`."""
+
+    async def create_event(self, namespace: str, event: dict[str, Any]) -> dict[str, Any]:
+        """Post an events.k8s.io/v1 Event."""
+
+    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """Patch a pod's status by strategic merge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The pod that a report is about."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, pod: PendingPod) -> "Subject":
+        """Give a pending pod as a subject."""
+        return cls(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    """Why a pod waits."""
+
+    pod: PendingPod
+    message: str
+    condition: str
+    """Reason of the PodScheduled condition."""
+    event: str
+    """Reason of the Event."""
+
+
+class Reporter:
+    """Writes reports in the order in which they became due; the newest of a pod replaces an older one."""
+
+    def __init__(self, *, api: Api, controller: str, instance: str, clock: Callable[[], float]) -> None:
+        self._api, self._controller, self._instance, self._clock = api, controller, instance, clock
+        self._told: dict[str, tuple[str, float]] = {}
+        """UID -> (message, when) of the last report of a pod that waits."""
+        self._due: dict[str, _Report] = {}
+        """UID -> report that waits for its pod's quiet time to end."""
+        self._jobs: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+
+    # --- what there is to tell --------------------------------------------------------------------------------
+
+    def scheduled(self, placement: Placement) -> None:
+        """A pod was bound."""
+        pod = placement.pod
+        self.dismiss(pod.uid)
+        cards = ", ".join(f"{each.type} {each.minor}" for each in placement.grants)
+        note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {cards}" if cards else "")
+        event = self._event(Subject.of(pod), "Normal", "Scheduled", "Binding", note)
+        event["metadata"] = {"namespace": pod.namespace, "name": f"{pod.name[:200]}.{pod.uid}"}
+        self._jobs.put_nowait(lambda: self._post(event))
+
+    def unknown(self, charge: Charge) -> None:
+        """A bound pod's allocation is missing or cannot be read."""
+        namespace, _, name = charge.pod.partition("/")
+        note = (
+            f"It requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing or "
+            "cannot be read: no device of that node is handed out until it is gone"
+        )
+        subject = Subject(namespace=namespace, name=name, uid=charge.uid)
+        event = self._event(subject, "Warning", "AllocationUnknown", "Accounting", note)
+        log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
+        self._jobs.put_nowait(lambda: self._post(event))
+
+    def unschedulable(self, pod: PendingPod, failure: Failure) -> None:
+        """A pod fits nowhere."""
+        self._report(_Report(pod=pod, message=failure.message, condition="Unschedulable", event="FailedScheduling"))
+
+    def refused(self, pod: PendingPod, why: str) -> None:
+        """The API server refused a pod's Binding."""
+        self._report(_Report(pod=pod, message=why, condition="SchedulerError", event="FailedBinding"))
+
+    def _report(self, report: _Report) -> None:
+        """Tell it now, later or not at all, by what was told before."""
+        uid = report.pod.uid
+        told, at = self._told.get(uid, (report.pod.said, -QUIET))
+        if told == report.message:
+            self._due.pop(uid, None)
+        elif _shape(told) == _shape(report.message) and self._clock() - at < QUIET:
+            self._due[uid] = report
+        else:
+            self._tell(report, first=not told)
+
+    def dismiss(self, uid: str) -> None:
+        """A pod waits no more."""
+        self._told.pop(uid, None)
+        self._due.pop(uid, None)
+
+    # --- telling it -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write reports until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell_due())
+            for _ in range(WRITERS):
+                tasks.create_task(self._write())
+
+    async def _write(self) -> None:
+        while True:
+            job = await self._jobs.get()
+            await job()
+
+    async def _tell_due(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            for uid, report in list(self._due.items()):
+                if self._clock() - self._told[uid][1] >= QUIET:
+                    del self._due[uid]
+                    self._tell(report, first=False)
+
+    def _tell(self, report: _Report, *, first: bool) -> None:
+        pod = report.pod
+        self._told[pod.uid] = (report.message, self._clock())
+        event = self._event(Subject.of(pod), "Warning", report.event, "Scheduling", report.message)
+        self._jobs.put_nowait(lambda: self._condition(report, first=first))
+        self._jobs.put_nowait(lambda: self._post(event))
+
+    async def _condition(self, report: _Report, *, first: bool) -> None:
+        pod = report.pod
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": report.condition,
+            "message": report.message,
+            **({"lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")} if first else {}),
+        }
+        # The UID keeps the words of one pod off another of its name.
+        patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        await self._send("condition", lambda: self._api.patch_pod_status(pod.namespace, pod.name, patch))
+
+    async def _post(self, event: dict[str, Any]) -> None:
+        await self._send("event", lambda: self._api.create_event(event["metadata"]["namespace"], event))
+
+    async def _send(self, what: str, send: Callable[[], Any]) -> None:
+        for attempt in range(TRIES):
+            try:
+                await send()
+            except ApiError as error:
+                if error.status in (_EXISTS, _NOT_FOUND):
+                    return None  # it stands there already, or its pod is gone
+                if error.status < _SERVER_ERRORS:
+                    return self._give_up(what, error)
+                failed: Exception = error
+            except Unreachable as error:
+                failed = error
+            else:
+                return None
+            await asyncio.sleep(2.0**attempt)
+        return self._give_up(what, failed)
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        counters.REPORTS_LOST.labels(what).inc()
+        log.error("report lost", what=what, error=str(error))
+
+    def _event(self, pod: Subject, kind: str, reason: str, action: str, note: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"namespace": pod.namespace, "generateName": f"{pod.name[:200]}-"},
+            "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+            "action": action,
+            "reason": reason,
+            "type": kind,
+            "note": note,
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+        }
+
+
+def _shape(message: str) -> str:
+    """Give a message without its numbers."""
+    return re.sub(r"\d+", "#", message)

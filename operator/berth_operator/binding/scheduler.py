@@ -1,0 +1,143 @@
+"""The scheduling loop: take the next pod, decide, assume, and bind concurrently.
+
+Deciding is serial, since each decision must see the one before; binding is not, since an assumed charge already
+keeps the cards. The loop runs for one term of leadership and sends nothing once that has ended.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from berth_operator.binding import binder
+from berth_operator.binding.reporter import Reporter
+from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.record import RecordError, binding
+from berth_operator.core.request import PendingPod
+from berth_operator.core.verdict import Change
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+
+BATCH: Final = 32
+"""Decisions before the loop lets binds and watches have a turn."""
+DRAIN: Final = 5.0
+"""Seconds that an ending process waits for answers to its binds."""
+MAX_BINDS: Final = 256
+"""Binds under way at once; deciding waits beyond that."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Scheduler:
+    """Decides and binds for one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: binder.Pods,
+        reporter: Reporter,
+        policy: Policy,
+        lease: str,
+        term: Callable[[], int | None],
+    ) -> None:
+        self._cluster, self._pods, self._reporter = cluster, pods, reporter
+        self._policy, self._lease, self._term = policy, lease, term
+        self._work = asyncio.Event()
+        self._binds = asyncio.Semaphore(MAX_BINDS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.turn_at = cluster.clock()
+        """When the loop last had its turn, for the liveness probe."""
+        cluster.on_work = self._work.set
+
+    async def run(self) -> None:
+        """Schedule until cancelled, or until the term ends."""
+        epoch = self._term()
+        while epoch is not None and self._term() == epoch:
+            self._work.clear()
+            self.turn_at = self._cluster.clock()
+            if await self._decide_some(epoch):
+                await asyncio.sleep(0)
+            else:
+                await self._wait()
+
+    async def drain(self) -> None:
+        """Let binds under way get their answers."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=DRAIN)
+
+    async def _wait(self) -> None:
+        """Sleep until there is work, a back-off ends, or a second has passed (to look at the term)."""
+        due = self._cluster.queue.next_due()
+        pause = 1.0 if due is None else min(1.0, max(0.0, due - self._cluster.clock()))
+        try:
+            async with asyncio.timeout(pause):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    async def _decide_some(self, epoch: int) -> bool:
+        """Decide up to a batch; tell whether there may be more."""
+        for _ in range(BATCH):
+            pod = self._cluster.queue.pop(self._cluster.clock())
+            if pod is None:
+                return False
+            await self._binds.acquire()
+            if not self._decide(pod, epoch):
+                self._binds.release()
+        return True
+
+    def _decide(self, pod: PendingPod, epoch: int) -> bool:
+        """Decide one pod; tell whether a bind is under way."""
+        outcome = self._outcome(pod)
+        if isinstance(outcome, Placement):
+            try:
+                body = binding(outcome, epoch, self._lease)
+            except RecordError as error:
+                outcome = Failure(message=str(error), wakes_on=Change.DEVICE)
+            else:
+                self._begin(outcome, body, epoch)
+                return True
+        self._cluster.queue.park(pod, outcome)
+        self._reporter.unschedulable(pod, outcome)
+        return False
+
+    def _outcome(self, pod: PendingPod) -> Placement | Failure:
+        outcome = self._cluster.queue.parked_failure(pod) or decide(self._cluster.fleet, pod, self._policy)
+        counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
+        return outcome
+
+    def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+        """Charge a placement and start to bind it."""
+        self._cluster.assume(placement)
+        task = asyncio.get_running_loop().create_task(self._bind(placement, body, epoch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+        """Send a Binding until the answer is definite or the term has ended."""
+        pause = binder.FIRST_PAUSE
+        try:
+            while self._term() == epoch:
+                outcome, why = await binder.send(self._pods, placement, body)
+                if outcome is not binder.Outcome.UNKNOWN:
+                    self._settle(placement, outcome, why)
+                    return
+                log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, binder.LONGEST_PAUSE)
+        finally:
+            self._binds.release()
+
+    def _settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
+        pod = placement.pod
+        counters.BINDS.labels(outcome.value).inc()
+        if outcome is binder.Outcome.BOUND:
+            self._cluster.bound(pod.uid)
+            self._reporter.scheduled(placement)
+            return
+        log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
+        self._cluster.forget(pod.uid)
+        if outcome is binder.Outcome.REFUSED:
+            self._reporter.refused(pod, why)

@@ -1,0 +1,272 @@
+"""The operator's way to the API server: one session, JSON in and out, two kinds of failure.
+
+* The server answered with an error: `ApiError`, with what its Status says.
+* It did not answer, or not in time: `Unreachable`. A write may or may not have happened, so nothing here
+  repeats it; whoever wrote knows how to find out.
+
+Only answers that say "later" (429, or 503 with Retry-After; neither has been executed) are repeated, within
+the call's own time and at most `TRIES` times.
+
+Each watch holds one of the session's connections. The leader's election takes a client of its own, so that
+its renewals never queue behind a thousand binds.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+import yarl
+
+from berth_operator.clients import credentials
+
+TRIES: Final = 5
+"""Sends of one call at most; the usual Retry-After is one second."""
+
+JSON: Final = "application/json"
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+
+Params = Mapping[str, str]
+Object = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server refused a request.
+
+    Attributes:
+        status: the HTTP status.
+        reason: the machine-readable reason of the Status object, such as "Conflict".
+        message: the sentence for people.
+        retry_after: seconds after which the server wants to be asked again, where it said so.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+    @classmethod
+    def of_status(cls, status: Object, *, retry_after: float | None = None) -> Self:
+        """Read a Kubernetes Status object."""
+        return cls(
+            int(status.get("code") or 0),
+            str(status.get("reason") or "Unknown"),
+            str(status.get("message") or ""),
+            retry_after,
+        )
+
+
+class Unreachable(Exception):  # noqa: N818 - a state of the world, not a mistake
+    """No usable answer came: whether a write happened is unknown."""
+
+
+class KubeClient:
+    """Requests to one API server as one user."""
+
+    def __init__(self, *, session: aiohttp.ClientSession, login: credentials.Credentials) -> None:
+        self._session = session
+        self._login = login
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None, user_agent: str, *, limit: int = 64) -> Self:
+        """Log in by a kubeconfig, or in-cluster without one; `limit` connections at most."""
+        login = await credentials.Credentials.load(kubeconfig)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=limit, ssl=login.ssl_context()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # Inside a cluster packing a list costs the server more time than sending it.
+            headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
+            read_bufsize=2**18,
+        )
+        return cls(session=session, login=login)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        timeout: float = 30.0,  # noqa: ASYNC109 - of the whole call, its waits included
+    ) -> Any:
+        """Send one request and return the decoded answer.
+
+        Raises:
+            ApiError: the server said no, or "later" too often.
+            Unreachable: no answer within the time.
+        """
+        url = self._url(path, params)
+        data = None if body is None else orjson.dumps(body)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        for _ in range(TRIES - 1):
+            try:
+                return await self._send(method, url, data, content_type, deadline - clock())
+            except ApiError as error:
+                wait = _wait(error)
+                if wait is None or clock() + wait >= deadline:
+                    raise
+            await asyncio.sleep(wait)
+        return await self._send(method, url, data, content_type, deadline - clock())
+
+    async def stream(
+        self,
+        path: str,
+        params: Params,
+        *,
+        idle_timeout: float = 90.0,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch: first an empty one once the server has accepted it.
+
+        Raises:
+            ApiError: the server refused the watch.
+            Unreachable: the connection broke, or nothing came for `idle_timeout` seconds.
+        """
+        url = self._url(path, params)
+        timeout = aiohttp.ClientTimeout(total=None, connect=idle_timeout, sock_read=idle_timeout)
+        try:
+            async with self._open("GET", url, None, await self._headers(JSON), timeout) as response:
+                if response.status != 200:  # noqa: PLR2004 - OK
+                    raise self._error(response, await response.read())
+                yield b""
+                async for line in _lines(response.content.iter_any()):
+                    yield line
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"watch {path}: {error!r}") from error
+
+    async def facts(self) -> dict[str, Any]:
+        """Return current server and identity for a client that makes its own session."""
+        await self._login.authorization()
+        return self._login.facts()
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        """Read a pod at quorum."""
+        pod: Object = await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return pod
+
+    async def bind(self, namespace: str, name: str, binding: Object) -> None:
+        """Give a pod its node, and its annotations with it."""
+        await self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body=binding)
+
+    async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
+        """Patch a pod's status; lists such as conditions merge by their key."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        pod: Object = await self.request("PATCH", path, body=patch, content_type=STRATEGIC)
+        return pod
+
+    async def create_event(self, namespace: str, event: Object) -> Object:
+        """Post an events.k8s.io/v1 Event."""
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        created: Object = await self.request("POST", path, body=event)
+        return created
+
+    async def apply(self, path: str, body: Object, field_manager: str, *, force: bool = False) -> Object:
+        """Apply our fields of an object; a field that another manager owns is a 409 unless forced."""
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        applied: Object = await self.request("PATCH", path, params=params, body=body, content_type=APPLY)
+        return applied
+
+    async def merge_patch(self, path: str, body: Object) -> Object:
+        """Patch an object by JSON merge patch."""
+        patched: Object = await self.request("PATCH", path, body=body, content_type=MERGE)
+        return patched
+
+    def _url(self, path: str, params: Params | None) -> yarl.URL:
+        query = "?" + urlencode(params) if params else ""
+        return yarl.URL(self._login.host + path + query, encoded=True)
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        headers = {"Content-Type": content_type}
+        authorization = await self._login.authorization()
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        return headers
+
+    def _open(
+        self,
+        method: str,
+        url: yarl.URL,
+        data: bytes | None,
+        headers: dict[str, str],
+        timeout: aiohttp.ClientTimeout,
+    ) -> Any:
+        return self._session.request(
+            method,
+            url,
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            proxy=self._login.proxy,
+            server_hostname=self._login.server_name,
+        )
+
+    async def _send(self, method: str, url: yarl.URL, data: bytes | None, content_type: str, seconds: float) -> Any:
+        if seconds <= 0:  # to aiohttp that would mean: for ever
+            raise Unreachable(f"{method} {url.path}: no time left")
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        try:
+            headers = await self._headers(content_type)
+            async with self._open(method, url, data, headers, timeout) as response:
+                payload = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{method} {url.path}: {error!r}") from error
+        if response.status >= 300:  # noqa: PLR2004 - the API redirects nobody
+            raise self._error(response, payload)
+        return _decode(payload, f"{method} {url.path}")
+
+    def _error(self, response: aiohttp.ClientResponse, payload: bytes) -> ApiError:
+        if response.status == 401:  # noqa: PLR2004 - Unauthorized
+            self._login.refused()
+        return _error_of(response.status, response.headers.get("Retry-After"), payload)
+
+
+def _wait(error: ApiError) -> float | None:
+    """Return the seconds to wait before the same request may be sent again, if it may."""
+    later = error.status in {429, 503}
+    return error.retry_after if later else None
+
+
+def _decode(payload: bytes, request: str) -> Any:
+    if not payload:
+        return None
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        raise Unreachable(f"{request}: the answer is not JSON: {payload[:80]!r}") from error
+
+
+def _error_of(status: int, retry_after: str | None, payload: bytes) -> ApiError:
+    seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
+    try:
+        body = orjson.loads(payload)
+    except orjson.JSONDecodeError:  # in front of the API: a plain sentence, or a proxy's page
+        return ApiError(status, "Unknown", payload[:200].decode(errors="replace").strip(), seconds)
+    fields = body if isinstance(body, dict) else {}
+    return ApiError.of_status({**fields, "code": status}, retry_after=seconds)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Split at newlines, whatever the length (aiohttp's own reader stops at its buffer's size)."""
+    pending: list[bytes] = []
+    async for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        pending.append(first)
+        for start in others:
+            line = b"".join(pending)
+            pending = [start]
+            if line:
+                yield line
+    # What is left has no newline: cut off. The watch goes on from the last whole line.

@@ -1,0 +1,187 @@
+"""One leader at a time, by a Lease, and a number that grows with every leader.
+
+* `term` is None before anybody else can lead: it ends `renew_deadline` after the *start* of the last renewal
+  that succeeded, others wait `lease_duration` after they last *saw* the Lease change. Both count on their own
+  monotonic clock; no time written by another process is compared with one of ours.
+* A term's number (`leaseTransitions`) is higher than any before it, also after the Lease was deleted. It is
+  the fence's: the server refuses binds under an older number. See decision 0002.
+"""
+
+import asyncio
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_operator.clients import kube
+
+EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
+"""Second 0 of the numbers that a new Lease starts from; as an int32 they last until 2093."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(Protocol):
+    """What an election needs of a `kube.KubeClient`."""
+
+    async def request(self, method: str, path: str, *, body: Any = None, timeout: float = ...) -> Any:  # noqa: ASYNC109
+        """Return the decoded answer."""
+
+
+@dataclass(eq=False)
+class LeaderElection:
+    """One candidate; all durations are in seconds."""
+
+    api: Api
+    _: KW_ONLY
+    namespace: str
+    name: str
+    identity: str
+    """Unique to this start of this process: who finds its own name in the Lease takes it at once."""
+    lease_duration: int = 15
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    clock: Callable[[], float] = time.monotonic
+    """Not the loop's: uvloop's stands still during a callback, however long it takes."""
+
+    _lease: kube.Object | None = field(default=None, init=False)  # as last answered; None: unknown
+    _seen: kube.Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
+    _seen_at: float = field(default=0.0, init=False)
+    _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
+    _ends_at: float = field(default=0.0, init=False)
+    _highest: int = field(default=0, init=False)  # number known to be taken
+    _told: int | None = field(default=None, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.lease_duration > self.renew_deadline > 2 * self.retry_period > 0:
+            raise ValueError("wanted: lease_duration > renew_deadline > 2 * retry_period > 0")
+
+    @property
+    def term(self) -> int | None:
+        """Our term's number, or None while we do not lead."""
+        return self._number if self.clock() < self._ends_at else None
+
+    async def acquired(self) -> int:
+        """Wait until we lead; return the term."""
+        while (term := self.term) is None:
+            await self._changed.wait()
+        return term
+
+    async def lost(self, term: int) -> None:
+        """Wait until that term is over."""
+        while self.term == term:
+            await self._changed.wait()
+
+    async def run(self) -> None:
+        """Stand for election until cancelled, then release the Lease. Stop using the term first."""
+        try:
+            while True:
+                await self._turn()
+                self._tell()
+                left = self._ends_at - self.clock()
+                await asyncio.sleep(min(self.retry_period, left) if left > 0 else self.retry_period)
+                self._tell()  # the term may just have ended
+        finally:
+            self._ends_at = 0.0
+            self._tell()
+            await self._release()
+
+    async def _turn(self) -> None:
+        try:
+            if not await self._renewed():
+                await self._compete()
+        except (kube.ApiError, kube.Unreachable) as error:
+            # A write may have happened all the same, so the next turn reads first.
+            self._lease = None
+            log.warning("election turn failed", lease=self.name, term=self.term, error=str(error))
+
+    async def _renewed(self) -> bool:
+        if self.term is None or self._lease is None:
+            return False
+        try:
+            await self._hold(self._number)
+        except kube.ApiError as error:
+            if error.status != 409:  # noqa: PLR2004 - somebody wrote or deleted the Lease
+                raise
+            return False
+        return True
+
+    async def _compete(self) -> None:
+        self._lease = await self._read()
+        spec = self._lease["spec"]
+        transitions = int(spec.get("leaseTransitions") or 0)
+        self._highest = max(self._highest, transitions)
+        if self.term == transitions and spec.get("holderIdentity") == self.identity:
+            await self._hold(transitions)
+            return
+        self._ends_at = 0.0
+        if self._is_free(spec):
+            await self._hold(1 + max(self._highest, _created(self._lease)))
+
+    async def _read(self) -> kube.Object:
+        """Return the Lease, made without a holder if there is none; note when it changed."""
+        try:
+            lease = await self._call("GET", f"/{self.name}")
+        except kube.ApiError as error:
+            # Deleted under a leader that may not know yet: its time must run out first.
+            if error.status != 404 or not self._is_free(self._seen):  # noqa: PLR2004 - not found
+                raise
+            lease = await self._call("POST", "", {"metadata": {"name": self.name}, "spec": {}})
+        if lease.setdefault("spec", {}) != self._seen:
+            self._seen, self._seen_at = lease["spec"], self.clock()
+        return lease
+
+    def _is_free(self, spec: kube.Object) -> bool:
+        # Our own name: a term that lapsed, or a write whose answer was lost.
+        if spec.get("holderIdentity") in {None, "", self.identity}:
+            return True
+        return self.clock() >= self._seen_at + float(spec.get("leaseDurationSeconds") or 0)
+
+    async def _hold(self, number: int) -> None:
+        started = self.clock()
+        self._highest = max(self._highest, number)
+        await self._write(number, self.identity, self.lease_duration)
+        self._number, self._ends_at = number, started + self.renew_deadline
+
+    async def _write(self, number: int, holder: str, seconds: int) -> None:
+        # Carries resourceVersion and uid: a Lease changed, deleted or made anew since then is a 409.
+        lease = copy.deepcopy(self._lease or {})
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people; nobody compares it
+        if lease["spec"].get("leaseTransitions") != number:
+            lease["spec"]["acquireTime"] = now
+        lease["spec"] |= {"renewTime": now, "leaseTransitions": number}
+        lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
+        self._lease = await self._call("PUT", f"/{self.name}", lease)
+
+    async def _release(self) -> None:
+        if self._lease is None or self._lease["spec"].get("holderIdentity") != self.identity:
+            return
+        try:
+            await self._write(self._lease["spec"]["leaseTransitions"], "", 1)
+        except (kube.ApiError, kube.Unreachable) as error:
+            log.warning("lease not released, it will run out", lease=self.name, error=str(error))
+
+    async def _call(self, method: str, path: str, body: kube.Object | None = None) -> kube.Object:
+        # Never beyond the term, so that its end is noticed when it comes.
+        left = self._ends_at - self.clock()
+        timeout = min(0.75 * self.retry_period, left if left > 0 else self.lease_duration)
+        url = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases{path}"
+        lease: kube.Object = await self.api.request(method, url, body=body, timeout=timeout)
+        return lease
+
+    def _tell(self) -> None:
+        if self.term != self._told:
+            self._told = self.term
+            log.info("term changed", lease=self.name, identity=self.identity, term=self._told)
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def _created(lease: kube.Object) -> int:
+    """Return the seconds from EPOCH to the Lease's creation, by the API server's clock."""
+    return int((datetime.fromisoformat(lease["metadata"]["creationTimestamp"]) - EPOCH).total_seconds())

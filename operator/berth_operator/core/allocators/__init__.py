@@ -1,0 +1,1 @@
+"""Which cards of a node a pod gets, and how much of each."""

@@ -1,0 +1,36 @@
+"""Choose the cards of a node that are left with least, so that larger requests find room elsewhere."""
+
+import numpy as np
+
+from berth_api.allocation import Grant
+from berth_api.request import Part
+from berth_operator.core.allocators import candidates
+from berth_operator.core.cards import Cards
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+
+
+def choose(fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
+    """Give the cards for every part of the request; the row must have passed the devices filter."""
+    return tuple(grant for part in request.devices.parts for grant in _choose_part(fleet, row, request, part))
+
+
+def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> list[Grant]:
+    cards = fleet.cards[part.type]
+    slots = np.flatnonzero(candidates.fitting(fleet, request, part)[row])
+    # The last key sorts first: what is free, then the minor.
+    order = np.lexsort((cards.minor[row, slots], _left(cards, row, slots)))
+    return [_grant(cards, row, int(slot), part) for slot in slots[order][: part.count]]
+
+
+def _left(cards: Cards, row: int, slots: np.ndarray) -> np.ndarray:
+    """Give the free part of each slot's scarcest resource, in hundredths of the card."""
+    total = np.maximum(cards.total[:, row, slots], 1)
+    free: np.ndarray = ((total - cards.used[:, row, slots]) * 100 // total).min(axis=0)
+    return free
+
+
+def _grant(cards: Cards, row: int, slot: int, part: Part) -> Grant:
+    minor = int(cards.minor[row, slot])
+    grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=cards.ids[row].get(minor, ""))
+    return cards.completed(row, grant)

@@ -1,0 +1,62 @@
+"""Which cards can serve a part of a request: array expressions over all cards of the fleet."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.request import CARD, Part
+from berth_operator.core.cards import Cards, Column, Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+
+_CAP: Final = 2**56
+
+
+def fitting(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Give the healthy cards of an accepted model with enough left; a whole card must have no pod at all."""
+    cards = fleet.cards[part.type]
+    mask = cards.healthy & accepted(fleet, request, part)
+    if part.whole:
+        mask &= cards.users == 0
+    for index, amount in _needs(cards, part):
+        mask &= cards.total[index] - cards.used[index] >= amount
+    return mask
+
+
+def large_enough(fleet: Fleet, part: Part) -> Mask:
+    """Give the cards that could serve the part were they free."""
+    cards = fleet.cards[part.type]
+    mask = np.ones_like(cards.healthy)
+    for index, amount in _needs(cards, part):
+        mask &= cards.total[index] >= amount
+    return mask
+
+
+def accepted(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Give the cards of a model that the pod accepts."""
+    cards = fleet.cards[part.type]
+    if part.type != GPU or not request.model:
+        return cards.present
+    models = fleet.accepted_models(request.model)
+    chosen: Mask = cards.present & models[cards.model] if models.size else np.zeros_like(cards.present)
+    return chosen
+
+
+def _needs(cards: Cards, part: Part) -> Iterator[tuple[int, int | Column]]:
+    """Give each resource's index with the amount that a card must have.
+
+    What the pod left out of memory and ratio is charged too, so it must fit as well; it depends on the card's size.
+    """
+    wanted = dict(part.amounts)
+    for name, amount in wanted.items():
+        yield cards.index[name], amount
+    if cards.kind != GPU:
+        return
+    memory = cards.total[cards.index[GPU_MEMORY]]
+    if GPU_MEMORY_RATIO in wanted:
+        yield cards.index[GPU_MEMORY], wanted[GPU_MEMORY_RATIO] * memory // CARD
+    elif GPU_MEMORY in wanted:
+        # No card is near the cap, so a larger amount is refused by the memory itself and need not overflow here.
+        yield cards.index[GPU_MEMORY_RATIO], min(wanted[GPU_MEMORY], _CAP) * CARD // np.maximum(memory, 1)

@@ -1,0 +1,115 @@
+"""One decision: which node and which cards a pod gets, or why none.
+
+    decide(fleet, pod, policy)  ->  Placement | Failure
+
+It reads the Fleet and changes nothing. The caller charges a placement to the Fleet at once, so that the next
+decision sees it, and binds concurrently.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+
+from berth_api.allocation import Grant
+from berth_operator.core import filters, scores
+from berth_operator.core.allocators import best_fit
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.request import PendingPod, PodRequest
+from berth_operator.core.verdict import Change
+
+MAX_MESSAGE: Final = 1000
+"""Characters; an Event's note holds 1,024."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How much each preference counts."""
+
+    weights: tuple[tuple[str, float], ...] = (
+        ("card-packing", 10.0),
+        ("spare-devices", 10.0),
+        ("least-allocated", 1.0),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A pod's node and cards."""
+
+    pod: PendingPod
+    node: str
+    grants: tuple[Grant, ...] = ()
+
+    @property
+    def charge(self) -> Charge:
+        """Give what the placement takes of the node."""
+        return Charge(
+            uid=self.pod.uid,
+            pod=self.pod.key,
+            node=self.node,
+            resources=self.pod.request.resources,
+            asked=self.pod.request.asked,
+            grants=self.grants,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a pod fits nowhere, and what may change that."""
+
+    reasons: tuple[tuple[str, int], ...] = ()
+    """(reason, number of nodes); the numbers add up to the nodes."""
+    message: str
+    wakes_on: Change
+
+
+def decide(fleet: Fleet, pod: PendingPod, policy: Policy) -> Placement | Failure:
+    """Choose the best node that passes every filter, and its cards."""
+    if pod.error:
+        return Failure(message=f"invalid request: {pod.error}", wakes_on=Change(0))
+    fits = feasible(fleet, pod.request)
+    if not fits.any():
+        return _failure(fleet, pod.request)
+    row = _best(fleet, pod.request, policy, fits)
+    return Placement(pod=pod, node=fleet.names[row], grants=best_fit.choose(fleet, row, pod.request))
+
+
+def feasible(fleet: Fleet, request: PodRequest) -> Mask:
+    """Give the rows that pass every filter."""
+    return reduce(np.logical_and, (each.passes(fleet, request) for each in filters.ORDER), fleet.present)
+
+
+def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
+    weights = dict(policy.weights)
+    total = np.zeros(len(fleet.names))
+    for each in scores.ALL:
+        if weight := weights.get(each.NAME, 0.0):
+            total += weight * each.score(fleet, request)
+    # Equal scores go to the lowest row, so that the same fleet gives the same answer.
+    return int(np.argmax(np.where(fits, total, -np.inf)))
+
+
+def _failure(fleet: Fleet, request: PodRequest) -> Failure:
+    counts: Counter[str] = Counter()
+    # A new node may pass where all others fail, whatever the filter.
+    wakes_on = Change.NODE_ADDED
+    left = fleet.present.copy()
+    for each in filters.ORDER:
+        rejected = left & ~each.passes(fleet, request)
+        if rejected.any():
+            counts.update(each.explain(fleet, request, rejected))
+            wakes_on |= each.WAKES_ON
+        left &= ~rejected
+    reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+    message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
+    return Failure(reasons=reasons, message=message, wakes_on=wakes_on)
+
+
+def _message(nodes: int, reasons: tuple[tuple[str, int], ...], hint: str) -> str:
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "the cluster has no nodes"
+    text = f"0/{nodes} nodes available: {told}" + (f"; {hint}" if hint else "")
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -1,0 +1,39 @@
+"""Predicates: one file each, one array expression over all nodes.
+
+A filter is a module with the members of `Filter`. `passes` is what decisions use; `explain` is asked only when a pod
+fits nowhere, and splits the nodes that the filter rejected by reason.
+"""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Protocol, cast
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.filters import cordon, devices, node_ready, node_selector, resources, supported, taints
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+
+class Filter(Protocol):
+    """What every filter module offers."""
+
+    NAME: str
+    VERDICT: Verdict
+    """What a rejection means."""
+    WAKES_ON: Change
+    """The changes that may turn a rejection into a pass."""
+
+    def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
+        """Tell for each row whether it can take the pod."""
+
+    def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+        """Count the rejected rows by reason; the counts add up to the rows."""
+
+
+def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
+    return cast("tuple[Filter, ...]", modules)
+
+
+ORDER = _filters(supported, node_ready, cordon, taints, node_selector, resources, devices)
+"""The first filter that rejects a node gives its reason."""

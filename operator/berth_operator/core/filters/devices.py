@@ -1,0 +1,84 @@
+"""The node has the cards: a fresh Device with enough healthy cards of the right vendor, model and size, free now."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_api.allocation import text
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.request import Part
+from berth_operator.core.allocators import candidates
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "devices"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows that can give every part of the request now."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    if request.devices:
+        mask &= fleet.has_device & fleet.fresh
+    if request.devices.vendor:
+        mask &= fleet.of_vendor(request.devices.vendor)
+    for part in request.devices.parts:
+        mask &= candidates.fitting(fleet, request, part).sum(axis=1) >= part.count
+        mask &= fleet.cards[part.type].unknown == 0
+    return mask
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count the rows by the first thing that is missing."""
+    counts: Counter[str] = Counter()
+    left = rejected.copy()
+    for reason, missing in _reasons(fleet, request):
+        counts[reason] += int((left & missing).sum())
+        left &= ~missing
+    return +counts
+
+
+def _reasons(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
+    yield "no Device", ~fleet.has_device
+    yield "Device not ready", ~fleet.fresh
+    if vendor := request.devices.vendor:
+        yield f"no {vendor} devices", ~fleet.of_vendor(vendor)
+    for part in request.devices.parts:
+        yield from _part_reasons(fleet, request, part)
+
+
+def _part_reasons(fleet: Fleet, request: PodRequest, part: Part) -> Iterator[tuple[str, Mask]]:
+    kind, label = part.type, part.type.upper()
+    healthy = fleet.cards[kind].healthy
+    right = healthy & candidates.accepted(fleet, request, part)
+    large = right & candidates.large_enough(fleet, part)
+    free = candidates.fitting(fleet, request, part)
+    yield f"fewer than {part.count} healthy {label} devices", _short(healthy, part)
+    yield f"{label} model is not {request.model}", _short(right, part)
+    yield _too_small(fleet, part, right), _short(large, part)
+    yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
+    yield f"insufficient free {label} devices ({_wanted(part)})", _short(free, part)
+
+
+def _short(mask: Mask, part: Part) -> Mask:
+    few: Mask = mask.sum(axis=1) < part.count
+    return few
+
+
+def _too_small(fleet: Fleet, part: Part, among: Mask) -> str:
+    wanted = dict(part.amounts).get(GPU_MEMORY, 0)
+    cards = fleet.cards[part.type]
+    if part.type != GPU:
+        return f"{part.type.upper()} devices offer less"
+    largest = int(cards.total[cards.index[GPU_MEMORY]][among].max(initial=0))
+    return f"GPU memory too small (largest {text(GPU_MEMORY, largest)} < {text(GPU_MEMORY, wanted)})"
+
+
+def _wanted(part: Part) -> str:
+    each = ", ".join(f"{name} {text(name, amount)}" for name, amount in part.amounts)
+    return f"{part.count} with {each}"

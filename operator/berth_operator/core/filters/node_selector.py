@@ -1,0 +1,29 @@
+"""The node has every label of the pod's nodeSelector."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "node-selector"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
+REASON: Final = "node selector does not match"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows with all the labels."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for key, value in request.node_selector:
+        mask &= fleet.labelled(key, value)
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

@@ -1,0 +1,40 @@
+"""The node has enough free cpu, memory, pods and extended resources. Devices are counted on cards, not here."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "resources"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows with enough of everything."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for _, enough in _enough(fleet, request):
+        mask &= enough
+    return mask
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count the rows by the first resource that is short."""
+    counts: Counter[str] = Counter()
+    left = rejected.copy()
+    for name, enough in _enough(fleet, request):
+        counts[f"insufficient {name}"] += int((left & ~enough).sum())
+        left &= enough
+    return +counts
+
+
+def _enough(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
+    for name, amount in request.resources:
+        index = fleet.resource(name)
+        yield name, fleet.allocatable[index] - fleet.requested[index] >= amount

@@ -1,0 +1,25 @@
+"""Pods that ask for what this version cannot honour fit nowhere, rather than somewhere wrong."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "supported"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change(0)
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass everywhere unless a field of the pod is not supported."""
+    return np.full(len(fleet.names), not request.unsupported, np.bool_)
+
+
+def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Name the fields."""
+    return {f"not supported by this version: {', '.join(request.unsupported)}": int(rejected.sum())}

@@ -1,0 +1,258 @@
+"""The Fleet: all nodes and cards as columns, and what is charged to them.
+
+It is the only thing that decisions read. A node's row exists while its Node, its Device or a charge does, since
+the three arrive in any order. Changing the Fleet is arithmetic in memory, without I/O.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_api.allocation import Grant
+from berth_api.model import ModelConstraint
+from berth_api.resources import CPU, MEMORY, PODS
+from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
+from berth_operator.core.request import Taint
+
+ANY_VENDOR: Final = ""
+DEFAULT_VENDOR: Final = "nvidia"
+"""The vendor of a Device that names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What scheduling reads of a Node."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, int]
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInventory:
+    """What scheduling reads of a Device."""
+
+    cards: tuple[CardInfo, ...] = ()
+    vendor: str = DEFAULT_VENDOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one pod takes of its node."""
+
+    uid: str
+    pod: str
+    """namespace/name."""
+    node: str
+    resources: tuple[tuple[str, int], ...] = ()
+    asked: tuple[tuple[str, int], ...] = ()
+    """(name, amount) of the device resources that it requests, as kubelet counts them."""
+    grants: tuple[Grant, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
+
+
+class Fleet:
+    """All nodes and cards."""
+
+    def __init__(self) -> None:
+        rows = 16
+        self.rows: dict[str, int] = {}
+        """Node name -> row."""
+        self.names: list[str] = [""] * rows
+        self.labels: list[Mapping[str, str]] = [{}] * rows
+        self.present: Mask = np.zeros(rows, np.bool_)
+        """Rows whose Node exists; all others fit nothing and count for nothing."""
+        self.ready: Mask = np.zeros(rows, np.bool_)
+        self.cordoned: Mask = np.zeros(rows, np.bool_)
+        self.has_device: Mask = np.zeros(rows, np.bool_)
+        self.fresh: Mask = np.zeros(rows, np.bool_)
+        """Rows whose agent is alive."""
+        self.vendor = np.zeros(rows, np.int32)
+        self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
+        """Resource name -> index of its column."""
+        self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
+        self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
+        self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
+        self.charges: dict[str, Charge] = {}
+        """Pod UID -> its charge."""
+        self._on_node: dict[str, dict[str, Charge]] = {}
+        self._free_rows = list(range(rows - 1, -1, -1))
+        self._words: dict[str, int] = {ANY_VENDOR: 0}
+        self._models: dict[str, int] = {}
+        self._model_masks: dict[ModelConstraint, Mask] = {}
+        self._taints: dict[Taint, Mask] = {}
+        self._label_masks: dict[tuple[str, str], Mask] = {}
+
+    # --- nodes ------------------------------------------------------------------------------------------------
+
+    def put_node(self, node: NodeInfo) -> None:
+        """Add a Node or replace what is known of it."""
+        row = self._row(node.name)
+        self.labels[row] = node.labels
+        self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
+        self._set_allocatable(row, node.allocatable)
+        for taint in node.taints:
+            self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
+        for taint, mask in self._taints.items():
+            mask[row] = taint in node.taints
+        for (key, value), mask in self._label_masks.items():
+            mask[row] = node.labels.get(key) == value
+
+    def remove_node(self, name: str) -> None:
+        """Take a Node away; its Device and its pods' charges stay until they go themselves."""
+        if (row := self.rows.get(name)) is not None:
+            self.present[row] = False
+            self.allocatable[:, row] = 0
+            self._drop_if_empty(name)
+
+    def set_fresh(self, name: str, *, fresh: bool) -> None:
+        """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
+        if (row := self.rows.get(name)) is not None:
+            self.fresh[row] = fresh
+
+    # --- devices ----------------------------------------------------------------------------------------------
+
+    def put_device(self, name: str, inventory: DeviceInventory) -> None:
+        """Add a Device or replace its inventory; what is charged to its cards stays."""
+        row = self._row(name)
+        self.has_device[row] = True
+        self.vendor[row] = self._word(inventory.vendor)
+        for kind, cards in self.cards.items():
+            cards.put(row, [(each, self._model(each.model)) for each in inventory.cards if each.type == kind])
+
+    def remove_device(self, name: str) -> None:
+        """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
+        if (row := self.rows.get(name)) is not None:
+            self.has_device[row] = False
+            for cards in self.cards.values():
+                cards.clear(row)
+            self._drop_if_empty(name)
+
+    # --- charges ----------------------------------------------------------------------------------------------
+
+    def charge(self, charge: Charge) -> None:
+        """Charge a pod to its node, in place of what was charged to it before."""
+        self.release(charge.uid)
+        row = self._row(charge.node)
+        grants = tuple(self.cards[each.type].completed(row, each) for each in charge.grants)
+        charge = replace(charge, grants=grants)
+        self._apply(charge, row, 1)
+        self.charges[charge.uid] = charge
+        self._on_node.setdefault(charge.node, {})[charge.uid] = charge
+
+    def release(self, uid: str) -> Charge | None:
+        """Take a pod's charge back; give it, if there was one."""
+        charge = self.charges.pop(uid, None)
+        if charge is not None:
+            self._apply(charge, self.rows[charge.node], -1)
+            del self._on_node[charge.node][uid]
+            self._drop_if_empty(charge.node)
+        return charge
+
+    def on_node(self, name: str) -> Iterable[Charge]:
+        """Give what is charged to a node."""
+        return self._on_node.get(name, {}).values()
+
+    def _apply(self, charge: Charge, row: int, sign: int) -> None:
+        for name, amount in charge.resources:
+            self.requested[self.resource(name), row] += sign * amount
+        for grant in charge.grants:
+            self.cards[grant.type].charge(row, grant, sign)
+        for kind in charge.unknown:
+            self.cards[kind].unknown[row] += sign
+
+    # --- what filters ask -------------------------------------------------------------------------------------
+
+    def resource(self, name: str) -> int:
+        """Give the index of a resource's column, making one if need be."""
+        if name not in self.resources:
+            self.resources[name] = len(self.resources)
+            self.allocatable = np.pad(self.allocatable, ((0, 1), (0, 0)))
+            self.requested = np.pad(self.requested, ((0, 1), (0, 0)))
+        return self.resources[name]
+
+    def taints(self) -> Mapping[Taint, Mask]:
+        """Give for each taint in the fleet the rows that carry it."""
+        return self._taints
+
+    def labelled(self, key: str, value: str) -> Mask:
+        """Give the rows whose Node has this label; kept current from the first question on."""
+        mask = self._label_masks.get((key, value))
+        if mask is None:
+            mask = np.array([labels.get(key) == value for labels in self.labels], np.bool_)
+            self._label_masks[key, value] = mask
+        return mask
+
+    def of_vendor(self, vendor: str) -> Mask:
+        """Give the rows whose Device is of this vendor."""
+        matching: Mask = self.vendor == self._words.get(vendor, -1)
+        return matching
+
+    def accepted_models(self, constraint: ModelConstraint) -> Mask:
+        """Give for each model id whether the constraint accepts it."""
+        mask = self._model_masks.get(constraint)
+        if mask is None or len(mask) != len(self._models):
+            mask = np.fromiter((constraint.accepts(each) for each in self._models), np.bool_, len(self._models))
+            self._model_masks[constraint] = mask
+        return mask
+
+    def model_name(self, model: int) -> str:
+        """Give a model's name by its id."""
+        return list(self._models)[model]
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> int:
+        if name in self.rows:
+            return self.rows[name]
+        if not self._free_rows:
+            self._grow()
+        row = self.rows[name] = self._free_rows.pop()
+        self.names[row] = name
+        # Nothing is handed out until the lifecycle controller has seen the agent alive.
+        self.fresh[row] = False
+        return row
+
+    def _drop_if_empty(self, name: str) -> None:
+        row = self.rows[name]
+        if self.present[row] or self.has_device[row] or self._on_node.get(name):
+            return
+        self._on_node.pop(name, None)
+        del self.rows[name]
+        self.names[row], self.labels[row] = "", {}
+        for mask in (*self._taints.values(), *self._label_masks.values()):
+            mask[row] = False
+        self._free_rows.append(row)
+
+    def _grow(self) -> None:
+        old = len(self.names)
+        more = (0, old)
+        self.names += [""] * old
+        self.labels += [{}] * old
+        for name in ("present", "ready", "cordoned", "has_device", "fresh", "vendor"):
+            setattr(self, name, np.pad(getattr(self, name), more))
+        self.allocatable = np.pad(self.allocatable, ((0, 0), more))
+        self.requested = np.pad(self.requested, ((0, 0), more))
+        self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
+        self._label_masks = {pair: np.pad(mask, more) for pair, mask in self._label_masks.items()}
+        for cards in self.cards.values():
+            cards.grow(2 * old, 1)
+        self._free_rows = list(range(2 * old - 1, old - 1, -1))
+
+    def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
+        indexed = {self.resource(name): amount for name, amount in amounts.items()}
+        self.allocatable[:, row] = 0
+        for index, amount in indexed.items():
+            self.allocatable[index, row] = amount
+
+    def _word(self, text: str) -> int:
+        return self._words.setdefault(text, len(self._words))
+
+    def _model(self, name: str) -> int:
+        return self._models.setdefault(name, len(self._models))

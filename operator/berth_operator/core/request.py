@@ -1,0 +1,86 @@
+"""Everything that scheduling reads of a pod.
+
+Two pods with equal `PodRequest`s are of one class: what is decided for one holds for the other.
+"""
+
+from dataclasses import dataclass
+
+from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api.request import NOTHING, DeviceRequest
+from berth_api.share import Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A taint that the pod puts up with; empty fields match all."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: "Taint") -> bool:
+        """Tell whether this covers the taint, by Kubernetes' rules."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """A pod's class."""
+
+    resources: tuple[tuple[str, int], ...] = ()
+    """(name, amount) without devices; `pods: 1` is always there."""
+    devices: DeviceRequest = NOTHING
+    asked: tuple[tuple[str, int], ...] = ()
+    """The device resources as the pod names them."""
+    shares: tuple[Share, ...] = ()
+    """Which of the pod's cards each container sees."""
+    model: ModelConstraint = ANY_MODEL
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    """Fields that this version cannot honour; such a pod stays pending and is told so."""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Tell whether any toleration covers the taint."""
+        return any(each.tolerates(taint) for each in self.tolerations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPod:
+    """A pod that waits for a node."""
+
+    uid: str
+    namespace: str
+    name: str
+    request: PodRequest
+    error: str = ""
+    """Why its request means nothing; such a pod is never placed."""
+    priority: int = 0
+    weight: int = 0
+    """`genius/priority`: orders pods of one priority, higher first."""
+    created: str = ""
+    """RFC 3339, so that text order is time order."""
+    said: str = ""
+    """The message that its PodScheduled condition already carries."""
+
+    @property
+    def key(self) -> str:
+        """Give `namespace/name`."""
+        return f"{self.namespace}/{self.name}"

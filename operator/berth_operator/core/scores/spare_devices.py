@@ -1,0 +1,18 @@
+"""Keep pods that ask for no device away from nodes that have some."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+
+NAME: Final = "spare-devices"
+
+
+def score(fleet: Fleet, request: PodRequest) -> npt.NDArray[np.float64]:
+    """Prefer nodes without a Device."""
+    if request.devices:
+        return np.zeros(len(fleet.names))
+    return np.where(fleet.has_device, 0.0, 100.0)

@@ -1,0 +1,30 @@
+"""What a filter says, and what may change its mind."""
+
+import enum
+
+
+class Verdict(enum.Enum):
+    """Whether a node can take a pod."""
+
+    OK = "ok"
+    UNSCHEDULABLE = "unschedulable"
+    """Not now: it could once other pods left."""
+    UNRESOLVABLE = "unresolvable"
+    """Not even if all other pods left."""
+
+
+class Change(enum.IntFlag):
+    """What happened in the cluster; a filter's WAKES_ON names the changes that may make it pass."""
+
+    NODE_ADDED = enum.auto()
+    NODE_LABELS = enum.auto()
+    NODE_TAINTS = enum.auto()
+    """Taints, cordon or readiness."""
+    NODE_ALLOCATABLE = enum.auto()
+    DEVICE = enum.auto()
+    """A Device's inventory, health or freshness."""
+    RELEASED = enum.auto()
+    """A pod left its node."""
+
+
+ANY = ~Change(0)

@@ -1,0 +1,1 @@
+"""Leases to Device readiness."""

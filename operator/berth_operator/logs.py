@@ -1,0 +1,26 @@
+"""Log lines: JSON for collectors, text for people; never a secret, since none is ever passed."""
+
+import logging
+from typing import Literal
+
+import structlog
+from structlog.typing import Processor
+
+
+def configure(form: Literal["text", "json"]) -> None:
+    """Send our own lines and those of libraries through one form."""
+    renderer: Processor = (
+        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -1,0 +1,1 @@
+"""What the operator writes back: Device.status, node sums and node labels."""

@@ -1,0 +1,19 @@
+"""A token bucket: how often something may be done."""
+
+from collections.abc import Callable
+
+
+class Bucket:
+    """Fills with `rate` tokens a second up to one second's worth; a write takes one."""
+
+    def __init__(self, *, rate: float, clock: Callable[[], float]) -> None:
+        self._rate, self._clock = rate, clock
+        self._tokens, self._at = rate, clock()
+
+    def delay(self) -> float:
+        """Take a token; give the seconds to wait before using it."""
+        now = self._clock()
+        self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        self._tokens -= 1.0
+        return max(0.0, -self._tokens / self._rate)

@@ -1,0 +1,145 @@
+"""What a Device shows: readiness, and what is taken and free on each card."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from berth_api import allocation, names
+from berth_api.device import MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
+from berth_api.names import GPU, GPU_MEMORY_RATIO
+from berth_operator.core.cards import RESOURCES
+from berth_operator.core.fleet import Charge
+from berth_operator.state.cluster import NodeView
+
+OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
+"""The conditions that the operator writes; the agent has its own."""
+MAX_TEXT: Final = 1024
+
+
+def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
+    """Give the status that the Device should show; `now` gives the time of day for conditions that flip."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    gpus = [card for card in view.device.inventory.cards if card.type == GPU]
+    return DeviceStatus(
+        observed_generation=view.device.generation,
+        gpus=len(gpus),
+        healthy=sum(card.healthy for card in gpus),
+        allocated=_allocated(view),
+        model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
+        devices=_uses(view),
+        conditions=[_condition(view, now, each) for each in (_ready(view), _valid(view), _accounted(view))],
+    )
+
+
+def shown(view: NodeView) -> DeviceStatus:
+    """Give what the Device shows now of what the operator writes."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    status = view.device.status
+    mine = sorted((each for each in status.conditions if each.type in OWNED), key=lambda each: OWNED.index(each.type))
+    return status.model_copy(update={"conditions": mine})
+
+
+def body(name: str, status: DeviceStatus) -> dict[str, Any]:
+    """Give the object to apply."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Device",
+        "metadata": {"name": name},
+        "status": status.model_dump(by_alias=True, exclude_none=True),
+    }
+
+
+def _allocated(view: NodeView) -> str:
+    """Give the number of GPUs in use, to hundredths."""
+    hundredths = sum(
+        dict(grant.amounts).get(GPU_MEMORY_RATIO, 0)
+        for charge in view.charges
+        for grant in charge.grants
+        if grant.type == GPU
+    )
+    return f"{hundredths / 100:g}"
+
+
+def _uses(view: NodeView) -> list[DeviceUse]:
+    assert view.device is not None  # noqa: S101 - the caller looked
+    totals = {(card.type, card.minor): dict(card.amounts) for card in view.device.inventory.cards}
+    holders: dict[tuple[str, int], list[tuple[Charge, dict[str, int]]]] = {}
+    for charge in sorted(view.charges, key=lambda each: each.pod):
+        for grant in charge.grants:
+            holders.setdefault((grant.type, grant.minor), []).append((charge, dict(grant.amounts)))
+    keys = sorted({*totals, *holders})
+    return [_use(key, totals.get(key, {}), holders.get(key, [])) for key in keys]
+
+
+def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, dict[str, int]]]) -> DeviceUse:
+    kind, minor = key
+    used = {name: sum(amounts.get(name, 0) for _, amounts in held) for name in RESOURCES[kind]}
+    free = {name: max(0, total[name] - used[name]) for name in RESOURCES[kind] if name in total}
+    return DeviceUse.model_validate(
+        {
+            "type": kind,
+            "minor": minor,
+            "free": _resources(free),
+            "holders": [_holder(charge, amounts) for charge, amounts in held[:MAX_HOLDERS]],
+        }
+    )
+
+
+def _holder(charge: Charge, amounts: dict[str, int]) -> Holder:
+    namespace, _, name = charge.pod.partition("/")
+    return Holder(namespace=namespace, name=name, uid=charge.uid, resources=_resources(amounts))
+
+
+def _resources(amounts: dict[str, int]) -> dict[str, str | int]:
+    return {
+        allocation.long(name, names.PREFIX): allocation.text(name, amount) for name, amount in sorted(amounts.items())
+    }
+
+
+# --- conditions -----------------------------------------------------------------------------------------------
+
+_Verdict = tuple[str, str, str, str]
+"""type, status, reason, message"""
+
+
+def _ready(view: NodeView) -> _Verdict:
+    if not view.alive:
+        return (
+            names.READY,
+            "Unknown",
+            "AgentNotHeard",
+            "the node's Lease is not renewed; its devices are not handed out",
+        )
+    if view.node is None:
+        return names.READY, "False", "NodeMissing", "there is no Node of this name, or it is not selected"
+    if (driver := _shown(view, names.DRIVER_LOADED)) is not None and driver.status == "False":
+        return names.READY, "False", driver.reason, driver.message
+    return names.READY, "True", "AgentHeard", "the node's Lease is renewed"
+
+
+def _shown(view: NodeView, kind: str) -> Condition | None:
+    conditions = view.device.status.conditions if view.device else []
+    return next((each for each in conditions if each.type == kind), None)
+
+
+def _valid(view: NodeView) -> _Verdict:
+    problems = view.device.problems if view.device else ()
+    if not problems:
+        return names.VALID, "True", "Consistent", ""
+    return names.VALID, "False", "Contradiction", "; ".join(problems)[:MAX_TEXT]
+
+
+def _accounted(view: NodeView) -> _Verdict:
+    unknown = sorted(charge.pod for charge in view.charges if charge.unknown)
+    if not unknown:
+        return names.ACCOUNTED, "True", "AllKnown", ""
+    told = f"no device is handed out: the allocation of these pods is missing or cannot be read: {', '.join(unknown)}"
+    return names.ACCOUNTED, "False", "AllocationUnknown", told[:MAX_TEXT]
+
+
+def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:
+    kind, status, reason, message = verdict
+    before = _shown(view, kind)
+    since = before.last_transition_time if before is not None and before.status == status else now()
+    return Condition.model_validate(
+        {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+    )

@@ -1,0 +1,112 @@
+"""What a Node shows of its devices: sums in capacity and allocatable, and labels.
+
+kubelet admits the running pods again against these sums when it restarts, and kills what no longer fits. So they hold
+the healthy cards plus what live pods hold on others, and never less than live pods request. Decisions read cards, not
+sums.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api import names
+from berth_api.allocation import Grant, text
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_operator.core.cards import CardInfo
+from berth_operator.state.cluster import NodeView
+
+SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
+OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in SUMMED)
+"""Every name that Berth writes; others are not touched."""
+
+MANAGED: Final = "berth.dev/devices"
+"""Label on every Node whose sums Berth keeps; it stays until they have been taken away again."""
+MODEL_PREFIX: Final = "model.berth.dev/"
+"""`model.berth.dev/NVIDIA-A100-SXM4-80GB: "4"`: cards of each model, also where a node has several."""
+
+
+def wanted(view: NodeView) -> dict[str, int]:
+    """Give the sums that the Node should show."""
+    cards = view.device.inventory.cards if view.device else ()
+    healthy = {(card.type, card.minor) for card in cards if card.healthy}
+    found: Counter[str] = Counter()
+    for card in cards:
+        if card.healthy:
+            found.update(_offered(card))
+    for grant in _grants(view):
+        if (grant.type, grant.minor) not in healthy:
+            found.update(_held(grant))
+    requested: Counter[str] = Counter()
+    for charge in view.charges:
+        requested.update(dict(charge.asked))
+    return {name: most for name in OURS if (most := max(found[_base(name)], requested[name]))}
+
+
+def _base(name: str) -> str:
+    return name.partition("/")[2]
+
+
+def _grants(view: NodeView) -> Iterator[Grant]:
+    for charge in view.charges:
+        yield from charge.grants
+
+
+def _offered(card: CardInfo) -> Mapping[str, int]:
+    amounts = dict(card.amounts)
+    if card.type == GPU:
+        # A card can be one of a hundred pods' shares; the count only has to be no obstacle.
+        amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
+    return {name: amount for name, amount in amounts.items() if name in SUMMED}
+
+
+def _held(grant: Grant) -> Mapping[str, int]:
+    amounts = dict(grant.amounts)
+    if grant.type == GPU:
+        amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
+    return {name: amount for name, amount in amounts.items() if name in SUMMED}
+
+
+def status_patch(view: NodeView) -> dict[str, Any] | None:
+    """Give the merge patch that brings the Node's sums up to date, both fields at once; None if they are."""
+    if view.node is None or not (view.device or MANAGED in view.node.info.labels):
+        return None
+    sums = wanted(view)
+    shown = (view.node.capacity, view.node.allocatable)
+    if all({name: each[name] for name in OURS if name in each} == sums for each in shown):
+        return None
+    values = {name: text(_base(name), sums[name]) if name in sums else None for name in OURS}
+    known = set(sums).union(*shown)
+    kept = {name: value for name, value in values.items() if name in known}
+    return {"status": {"capacity": kept, "allocatable": kept}}
+
+
+def label_patch(view: NodeView) -> dict[str, Any] | None:
+    """Give the merge patch that brings the Node's labels up to date; None if they are."""
+    if view.node is None:
+        return None
+    shown, desired = view.node.info.labels, _labels(view)
+    ours = [name for name in shown if name.startswith(MODEL_PREFIX)]
+    ours += [MANAGED, names.VENDOR_LABEL, names.MODEL_LABEL, names.DRIVER_LABEL] if MANAGED in shown else []
+    changes: dict[str, str | None] = {name: None for name in ours if name in shown and name not in desired}
+    changes |= {name: value for name, value in desired.items() if shown.get(name) != value}
+    return {"metadata": {"labels": changes}} if changes else None
+
+
+def _labels(view: NodeView) -> dict[str, str]:
+    if view.device is None:
+        # Without a Device the mark stays while sums do, so that a restart does not forget to take them away.
+        return {MANAGED: "false"} if view.node and MANAGED in view.node.info.labels and wanted(view) else {}
+    models = Counter(card.model for card in view.device.inventory.cards if card.type == GPU)
+    labels = {MANAGED: "true"} | {MODEL_PREFIX + _safe(model): str(count) for model, count in models.items() if model}
+    if models:
+        labels |= {names.VENDOR_LABEL: _safe(view.device.inventory.vendor)}
+        labels |= {names.DRIVER_LABEL: _safe(view.device.driver_version)} if view.device.driver_version else {}
+    if len(models) == 1 and (model := _safe(next(iter(models)))):
+        labels |= {names.MODEL_LABEL: model}
+    return labels
+
+
+def _safe(value: str) -> str:
+    """Turn a text into one that a label can hold."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63].strip("-._")

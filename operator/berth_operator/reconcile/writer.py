@@ -1,0 +1,107 @@
+"""Writes what Nodes and Devices should show, as fast as a token bucket allows.
+
+A node is marked when anything about it may have changed; what it should show is computed from one view of it when its
+turn comes, and written only where it differs from what it shows. Sums come before statuses, since kubelet acts on
+them; of the statuses the longest-marked comes first. Nothing here decides anything, and nothing that decides reads it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.metrics import counters
+from berth_operator.reconcile import status, sums
+from berth_operator.reconcile.bucket import Bucket
+from berth_operator.state.cluster import NodeView
+
+RETRY: Final = 2.0
+"""Seconds before a failed write is tried again."""
+CONFLICT_RETRY: Final = 30.0
+"""The same where another manager owns a field: only a person can mend that."""
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(Protocol):
+    """What the writer needs of a `kube.KubeClient`."""
+
+    async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a JSON merge patch."""
+
+    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> dict[str, Any]:
+        """Apply an object on the server's side, without force."""
+
+
+class Writer:
+    """Keeps Nodes and Devices current; lives in one event loop."""
+
+    def __init__(self, *, api: Api, view: Callable[[str], Awaitable[NodeView]], bucket: Bucket) -> None:
+        self._api, self._view, self._bucket = api, view, bucket
+        self._nodes: dict[str, None] = {}
+        self._devices: dict[str, None] = {}
+        """Marked names, the longest-marked first."""
+        self._marked = asyncio.Event()
+
+    def mark(self, name: str) -> None:
+        """Say that what a node shows may no longer be right."""
+        self._nodes[name] = self._devices[name] = None
+        self._marked.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._marked.wait()
+            if self._nodes:
+                await self._turn(self._nodes, self._write_node)
+            elif self._devices:
+                await self._turn(self._devices, self._write_device)
+            else:
+                self._marked.clear()
+
+    async def _turn(self, marked: dict[str, None], write: Callable[[NodeView], Awaitable[None]]) -> None:
+        name = next(iter(marked))
+        # Before the view is taken: what changes from here on marks the node again.
+        del marked[name]
+        try:
+            await write(await self._view(name))
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                self._again(name, error, CONFLICT_RETRY if error.status == _CONFLICT else RETRY)
+        except Unreachable as error:
+            self._again(name, error, RETRY)
+
+    def _again(self, name: str, error: Exception, pause: float) -> None:
+        counters.STATUS_CONFLICTS.inc()
+        log.warning("status not written", node=name, error=str(error), again_in=pause)
+        asyncio.get_running_loop().call_later(pause, self.mark, name)
+
+    async def _write_node(self, view: NodeView) -> None:
+        path = f"/api/v1/nodes/{view.name}"
+        if (patch := sums.status_patch(view)) is not None:
+            await self._send("node", self._api.merge_patch(f"{path}/status", patch))
+        if (patch := sums.label_patch(view)) is not None:
+            await self._send("node", self._api.merge_patch(path, patch))
+
+    async def _write_device(self, view: NodeView) -> None:
+        if view.device is None:
+            return
+        wanted = status.wanted(view, _now)
+        if wanted != status.shown(view):
+            path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
+            await self._send("device", self._api.apply(path, status.body(view.name, wanted), names.OPERATOR))
+
+    async def _send(self, kind: str, request: Awaitable[object]) -> None:
+        await asyncio.sleep(self._bucket.delay())
+        await request
+        counters.STATUS_WRITES.labels(kind).inc()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

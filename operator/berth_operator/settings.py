@@ -1,0 +1,82 @@
+"""What can be set, by flag (`--lease x`) or environment (`BERTH_LEASE=x`); flags win.
+
+Scheduler names, node selector and lease confine an instance: several with different ones share a cluster without
+seeing each other.
+"""
+
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+from uuid import uuid4
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from berth_api import names
+
+
+class Settings(BaseSettings):
+    """The Berth operator: decides which pod gets which devices, and binds it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BERTH_",
+        cli_parse_args=True,
+        cli_prog_name="berth-operator",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        use_attribute_docstrings=True,
+        frozen=True,
+    )
+
+    kubeconfig: Path | None = None
+    """Kubeconfig file; without one the pod's own service account is used."""
+
+    scheduler_names: Annotated[str, Field(pattern=r"^[a-z0-9.-]+(,[a-z0-9.-]+)*$")] = "berth-scheduler"
+    """The `schedulerName`s of the pods to bind, joined by commas; Events carry the first."""
+
+    node_selector: str = ""
+    """Label selector of the nodes to use; empty for all."""
+
+    namespace: str = "berth-system"
+    """Namespace of the leader's Lease."""
+
+    lease: str = "berth-operator"
+    """Name of the leader's Lease; its number fences binds (docs/decisions/0002-fencing.md)."""
+
+    lease_duration: Annotated[int, Field(ge=2, le=300)] = 15
+    """Seconds after which another replica may take a Lease that is not renewed."""
+
+    renew_deadline: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds after which a leader that could not renew stops; below the duration, so that it stops first."""
+
+    retry_period: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds between two renewals."""
+
+    takeover_pause: Annotated[float, Field(ge=0)] = 1.0
+    """Seconds between becoming leader and the first list: the fence must stand before anything is read."""
+
+    agent_namespace: str = names.LEASE_NAMESPACE
+    """Namespace of the agents' Leases."""
+
+    agent_grace: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds beyond its Lease's duration for which a silent agent is still believed: one missed renewal."""
+
+    status_rate: Annotated[float, Field(gt=0)] = 20.0
+    """Status writes a second, Nodes and Devices together; binds do not wait for them."""
+
+    health: str = "http://0.0.0.0:8080/healthz"
+    """Where liveness is served; empty for nowhere."""
+
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
+    """Where Prometheus finds the metrics; 0 for nowhere."""
+
+    log_format: Literal["text", "json"] = "json"
+    """Form of a log line."""
+
+    identity: Annotated[str, Field(default_factory=lambda: f"{socket.gethostname()}_{uuid4()}")]
+    """This process's name in the Lease; it must be new at every start."""
+
+    @property
+    def names(self) -> list[str]:
+        """Give the scheduler names as a list."""
+        return self.scheduler_names.split(",")

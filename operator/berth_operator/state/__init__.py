@@ -1,0 +1,1 @@
+"""What the cluster looks like: reflectors fold API events into the Fleet."""

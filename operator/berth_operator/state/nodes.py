@@ -1,0 +1,65 @@
+"""Nodes from the API, read once at the edge."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from berth_api import quantity, request, resources
+from berth_operator.core.fleet import NodeInfo
+from berth_operator.core.request import Taint
+from berth_operator.core.verdict import Change
+
+Object = Mapping[str, Any]
+
+_KEPT: Final = ("allocatable", "capacity", "conditions")
+
+
+def keep(node: dict[str, Any]) -> dict[str, Any]:
+    """Drop from a node what nobody here reads: images and addresses are most of it."""
+    node["metadata"].pop("managedFields", None)
+    status = node.get("status") or {}
+    node["status"] = {name: status[name] for name in _KEPT if name in status}
+    return node
+
+
+def info(node: Object) -> NodeInfo:
+    """Read a Node; quantities of devices are left out, since fit is counted on cards."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    plain = {name: value for name, value in (status.get("allocatable") or {}).items() if not request.is_device(name)}
+    return NodeInfo(
+        name=node["metadata"]["name"],
+        labels=node["metadata"].get("labels") or {},
+        allocatable=resources.amounts(plain, "status.allocatable"),
+        taints=tuple(_taint(each) for each in spec.get("taints") or ()),
+        cordoned=bool(spec.get("unschedulable")),
+        ready=_ready(status),
+    )
+
+
+def _taint(raw: Object) -> Taint:
+    return Taint(key=raw["key"], value=raw.get("value") or "", effect=raw.get("effect") or "")
+
+
+def _ready(status: Object) -> bool:
+    """Give the Ready condition; a node that has none yet carries a taint that says so."""
+    found = [each["status"] for each in status.get("conditions") or () if each["type"] == "Ready"]
+    return not {"False", "Unknown"} & set(found)
+
+
+def change(old: NodeInfo | None, new: NodeInfo) -> Change:
+    """Tell what is different."""
+    if old is None:
+        return Change.NODE_ADDED
+    found = Change(0)
+    if old.labels != new.labels:
+        found |= Change.NODE_LABELS
+    if (old.taints, old.cordoned, old.ready) != (new.taints, new.cordoned, new.ready):
+        found |= Change.NODE_TAINTS
+    if old.allocatable != new.allocatable:
+        found |= Change.NODE_ALLOCATABLE
+    return found
+
+
+def device_sums(node: Object, field: str) -> dict[str, int]:
+    """Give the sums of devices that the Node shows in `capacity` or `allocatable`."""
+    shown = (node.get("status") or {}).get(field) or {}
+    return {name: quantity.parse(value) for name, value in shown.items() if request.is_device(name)}

@@ -1,0 +1,187 @@
+"""Pods from the API, read once at the edge: what waits, and what is taken."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from berth_api import allocation, model, names, request, resources, share
+from berth_api.resources import PODS
+from berth_operator.core.fleet import Charge
+from berth_operator.core.request import PendingPod, PodRequest, Toleration
+
+Object = Mapping[str, Any]
+
+_JSON_ANNOTATIONS: Final = (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
+_OTHER_ANNOTATIONS: Final = (
+    "berth.dev/min-gpu-memory",
+    "berth.dev/gpu-topology",
+    "berth.dev/pod-group",
+)
+_OTHER_LABELS: Final = (
+    names.GENIUS_NUMBER,
+    names.GENIUS_MEMORY_EACH,
+    names.GENIUS_MEMORY_TOTAL,
+    "scheduling.x-k8s.io/pod-group",
+)
+
+
+class PodError(ValueError):
+    """A pod's annotation or label cannot be read; the text names it and what is allowed."""
+
+
+def keep(pod: dict[str, Any]) -> dict[str, Any]:
+    """Drop from a pod what nobody here reads, so that ten thousand of them stay small."""
+    pod["metadata"].pop("managedFields", None)
+    spec = pod.get("spec", {})
+    for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+        for name in ("env", "envFrom", "command", "args", "volumeMounts", "livenessProbe", "readinessProbe"):
+            each.pop(name, None)
+    return pod
+
+
+# --- what waits ---------------------------------------------------------------------------------------------
+
+
+def is_gated(pod: Object) -> bool:
+    """Tell whether the pod is not to be scheduled yet, or no more."""
+    return bool(pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"))
+
+
+def pending(pod: Object) -> PendingPod:
+    """Read a pod that waits; what is wrong with it stands in its `error`."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    try:
+        wanted, weight, error = _request(pod), _weight(metadata), ""
+    except ValueError as wrong:
+        wanted, weight, error = PodRequest(), 0, str(wrong)
+    return PendingPod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        request=wanted,
+        error=error,
+        priority=spec.get("priority") or 0,
+        weight=weight,
+        created=metadata.get("creationTimestamp") or "",
+        said=_said(pod),
+    )
+
+
+def _request(pod: Object) -> PodRequest:
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    _check_json(annotations)
+    total = resources.total(spec)
+    devices = request.of_resources(total)
+    return PodRequest(
+        resources=_without_devices(total),
+        devices=devices,
+        asked=_asked(total),
+        shares=share.of_pod(resources.containers(spec), devices),
+        model=model.of_pod(annotations, labels),
+        node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
+        unsupported=tuple(_unsupported(spec, annotations, labels)),
+    )
+
+
+def _without_devices(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    plain = {name: amount for name, amount in total.items() if not request.is_device(name)}
+    return tuple(sorted({**plain, PODS: 1}.items()))
+
+
+def _asked(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, amount) for name, amount in total.items() if request.is_device(name)))
+
+
+def _toleration(raw: Object) -> Toleration:
+    return Toleration(
+        key=raw.get("key") or "",
+        operator=raw.get("operator") or "Equal",
+        value=raw.get("value") or "",
+        effect=raw.get("effect") or "",
+    )
+
+
+def _check_json(annotations: Mapping[str, str]) -> None:
+    for name in _JSON_ANNOTATIONS:
+        try:
+            body = orjson.loads(annotations.get(name, "{}"))
+        except orjson.JSONDecodeError as error:
+            raise PodError(f"annotation {name}: not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise PodError(f"annotation {name}: not a JSON object")
+
+
+def _weight(metadata: Object) -> int:
+    text = (metadata.get("labels") or {}).get(names.GENIUS_PRIORITY, "0")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise PodError(f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number') from error
+
+
+def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
+    """Name the fields that would have to be honoured, and are not yet."""
+    affinity = spec.get("affinity") or {}
+    for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):
+        if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
+            yield f"spec.affinity.{kind}"
+    if any(each.get("whenUnsatisfiable") == "DoNotSchedule" for each in spec.get("topologySpreadConstraints") or ()):
+        yield "spec.topologySpreadConstraints"
+    if any("persistentVolumeClaim" in each or "ephemeral" in each for each in spec.get("volumes") or ()):
+        yield "spec.volumes with claims"
+    if any(port.get("hostPort") for each in spec["containers"] for port in each.get("ports") or ()):
+        yield "hostPort"
+    yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
+    yield from (f"annotation {name}" for name in (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS) if name in annotations)
+    yield from (f"label {name}" for name in _OTHER_LABELS if name in labels)
+
+
+def _said(pod: Object) -> str:
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message") or "")
+    return ""
+
+
+# --- what is taken ------------------------------------------------------------------------------------------
+
+
+def charge(pod: Object) -> Charge:
+    """Read what a bound pod takes of its node.
+
+    An allocation that is missing where devices are requested, or that cannot be read, counts as unknown: the pod may
+    hold any card of those types, so none of them is free.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    total = resources.total(spec)
+    grants, unknown = _grants((metadata.get("annotations") or {}).get(names.ALLOCATED), total)
+    return Charge(
+        uid=metadata["uid"],
+        pod=f"{metadata['namespace']}/{metadata['name']}",
+        node=spec["nodeName"],
+        resources=_without_devices(total),
+        asked=_asked(total),
+        grants=grants,
+        unknown=unknown,
+    )
+
+
+def _grants(annotation: str | None, total: Mapping[str, int]) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
+    requested = _types(total)
+    if annotation is None:
+        return (), requested
+    try:
+        grants = allocation.parse(annotation)
+    except allocation.AllocationError:
+        return (), requested or allocation.TYPES
+    return grants, tuple(kind for kind in requested if kind not in {grant.type for grant in grants})
+
+
+def _types(total: Mapping[str, int]) -> tuple[str, ...]:
+    """Give the device types that a pod requests, in whatever combination."""
+    wanted = {allocation.short(name) for name in total if request.is_device(name)}
+    others = [kind for kind in (names.RDMA, names.FPGA) if kind in wanted]
+    return (*([names.GPU] if wanted - set(others) else []), *others)

@@ -1,0 +1,81 @@
+"""Where the reflectors put what they see: one small table a kind, all alike but for key and consumer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.reflector import Kind
+
+Object = dict[str, Any]
+
+
+class Table:
+    """Remembers which keys exist, so that a full list also tells what is gone."""
+
+    def __init__(
+        self,
+        *,
+        key: Callable[[Mapping[str, Any]], str],
+        put: Callable[[Object], None],
+        remove: Callable[[str], None],
+        listed: Callable[[set[str], float], None] = lambda _keys, _requested_at: None,
+    ) -> None:
+        self._key, self._put, self._remove, self._listed = key, put, remove, listed
+        self._known: set[str] = set()
+
+    def replace(self, objects: list[Object], *, requested_at: float) -> None:
+        """Take the whole truth: what is gone goes first, to make room."""
+        found = {self._key(each) for each in objects}
+        for key in self._known - found:
+            self._remove(key)
+        self._known = found
+        for each in objects:
+            self._put(each)
+        self._listed(found, requested_at)
+
+    def apply(self, kind: Kind, obj: Object) -> None:
+        """Take one change."""
+        key = self._key(obj)
+        if kind == "DELETED":
+            self._known.discard(key)
+            self._remove(key)
+        else:
+            self._known.add(key)
+            self._put(obj)
+
+
+def _uid(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["uid"])
+
+
+def _name(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def pending_pods(cluster: Cluster) -> Table:
+    """Fold pods that wait."""
+    return Table(key=_uid, put=cluster.put_pending, remove=cluster.remove_pending)
+
+
+def bound_pods(cluster: Cluster) -> Table:
+    """Fold pods that hold something."""
+    return Table(key=_uid, put=cluster.put_bound, remove=cluster.remove_bound, listed=cluster.forget_unseen)
+
+
+def nodes(cluster: Cluster) -> Table:
+    """Fold Nodes."""
+    return Table(key=_name, put=cluster.put_node, remove=cluster.remove_node)
+
+
+def devices(cluster: Cluster) -> Table:
+    """Fold Devices."""
+    return Table(key=_name, put=cluster.put_device, remove=cluster.remove_device)
+
+
+def leases(cluster: Cluster) -> Table:
+    """Fold the agents' Leases."""
+    return Table(key=_name, put=cluster.put_lease, remove=cluster.remove_lease)
+
+
+BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of pods that hold something, of all schedulers."""

@@ -1,0 +1,45 @@
+"""One cluster for the whole session, started by the first test that asks; one arena in it for each test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import Arena, Cluster, programs
+
+CRDS = Path(__file__).parent.parent / "crds"
+
+
+def pytest_configure() -> None:
+    """Cut the session off from whatever real cluster the user works with."""
+    os.environ["KUBECONFIG"] = os.devnull
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        os.environ.pop(name, None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build missing programs before the first test: it takes minutes, and no test's timeout allows for it."""
+    needed = any("cluster" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and not session.config.option.collectonly:
+        capture = session.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            programs.ensure()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A real control plane on loopback, with Berth's CRDs; shared by the session, so change nothing global."""
+    with Cluster() as running:
+        assert running.server.startswith("https://127.0.0.1:")
+        running.install_crds(CRDS)
+        yield running
+
+
+@pytest.fixture
+def arena(cluster: Cluster, tmp_path: Path) -> Iterator[Arena]:
+    """A namespace, node label, scheduler name and lease name of the test's own."""
+    own = Arena(cluster=cluster, folder=tmp_path)
+    own.open()
+    yield own
+    own.close()

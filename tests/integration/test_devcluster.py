@@ -1,0 +1,246 @@
+"""The development cluster behaves as a cluster does, and leaves no process behind, however it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devcluster import Arena, Cluster, DevclusterError, state, waiting
+from devcluster.api import ApiError
+
+COMPONENTS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from devcluster import Cluster
+cluster = Cluster(folder=Path(sys.argv[1])).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_pod_on_a_fake_node_runs_and_goes(arena: Arena) -> None:
+    arena.nodes(2)
+    arena.create([arena.pod("web", scheduler_name="default-scheduler", nodeSelector=arena.labels)])
+    arena.wait(lambda: arena.get("pods", "web")["status"]["phase"] == "Running", what="the pod to run")
+
+    arena.delete("pods", "web")
+
+    arena.wait(lambda: not arena.list("pods"), what="the pod to go")
+
+
+def test_owned_objects_go_with_their_owner(arena: Arena) -> None:
+    arena.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: owner}}")
+    owner = arena.get("configmaps", "owner")["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    owned = {"name": "owned", "ownerReferences": [reference]}
+    arena.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned})
+
+    arena.delete("configmaps", "owner")
+
+    arena.wait(lambda: "owned" not in _names(arena, "configmaps"), what="the garbage collector")
+
+
+def test_node_status_belongs_to_the_test_once_it_is_ready(arena: Arena) -> None:
+    [node] = arena.nodes(1, capacity={"example.com/thing": "3"})
+    down = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Broken"}]}}
+
+    arena.merge("nodes", node, down, subresource="status")
+
+    taint = "node.kubernetes.io/not-ready"
+    arena.wait(lambda: taint in _taints(arena, node), what="the node lifecycle controller")
+    assert arena.get("nodes", node)["status"]["allocatable"]["example.com/thing"] == "3"
+
+
+def test_node_made_with_kubectl_becomes_ready(arena: Arena, cluster: Cluster) -> None:
+    metadata = {"name": f"{arena.id}-plain", "labels": arena.labels, "annotations": {"kwok.x-k8s.io/node": "fake"}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+    cluster.kubectl("create", "-f", "-", input=json.dumps(node))
+
+    ready = ["wait", "node", "-l", arena.selector, "--for=condition=Ready", "--timeout=10s"]
+    assert "condition met" in cluster.kubectl(*ready)
+
+
+def test_kubectl_tells_what_failed(cluster: Cluster) -> None:
+    with pytest.raises(DevclusterError, match=r'namespaces "nowhere" not found'):
+        cluster.kubectl("get", "namespace", "nowhere")
+
+
+def test_service_account_has_the_rights_of_its_role_only(arena: Arena, cluster: Cluster) -> None:
+    kubeconfig = arena.service_account("reader", "view")
+
+    assert kubeconfig.stat().st_mode & 0o777 == 0o600
+    assert cluster.kubectl(f"--kubeconfig={kubeconfig}", "auth", "can-i", "list", "pods") == "yes\n"
+    with pytest.raises(DevclusterError, match=r"can-i delete pods: no$"):
+        cluster.kubectl(f"--kubeconfig={kubeconfig}", "auth", "can-i", "delete", "pods")
+
+
+def test_closed_arena_leaves_no_nodes_bindings_or_pods(cluster: Cluster, tmp_path: Path) -> None:
+    arena = Arena(cluster=cluster, folder=tmp_path)
+    arena.open()
+    arena.nodes(1)
+    arena.create([arena.pod("waits")])
+    arena.service_account("reader", "view")
+
+    arena.close()
+
+    assert arena.list("pods") == []
+    assert arena.list("nodes", labelSelector=arena.selector) == []
+    assert arena.list("clusterrolebindings", labelSelector=arena.selector) == []
+
+
+def test_everything_listens_on_loopback(cluster: Cluster) -> None:
+    pids = _processes(cluster.folder).values()
+    inodes = {inode for pid in pids for inode in _sockets(pid)}
+    addresses = [address for inode, address in _listening() if inode in inodes]
+
+    assert len(addresses) >= 3
+    assert {address.rpartition(":")[0] for address in addresses} == {"0100007F"}
+
+
+def test_two_clusters_live_side_by_side(cluster: Cluster) -> None:
+    with Cluster() as other:
+        assert other.server != cluster.server
+        assert other.folder != cluster.folder
+        other.create_nodes(["only-here"])
+        with pytest.raises(ApiError, match="NotFound"):
+            cluster.api.get("/api/v1/nodes/only-here")
+        pids = _processes(other.folder)
+
+    assert set(pids) == COMPONENTS
+    assert not any(state.is_alive(pid) for pid in pids.values())
+    assert not other.folder.exists()
+
+
+def test_failed_start_tells_the_last_lines_of_the_log() -> None:
+    broken = Cluster(extra_args={"kube-apiserver": ["--no-such-flag"]})
+
+    with pytest.raises(DevclusterError, match=r"kube-apiserver ended with code 1(.|\n)*unknown flag: --no-such-flag"):
+        broken.start()
+
+    assert not broken.folder.exists()
+
+
+def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with _owner(folder) as owner:
+        pids = _processes(folder)
+        supervisor = state.supervisor(folder)
+        assert supervisor is not None
+
+        owner.kill()
+
+        _wait_until_gone({**pids, "supervisor": supervisor})
+    waiting.until(lambda: not folder.exists(), deadline=5, what="the data folder to go")
+
+
+def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with _owner(folder) as owner:
+        pids = _processes(folder)
+        supervisor = state.supervisor(folder)
+        assert supervisor is not None
+
+        os.kill(supervisor, signal.SIGKILL)
+
+        _wait_until_gone(pids)
+        owner.kill()
+
+
+def test_program_run_in_a_cluster_ends_with_it(tmp_path: Path) -> None:
+    with Cluster(folder=tmp_path / "cluster") as cluster:
+        script = "import os, time; print(os.environ['KUBECONFIG'], flush=True); time.sleep(600)"
+        pid = cluster.run("sleeper", [sys.executable, "-c", script])
+        log = cluster.folder / "sleeper.log"
+        waiting.until(log.read_text, deadline=10, what="the program's output")
+        assert log.read_text() == f"{cluster.kubeconfig}\n"
+        with pytest.raises(DevclusterError, match="sleeper already runs"):
+            cluster.run("sleeper", [sys.executable, "-c", script])
+
+    assert not state.is_alive(pid)
+
+
+def test_named_cluster_comes_and_goes(tmp_path: Path) -> None:
+    command = _CommandLine(tmp_path)
+    try:
+        assert "round is ready: https://127.0.0.1:" in command("up", "--name", "round")
+        assert "already runs" in command("up", "--name", "round", status=1)
+        assert "kube-scheduler" in command("status")
+        lines = command("env", "--name", "round")
+        use = ["sh", "-c", f"{lines}\nkubectl get namespace default -o name"]
+        assert subprocess.run(use, capture_output=True, text=True, check=True).stdout == "namespace/default\n"
+        pids = _processes(tmp_path / "berth" / "devcluster" / "round")
+    finally:
+        gone = command("down", "--name", "round")
+
+    assert gone == "round is gone\n"
+    assert not any(state.is_alive(pid) for pid in pids.values())
+    assert "there is no cluster round" in command("down", "--name", "round", status=1)
+
+
+class _CommandLine:
+    """`python -m devcluster` with a state folder of the test's own."""
+
+    def __init__(self, state_home: Path) -> None:
+        # Wide enough that no table cell is wrapped.
+        self._environment = {**os.environ, "XDG_STATE_HOME": str(state_home), "COLUMNS": "200"}
+
+    def __call__(self, *args: str, status: int = 0) -> str:
+        command = [sys.executable, "-m", "devcluster", *args]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+
+@contextmanager
+def _owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run another Python process that owns a ready cluster."""
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "ready\n"
+            yield owner
+        finally:
+            owner.kill()
+
+
+def _processes(folder: Path) -> Mapping[str, int]:
+    found = state.read(folder)
+    assert found is not None
+    return found.processes
+
+
+def _wait_until_gone(pids: Mapping[str, int]) -> None:
+    def left() -> list[str]:
+        return [name for name, pid in pids.items() if state.is_alive(pid)]
+
+    waiting.until(lambda: not left(), deadline=15, what=f"the end of {', '.join(pids)}")
+
+
+def _names(arena: Arena, resource: str) -> set[str]:
+    return {item["metadata"]["name"] for item in arena.list(resource)}
+
+
+def _taints(arena: Arena, node: str) -> set[str]:
+    return {taint["key"] for taint in arena.get("nodes", node)["spec"].get("taints", [])}
+
+
+def _sockets(pid: int) -> set[str]:
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
+
+
+def _listening() -> list[tuple[str, str]]:
+    """Return inode and local address of every listening TCP socket; addresses in the kernel's hexadecimal."""
+    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()]
+    return [(row[9], row[1]) for row in rows if row[3] == "0A"]

@@ -1,0 +1,105 @@
+"""A store of Leases in memory that behaves like the API server's, with faults to order.
+
+`LeaseStore.client(...)` gives one candidate's view; each view can be made to refuse, to lose answers or to
+stand still, while the store stays the one truth.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from berth_operator.clients import kube
+
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def conflict() -> kube.ApiError:
+    return kube.ApiError(409, "Conflict", "the object has been modified")
+
+
+@dataclass
+class LeaseStore:
+    """Leases by name; creation times follow the loop's time."""
+
+    leases: dict[str, kube.Object] = field(default_factory=dict)
+    version: int = 0
+    numbers: list[int] = field(default_factory=list)
+    """Every leaseTransitions that was ever written, without repetitions in a row."""
+
+    def client(self) -> "LeaseClient":
+        return LeaseClient(store=self)
+
+    def delete(self, name: str) -> None:
+        del self.leases[name]
+
+    def touch(self, name: str) -> None:
+        self.version += 1
+        self.leases[name]["metadata"]["resourceVersion"] = str(self.version)
+
+    def handle(self, method: str, path: str, body: Any) -> kube.Object:
+        name = path.rpartition("/leases")[2].lstrip("/")
+        if method == "POST":
+            return self._create(body)
+        lease = self.leases.get(name)
+        if method == "GET":
+            if lease is None:
+                raise kube.ApiError(404, "NotFound", f"leases {name} not found")
+            return copy.deepcopy(lease)
+        assert method == "PUT"
+        return self._replace(name, lease, body)
+
+    def _create(self, body: Any) -> kube.Object:
+        name = body["metadata"]["name"]
+        if name in self.leases:
+            raise kube.ApiError(409, "AlreadyExists", f"leases {name} already exists")
+        created = STARTED + timedelta(seconds=asyncio.get_running_loop().time())
+        metadata = {"uid": f"uid-{self.version}", "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return self._store(name, {**body, "metadata": {**body["metadata"], **metadata}})
+
+    def _replace(self, name: str, lease: kube.Object | None, body: Any) -> kube.Object:
+        for key in ("uid", "resourceVersion"):
+            if lease is None or lease["metadata"][key] != body["metadata"][key]:
+                raise conflict()
+        return self._store(name, body)
+
+    def _store(self, name: str, lease: kube.Object) -> kube.Object:
+        self.leases[name] = copy.deepcopy(lease)
+        self.touch(name)
+        number = lease["spec"].get("leaseTransitions")
+        if number is not None and self.numbers[-1:] != [number]:
+            self.numbers.append(number)
+        return copy.deepcopy(self.leases[name])
+
+
+@dataclass
+class LeaseClient:
+    """One candidate's connection."""
+
+    store: LeaseStore
+    down: bool = False
+    """No request arrives, none is answered."""
+    deaf: bool = False
+    """Requests arrive, their answers are lost."""
+    latency: Callable[[], float] = lambda: 0.0
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared: the whole process stands still, its timeouts included."""
+    calls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.resumed.set()
+
+    async def request(self, method: str, path: str, *, body: Any = None, timeout: float = 30.0) -> Any:  # noqa: ASYNC109
+        self.calls.append(method)
+        latency = self.latency()
+        await asyncio.sleep(min(latency, timeout))
+        await self.resumed.wait()
+        if self.down:
+            await asyncio.sleep(max(0.0, timeout - latency))
+            raise kube.Unreachable("down")
+        answer = self.store.handle(method, path, body)
+        if self.deaf or latency >= timeout:
+            raise kube.Unreachable("the answer was lost")
+        return answer

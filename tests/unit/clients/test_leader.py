@@ -1,0 +1,279 @@
+"""Leader election in virtual time: who leads when, and under which number."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth_operator.clients import leader
+from tests.unit.clients.leases import STARTED, LeaseClient, LeaseStore
+
+pytestmark = pytest.mark.looptime
+
+FIRST = int((STARTED - leader.EPOCH).total_seconds()) + 1
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def candidate(client: LeaseClient, identity: str) -> leader.LeaderElection:
+    return leader.LeaderElection(client, namespace="ns", name="berth", identity=identity, clock=now)
+
+
+@contextlib.asynccontextmanager
+async def running(*elections: leader.LeaderElection) -> AsyncIterator[list[asyncio.Task[None]]]:
+    tasks = [asyncio.create_task(election.run()) for election in elections]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_new_lease_is_made_and_taken_at_once() -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    assert election.term is None
+    async with running(election):
+        assert await election.acquired() == FIRST
+        assert now() == 0
+        spec = store.leases["berth"]["spec"]
+        assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("a", FIRST)
+        assert spec["leaseDurationSeconds"] == 15
+
+
+async def test_a_term_lasts_as_long_as_it_is_renewed() -> None:
+    store = LeaseStore()
+    client = store.client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        await asyncio.sleep(99)
+        assert election.term == term
+        assert client.calls == ["GET", "POST", *["PUT"] * 50]  # every two seconds, without a read
+
+
+async def test_a_term_ends_ten_seconds_after_the_last_good_renewal_began() -> None:
+    client = LeaseStore().client()
+    client.latency = lambda: 0.5
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        assert now() == 1.5  # three requests; the one that took it began at 1.0
+        client.down = True
+        await election.lost(term)
+        assert now() == 11
+        assert election.term is None
+
+
+async def test_a_short_outage_is_survived() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.down = True
+        await asyncio.sleep(8)
+        client.down = False
+        await asyncio.sleep(20)
+        assert election.term == term
+
+
+async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_duration() -> None:
+    store = LeaseStore()
+    first, second = store.client(), store.client()
+    a, b = candidate(first, "a"), candidate(second, "b")
+    async with running(a):
+        await a.acquired()
+        async with running(b):
+            await asyncio.sleep(5)
+            first.down = True
+            assert await b.acquired() == FIRST + 1
+            assert 4 + 15 <= now() <= 4 + 15 + 2 * 2  # a renewed last at 4; b looks every two seconds
+            assert a.term is None
+
+
+async def test_who_stops_releases_and_the_other_takes_it_at_its_next_look() -> None:
+    store = LeaseStore()
+    a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
+    async with running(b):
+        async with running(a):
+            term = await b.acquired()
+            await asyncio.sleep(4.5)
+            assert a.term is None
+        first = a if a.term else b
+        assert first is b
+    assert b.term is None
+    spec = store.leases["berth"]["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("", 1, term)
+    successor = candidate(store.client(), "c")
+    async with running(successor):
+        assert await successor.acquired() == term + 1
+        assert now() == 4.5
+
+
+async def test_a_paused_leader_has_no_term_when_it_wakes() -> None:
+    store = LeaseStore()
+    client = store.client()
+    a, b = candidate(client, "a"), candidate(store.client(), "b")
+    async with running(a, b):
+        term = await a.acquired()
+        client.resumed.clear()
+        assert await b.acquired() == term + 1
+        assert a.term is None  # though its task has not run
+        client.resumed.set()
+        await asyncio.sleep(30)
+        assert (a.term, b.term) == (None, term + 1)
+
+
+async def test_a_term_that_lapsed_comes_back_under_a_new_number() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.resumed.clear()
+        await asyncio.sleep(60)
+        client.resumed.set()
+        assert await election.acquired() == term + 1
+
+
+async def test_a_lost_answer_to_the_taking_write_costs_a_number_and_nothing_else() -> None:
+    store = LeaseStore()
+    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": {"leaseTransitions": 7}})
+    client = store.client()
+    election = candidate(client, "a")
+    client.latency = iter([0.0, 5.0, *[0.0] * 9]).__next__  # the PUT arrives, its answer does not
+    async with running(election):
+        term = await election.acquired()
+    assert store.numbers == [7, FIRST, FIRST + 1]
+    assert term == FIRST + 1
+
+
+async def test_a_lost_answer_to_a_renewal_keeps_the_term() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.deaf = True
+        await asyncio.sleep(3)
+        client.deaf = False
+        await asyncio.sleep(30)
+        assert election.term == term
+
+
+async def test_a_lease_that_somebody_annotated_is_still_ours() -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        term = await election.acquired()
+        store.touch("berth")
+        await asyncio.sleep(30)
+        assert election.term == term
+        assert store.numbers == [FIRST]
+
+
+async def test_a_leader_whose_lease_was_deleted_goes_on_under_a_new_number() -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        term = await election.acquired()
+        await asyncio.sleep(5)
+        store.delete("berth")
+        await election.lost(term)
+        assert now() <= 6
+        assert await election.acquired() > term
+
+
+async def test_a_new_lease_starts_above_every_number_of_the_deleted_one() -> None:
+    store = LeaseStore()
+    client = store.client()
+    paused = candidate(client, "a")
+    async with running(paused):
+        await paused.acquired()
+    async with running(paused):
+        term = await paused.acquired()
+        assert term == FIRST + 1
+        await asyncio.sleep(1)
+        client.resumed.clear()
+        await asyncio.sleep(10)
+        store.delete("berth")
+        successor = candidate(store.client(), "b")  # knows nothing of the past
+        async with running(successor):
+            assert await successor.acquired() > term
+            assert paused.term is None
+            client.resumed.set()
+
+
+async def test_who_saw_the_holder_of_a_deleted_lease_waits_for_its_time_to_run_out() -> None:
+    store = LeaseStore()
+    client = store.client()
+    a, b = candidate(client, "a"), candidate(store.client(), "b")
+    async with running(a, b):
+        term = await a.acquired()
+        await asyncio.sleep(5)
+        client.down = True
+        store.delete("berth")
+        assert await b.acquired() > term
+        assert now() >= 4 + 15
+        assert a.term is None
+
+
+@pytest.mark.parametrize("year", [1970, 2099])
+async def test_what_time_the_holder_believes_it_is_does_not_matter(year: int) -> None:
+    store = LeaseStore()
+    spec = {
+        "holderIdentity": "x",
+        "leaseDurationSeconds": 20,
+        "leaseTransitions": 3,
+        "renewTime": f"{year}-01-01T00:00:00.000000Z",
+    }
+    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": spec})
+    election = candidate(store.client(), "a")
+    async with running(election):
+        assert await election.acquired() == FIRST
+        assert now() == 20
+
+
+async def test_durations_that_cannot_be_safe_are_refused() -> None:
+    with pytest.raises(ValueError, match="lease_duration"):
+        leader.LeaderElection(LeaseStore().client(), namespace="n", name="l", identity="a", lease_duration=10)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_whatever_fails_there_is_one_leader_and_numbers_only_grow(seed: int) -> None:
+    """Ten minutes of outages, lost answers, slow requests, pauses and one touched Lease."""
+    rng = random.Random(seed)
+    store = LeaseStore()
+    clients = [store.client() for _ in range(3)]
+    elections = [candidate(client, str(number)) for number, client in enumerate(clients)]
+    terms: list[int] = []
+    async with running(*elections):
+        for _ in range(6000):
+            if rng.random() < 0.02:
+                disturb(rng, rng.choice(clients))
+            if rng.random() < 0.002:
+                store.touch("berth")
+            await asyncio.sleep(0.1)
+            leading = [election.term for election in elections if election.term is not None]
+            assert len(leading) <= 1
+            if leading and terms[-1:] != leading:
+                terms += leading
+        for client in clients:
+            client.resumed.set()
+    assert terms == sorted(set(terms))
+    assert store.numbers == sorted(set(store.numbers))
+    assert len(terms) > 1
+
+
+def disturb(rng: random.Random, client: LeaseClient) -> None:
+    client.down = rng.random() < 0.2
+    client.deaf = rng.random() < 0.2
+    slow = rng.random() < 0.3
+    client.latency = (lambda: rng.uniform(0, 3)) if slow else (lambda: 0.0)
+    if rng.random() < 0.2:
+        client.resumed.clear()
+    else:
+        client.resumed.set()
