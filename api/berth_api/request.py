@@ -37,6 +37,17 @@ _NOT_YET: Final = ("nvidia.com/gpu.shared", "nvidia.com/mig-")
 Amounts = Mapping[str, int]
 
 
+class _Wanted(dict[str, int]):
+    """Amounts by name without prefix; knows the prefix that the user wrote, for words to the user."""
+
+    def __init__(self, amounts: Amounts, prefix: str) -> None:
+        super().__init__(amounts)
+        self.prefix = prefix
+
+    def told(self, *names: str) -> str:
+        return ", ".join(f"{allocation.long(name, self.prefix)}: {self[name]}" for name in names or sorted(self))
+
+
 class RequestError(ValueError):
     """A request means nothing; the text names the field, its value and what is allowed."""
 
@@ -91,13 +102,14 @@ def of_resources(total: Amounts) -> DeviceRequest:
     if not asked:
         return NOTHING
     _refuse_unsupported(asked)
-    wanted, prefix = _without_prefix(asked)
-    parts = [_gpu_part({name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA)})]
-    parts += [_simple_part(kind, wanted[kind]) for kind in (RDMA, FPGA) if kind in wanted]
+    wanted = _without_prefix(asked)
+    gpus = {name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA)}
+    parts = [_gpu_part(_Wanted(gpus, wanted.prefix))]
+    parts += [_simple_part(kind, wanted) for kind in (RDMA, FPGA) if kind in wanted]
     return DeviceRequest(
         parts=tuple(part for part in parts if part),
         vendor=next((VENDORS[name] for name in wanted if name in VENDORS), ""),
-        prefix=prefix,
+        prefix=wanted.prefix,
         hint=_hint(wanted),
     )
 
@@ -108,7 +120,7 @@ def _refuse_unsupported(asked: Amounts) -> None:
             raise RequestError(f"{name} is not supported by this version; use {names.PREFIX}{GPU_CORE} and -ratio")
 
 
-def _without_prefix(asked: Amounts) -> tuple[dict[str, int], str]:
+def _without_prefix(asked: Amounts) -> _Wanted:
     wanted: dict[str, int] = {}
     origin: dict[str, str] = {}
     for name, amount in asked.items():
@@ -117,7 +129,7 @@ def _without_prefix(asked: Amounts) -> tuple[dict[str, int], str]:
             raise RequestError(f"{origin[base]} and {name} are the same resource; request one of them")
         wanted[base], origin[base] = amount, name
     other = any(name.startswith(names.OTHER_PREFIX) for name in asked)
-    return wanted, names.OTHER_PREFIX if other else names.PREFIX
+    return _Wanted(wanted, names.OTHER_PREFIX if other else names.PREFIX)
 
 
 def _hint(wanted: Amounts) -> str:
@@ -128,64 +140,63 @@ def _hint(wanted: Amounts) -> str:
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
-def _gpu_part(wanted: Amounts) -> Part | None:
+def _gpu_part(wanted: _Wanted) -> Part | None:
     if not wanted:
         return None
     combination = frozenset(wanted)
     if combination not in _GPU_RULES:
-        raise RequestError(f"{_shown(wanted)} cannot be combined; allowed are {_ALLOWED}")
-    return _split(_GPU_RULES[combination](wanted))
+        raise RequestError(f"{wanted.told()} is not a request for GPUs; allowed are {_ALLOWED}")
+    return _split(wanted, _GPU_RULES[combination](wanted))
 
 
-def _whole_cards(wanted: Amounts) -> Amounts:
+def _whole_cards(wanted: _Wanted) -> Amounts:
     """`nvidia.com/gpu: 2` is two whole cards."""
     (count,) = wanted.values()
     return {GPU_CORE: CARD * count, GPU_MEMORY_RATIO: CARD * count}
 
 
-def _percent(wanted: Amounts) -> Amounts:
+def _percent(wanted: _Wanted) -> Amounts:
     """`gpu: 50` is half of a card, `gpu: 200` two."""
     _check_percent(wanted, GPU)
     return {GPU_CORE: wanted[GPU], GPU_MEMORY_RATIO: wanted[GPU]}
 
 
-def _parts_of_cards(wanted: Amounts) -> Amounts:
+def _parts_of_cards(wanted: _Wanted) -> Amounts:
     """Core, memory and ratio by themselves: up to one card, or several whole ones."""
     _check_percent(wanted, GPU_CORE)
     _check_percent(wanted, GPU_MEMORY_RATIO)
     return wanted
 
 
-def _shared(wanted: Amounts) -> Amounts:
+def _shared(wanted: _Wanted) -> Amounts:
     """`gpu.shared: n` spreads the rest evenly over n cards."""
     cards = wanted[GPU_SHARED]
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
         amount = wanted.get(name, 0)
         if amount % cards or amount // cards > CARD:
             raise RequestError(
-                f"{name}: {amount} with {GPU_SHARED}: {cards}; allowed are multiples of {cards}, "
-                f"up to {CARD} on each card"
+                f"{wanted.told(name, GPU_SHARED)}; allowed are multiples of {cards}, up to {CARD} on each card"
             )
     if wanted.get(GPU_MEMORY, cards) < cards:
-        raise RequestError(f"{GPU_MEMORY}: {wanted[GPU_MEMORY]} is less than a byte on each of {cards} cards")
+        raise RequestError(f"{wanted.told(GPU_MEMORY)} is less than a byte on each of {cards} cards")
     return wanted
 
 
-def _npu_slice(wanted: Amounts) -> Amounts:
+def _npu_slice(wanted: _Wanted) -> Amounts:
     if wanted[GPU_SHARED] > 1:
-        raise RequestError(f"{GPU_SHARED}: {wanted[GPU_SHARED]} with {NPU_CORE}; allowed is 1")
+        raise RequestError(f"{wanted.told(GPU_SHARED, NPU_CORE)}; allowed is {GPU_SHARED}: 1")
     if wanted.get(NPU_DVPP, 0) > CARD:
-        raise RequestError(f"{NPU_DVPP}: {wanted[NPU_DVPP]}; allowed are 1 to {CARD}")
+        raise RequestError(f"{wanted.told(NPU_DVPP)}; allowed are 1 to {CARD}")
     return wanted
 
 
-def _check_percent(wanted: Amounts, name: str) -> None:
+def _check_percent(wanted: _Wanted, name: str) -> None:
     amount = wanted.get(name, 0)
     if amount > CARD and amount % CARD:
-        raise RequestError(f"{name}: {amount}; allowed are 1 to {CARD} (part of a card) or multiples of {CARD}")
+        raise RequestError(f"{wanted.told(name)}; allowed are 1 to {CARD} (part of a card) or multiples of {CARD}")
 
 
-_Rule = Callable[[Amounts], Amounts]
+_Rule = Callable[[_Wanted], Amounts]
 _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
     frozenset({NVIDIA_GPU}): _whole_cards,
     frozenset({AMD_GPU}): _whole_cards,
@@ -205,17 +216,21 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 }
 """The combinations that mean something, each with its check and normal form."""
 
-_ALLOWED: Final = "; ".join(" + ".join(sorted(each)) for each in _GPU_RULES)
+_ALLOWED: Final = (
+    f"{NVIDIA_GPU}, {AMD_GPU}, {DCU_GPU} or {GPU} by itself; "
+    f"{GPU_MEMORY} or {GPU_MEMORY_RATIO}, with or without {GPU_CORE} and {GPU_SHARED}; "
+    f"{NPU_CORE} with {GPU_MEMORY_RATIO}, or with {NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
+)
 
 
-def _split(wanted: Amounts) -> Part:
+def _split(wanted: _Wanted, normal: Amounts) -> Part:
     """Divide the total evenly over its cards."""
-    count = _cards(wanted)
-    each = {name: amount // count for name, amount in wanted.items() if name != GPU_SHARED}
+    count = _cards(normal)
+    each = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
         if each.get(name, 0) > CARD:
             raise RequestError(
-                f"{_shown(wanted)} puts {name} {each[name]} on each of {count} card(s); allowed are {CARD}: "
+                f"{wanted.told()} puts {name} {each[name]} on each of {count} card(s); allowed are up to {CARD}: "
                 f"spread it with {GPU_SHARED}"
             )
     return Part(type=GPU, count=count, amounts=tuple(sorted(each.items())))
@@ -229,11 +244,8 @@ def _cards(wanted: Amounts) -> int:
 # --- RDMA and FPGA ------------------------------------------------------------------------------------------
 
 
-def _simple_part(kind: str, amount: int) -> Part:
-    _check_percent({kind: amount}, kind)
+def _simple_part(kind: str, wanted: _Wanted) -> Part:
+    _check_percent(wanted, kind)
+    amount = wanted[kind]
     count = amount // CARD if amount > CARD else 1
     return Part(type=kind, count=count, amounts=((kind, amount // count),))
-
-
-def _shown(wanted: Amounts) -> str:
-    return ", ".join(f"{name}: {amount}" for name, amount in sorted(wanted.items()))

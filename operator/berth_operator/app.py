@@ -64,7 +64,7 @@ class App:
         self._memo = Memo(
             settings=settings,
             problem=self._problem,
-            read=self._cluster.view,
+            cluster=self._cluster,
             loop=asyncio.get_running_loop(),
         )
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

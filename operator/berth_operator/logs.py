@@ -24,3 +24,5 @@ def configure(form: Literal["text", "json"]) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # It warns at every start that a thread gets no signals; ours is ended by a flag.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

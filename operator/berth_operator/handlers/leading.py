@@ -1,6 +1,6 @@
 """The leader's role: keep Devices and Nodes current.
 
-Any event of a Device or Node marks that node; so does the cluster state when pods come and go. What is marked is
+Any event of a Device marks its node; so does the cluster's state when pods, Nodes or Leases change. What is marked is
 compared and written by the reconciler, so an edit by hand is mended as well.
 """
 
@@ -22,20 +22,16 @@ REGISTRY: Final = common.registry()
 
 @kopf.on.startup(registry=REGISTRY)
 async def start_writing(*, memo: Memo, **_: object) -> None:
-    """Start the reconciler; kopf's first list then marks every node."""
+    """Start the reconciler, and let it look at every node once: much may have happened before this term."""
     bucket = Bucket(rate=memo.settings.status_rate, clock=time.monotonic)
     memo.open(Writer(api=memo.client, view=memo.view, bucket=bucket))
+    for name in await memo.nodes():
+        memo.writer.mark(name)
 
 
 @kopf.on.event(names.GROUP, names.VERSION, names.DEVICES, registry=REGISTRY)
 async def device_changed(*, name: str | None, memo: Memo, **_: Any) -> None:
-    """Compare a Device and its Node with what they should show."""
-    memo.writer.mark(name or "")
-
-
-@kopf.on.event("", "v1", "nodes", registry=REGISTRY)
-async def node_changed(*, name: str | None, memo: Memo, **_: Any) -> None:
-    """The same for a Node: its sums may have been edited, or it may be new."""
+    """Compare a Device and its Node with what they should show, now and in the end."""
     memo.writer.mark(name or "")
 
 

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 from berth_operator.clients.kube import KubeClient
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
-from berth_operator.state.cluster import NodeView
+from berth_operator.state.cluster import Cluster, NodeView
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -18,8 +20,8 @@ class Memo:
     settings: Settings
     problem: Callable[[], str]
     """What is wrong with the process, for the liveness probe; empty if nothing is."""
-    read: Callable[[str], NodeView]
-    """Reads the cluster's state; only for the scheduler's loop, so handlers use `view`."""
+    cluster: Cluster
+    """Belongs to the scheduler's loop: handlers ask `view` and `nodes` instead."""
     loop: asyncio.AbstractEventLoop
     """The scheduler's."""
     client: KubeClient = field(init=False)
@@ -33,11 +35,17 @@ class Memo:
 
     async def view(self, name: str) -> NodeView:
         """Read a node's state from kopf's thread."""
+        return await self._ask(lambda: self.cluster.view(name))
 
-        async def read() -> NodeView:
-            return self.read(name)
+    async def nodes(self) -> list[str]:
+        """Read the names of all Nodes and Devices, from kopf's thread."""
+        return await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices}))
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(read(), self.loop))
+    async def _ask(self, question: Callable[[], T]) -> T:
+        async def answer() -> T:
+            return question()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer(), self.loop))
 
     def open(self, writer: Writer) -> None:
         """Take a writer into use, in the running loop."""
@@ -45,6 +53,6 @@ class Memo:
         self.writing = self._own.create_task(writer.run())
 
     def mark(self, name: str) -> None:
-        """Mark a node as to be written, from any thread; before the writer is open nothing is lost, see `leading`."""
+        """Mark a node as to be written, from any thread; one that opens later looks at every node by itself."""
         if self._own is not None and not self._own.is_closed():
             self._own.call_soon_threadsafe(self.writer.mark, name)

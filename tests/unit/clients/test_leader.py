@@ -96,23 +96,20 @@ async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_durat
             assert a.term is None
 
 
-async def test_who_stops_releases_and_the_other_takes_it_at_its_next_look() -> None:
+async def test_who_stops_releases_and_the_other_takes_over_at_its_next_look() -> None:
     store = LeaseStore()
     a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
-    async with running(b):
-        async with running(a):
-            term = await b.acquired()
+    async with running(a) as tasks:
+        term = await a.acquired()
+        async with running(b):
             await asyncio.sleep(4.5)
-            assert a.term is None
-        first = a if a.term else b
-        assert first is b
-    assert b.term is None
-    spec = store.leases["berth"]["spec"]
-    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("", 1, term)
-    successor = candidate(store.client(), "c")
-    async with running(successor):
-        assert await successor.acquired() == term + 1
-        assert now() == 4.5
+            tasks[0].cancel()
+            await asyncio.wait(tasks)
+            spec = store.leases["berth"]["spec"]
+            assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("", 1)
+            assert (a.term, spec["leaseTransitions"]) == (None, term)
+            assert await b.acquired() == term + 1
+            assert now() == 6
 
 
 async def test_a_paused_leader_has_no_term_when_it_wakes() -> None:
@@ -242,21 +239,21 @@ async def test_durations_that_cannot_be_safe_are_refused() -> None:
         leader.LeaderElection(LeaseStore().client(), namespace="n", name="l", identity="a", lease_duration=10)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 async def test_whatever_fails_there_is_one_leader_and_numbers_only_grow(seed: int) -> None:
-    """Ten minutes of outages, lost answers, slow requests, pauses and one touched Lease."""
-    rng = random.Random(seed)
+    """Six minutes of outages, lost answers, slow requests, pauses and one touched Lease."""
+    rng = random.Random(seed)  # noqa: S311 - a test's dice
     store = LeaseStore()
     clients = [store.client() for _ in range(3)]
     elections = [candidate(client, str(number)) for number, client in enumerate(clients)]
     terms: list[int] = []
     async with running(*elections):
-        for _ in range(6000):
-            if rng.random() < 0.02:
+        for _ in range(1500):
+            if rng.random() < 0.05:
                 disturb(rng, rng.choice(clients))
-            if rng.random() < 0.002:
+            if rng.random() < 0.005:
                 store.touch("berth")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
             leading = [election.term for election in elections if election.term is not None]
             assert len(leading) <= 1
             if leading and terms[-1:] != leading:

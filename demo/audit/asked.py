@@ -1,0 +1,112 @@
+"""What a pod asks for: of each node resource, and of the cards of each type."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from demo.audit import quantity
+
+Amounts = dict[str, Fraction]
+
+ALIASES: Final = ("kubernetes.io/", "koordinator.sh/")
+WHOLE_CARDS: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
+PERCENT: Final = 100
+EXTRAS: Final = {"gpu.shared", "gpu-core", "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"}
+"""What may stand beside gpu-memory or gpu-memory-ratio."""
+MEASURES: Final = (*WHOLE_CARDS, "gpu", "gpu-memory", "gpu-memory-ratio")
+"""Each request for GPUs names exactly one of these."""
+GPU: Final = EXTRAS | set(MEASURES)
+TYPES: Final = {**dict.fromkeys(GPU, "gpu"), "rdma": "rdma", "fpga": "fpga"}
+"""Resource without alias -> type of device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A number of cards of one type, and how much of each."""
+
+    type: str
+    count: int
+    each: Mapping[str, int]
+
+    def on(self, memory: int) -> dict[str, int]:
+        """Return what a card with so much memory is charged: of memory and its ratio one follows from the other."""
+        charged = dict(self.each)
+        if "gpu-memory-ratio" in charged and memory:
+            charged.setdefault("gpu-memory", charged["gpu-memory-ratio"] * memory // PERCENT)
+        elif "gpu-memory" in charged and memory:
+            charged["gpu-memory-ratio"] = charged["gpu-memory"] * PERCENT // memory
+        return charged
+
+
+def short(resource: str) -> str:
+    """Return a resource's name without the two prefixes that mean the same."""
+    for prefix in ALIASES:
+        resource = resource.removeprefix(prefix)
+    return resource
+
+
+def requests(container: Mapping[str, Any]) -> Amounts:
+    """Return what one container requests; a limit is also a request."""
+    resources = container.get("resources") or {}
+    stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {short(name): quantity.exact(value) for name, value in stated.items()}
+
+
+def total(spec: Mapping[str, Any]) -> Amounts:
+    """Return what the pod needs of its node at its hungriest moment, by Kubernetes' rules."""
+    sidecars: Amounts = {}
+    starting: list[Amounts] = []
+    for container in spec.get("initContainers") or ():
+        needs = _sum([sidecars, requests(container)])
+        starting.append(needs)
+        if container.get("restartPolicy") == "Always":
+            sidecars = needs
+    running = _sum([sidecars, *(requests(container) for container in spec["containers"])])
+    peak = {name: max(each.get(name, Fraction()) for each in (running, *starting)) for name in _names(running, *starting)}
+    overhead = {short(name): quantity.exact(value) for name, value in (spec.get("overhead") or {}).items()}
+    return _sum([{**peak, **requests(spec)}, overhead])
+
+
+def cards(spec: Mapping[str, Any]) -> list[Ask]:
+    """Return what the pod asks of devices; raise ValueError where that means nothing."""
+    wanted = {name: -(-amount // 1) for name, amount in total(spec).items() if name in TYPES and amount}
+    gpus = {name: amount for name, amount in wanted.items() if TYPES[name] == "gpu"}
+    others = [_percent(name, amount) for name, amount in wanted.items() if TYPES[name] != "gpu"]
+    return ([_gpus(gpus)] if gpus else []) + others
+
+
+def _gpus(wanted: Mapping[str, int]) -> Ask:
+    measures = [name for name in MEASURES if name in wanted]
+    extras = wanted.keys() - set(measures)
+    if len(measures) != 1 or (extras and measures[0] not in ("gpu-memory", "gpu-memory-ratio")):
+        raise ValueError(f"{', '.join(sorted(wanted))} mean nothing together")
+    (measure,) = measures
+    if measure in WHOLE_CARDS:
+        return Ask(type="gpu", count=wanted[measure], each={"gpu-core": PERCENT, "gpu-memory-ratio": PERCENT})
+    if measure == "gpu":
+        part = _percent("gpu", wanted["gpu"])
+        return Ask(type="gpu", count=part.count, each=dict.fromkeys(("gpu-core", "gpu-memory-ratio"), part.each["gpu"]))
+    count = wanted.get("gpu.shared") or _percent(measure, wanted.get("gpu-memory-ratio", 1)).count
+    return Ask(
+        type="gpu",
+        count=count,
+        each={name: amount // count for name, amount in wanted.items() if name != "gpu.shared"},
+    )
+
+
+def _percent(name: str, amount: int) -> Ask:
+    """Up to 100 is part of one card, more are whole cards."""
+    if amount > PERCENT and amount % PERCENT:
+        raise ValueError(f"{name} {amount} is neither part of a card nor whole cards")
+    count = max(1, amount // PERCENT)
+    return Ask(type=TYPES[name], count=count, each={name: amount // count})
+
+
+def _sum(lists: Iterable[Amounts]) -> Amounts:
+    found = list(lists)
+    return {name: sum((each.get(name, Fraction()) for each in found), Fraction()) for name in _names(*found)}
+
+
+def _names(*lists: Amounts) -> set[str]:
+    return {name for each in lists for name in each}

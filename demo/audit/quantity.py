@@ -1,0 +1,40 @@
+"""Quantities: `100`, `500m`, `16Gi`, `1e3`."""
+
+import math
+import re
+from fractions import Fraction
+from typing import Final
+
+FORM: Final = re.compile(r"([+-]?\d*\.?\d*(?:[eE][+-]?\d{1,2})?)([A-Za-z]*)")
+UNITS: Final = {
+    "": Fraction(1),
+    **{unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", start=1)},
+    **{unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def exact(value: object) -> Fraction:
+    """Read a quantity; raise ValueError where it is none."""
+    found = FORM.fullmatch(str(value))
+    if found is None or found[2] not in UNITS or isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a quantity")
+    try:
+        return Fraction(found[1]) * UNITS[found[2]]
+    except ValueError:
+        raise ValueError(f"{value!r} is not a quantity") from None
+
+
+def whole(value: object) -> int:
+    """Read a quantity of whole units; Kubernetes rounds up."""
+    return math.ceil(exact(value))
+
+
+def shown(resource: str, amount: Fraction) -> str:
+    """Write an amount for people: memory in GiB, percents of a card as such."""
+    number = float(amount)
+    if resource.endswith("memory"):
+        return f"{number / 1024**3:.6g}Gi"
+    if resource in ("gpu-core", "gpu-memory-ratio"):
+        return f"{number:g} %"
+    return f"{number:g}"

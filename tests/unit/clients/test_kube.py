@@ -1,0 +1,255 @@
+"""The client against a small server on loopback: what is sent, repeated, raised."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from aiohttp import web
+
+from berth_operator.clients import credentials, kube
+
+TOKEN = {"token": "one"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Conflict", "code": 409}
+
+
+class Server:
+    """Answers with `handler`; remembers the requests."""
+
+    def __init__(self) -> None:
+        self.handler: Handler = self.echo
+        self.seen: list[web.Request] = []
+        self.url = ""
+
+    async def echo(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        answer = {"method": request.method, "path": request.path_qs, "body": orjson.loads(body or b"null")}
+        return web.json_response({**answer, "headers": dict(request.headers)})
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(request)
+        return await self.handler(request)
+
+    def always(self, status: int, body: Any = b"", **headers: str) -> None:
+        async def answer(_request: web.Request) -> web.Response:
+            data = body if isinstance(body, bytes) else orjson.dumps(body)
+            return web.Response(status=status, body=data, headers=headers)
+
+        self.handler = answer
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    runner = web.ServerRunner(web.Server(made.handle), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    made.url = f"http://{host}:{port}"
+    yield made
+    await runner.cleanup()
+
+
+def kubeconfig(folder: Path, server: str, **user: Any) -> Path:
+    path = folder / "kubeconfig"
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@contextlib.asynccontextmanager
+async def connected(path: Path) -> AsyncIterator[kube.KubeClient]:
+    client = await kube.KubeClient.connect(path, "berth-test/1")
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def client(server: Server, tmp_path: Path) -> AsyncIterator[kube.KubeClient]:
+    async with connected(kubeconfig(tmp_path, server.url, **TOKEN)) as made:
+        yield made
+
+
+async def test_a_request_carries_token_agent_parameters_and_body(client: kube.KubeClient) -> None:
+    answer = await client.request("POST", "/a/b", params={"fieldSelector": "x!=,y=a b"}, body={"k": [1]})
+    assert (answer["method"], answer["body"]) == ("POST", {"k": [1]})
+    assert answer["path"] == "/a/b?fieldSelector=x%21%3D%2Cy%3Da+b"
+    assert answer["headers"]["Authorization"] == "Bearer one"
+    assert answer["headers"]["User-Agent"] == "berth-test/1"
+
+
+async def test_each_patch_names_its_kind(client: kube.KubeClient) -> None:
+    merged = await client.merge_patch("/x", {})
+    assert merged["headers"]["Content-Type"] == "application/merge-patch+json"
+    applied = await client.apply("/x", {}, "berth")
+    assert applied["headers"]["Content-Type"] == "application/apply-patch+yaml"
+    assert applied["path"] == "/x?fieldManager=berth&force=false"
+    status = await client.patch_pod_status("ns", "p", {})
+    assert status["headers"]["Content-Type"] == "application/strategic-merge-patch+json"
+
+
+async def test_a_refusal_tells_status_reason_and_message(client: kube.KubeClient, server: Server) -> None:
+    server.always(409, STATUS)
+    with pytest.raises(kube.ApiError) as caught:
+        await client.request("POST", "/")
+    error = caught.value
+    assert (error.status, error.reason, error.message, error.retry_after) == (409, "Conflict", "no", None)
+
+
+@pytest.mark.parametrize("body", [b"404 page not found\n", b"[1]", b""])
+async def test_a_refusal_that_is_no_status_object(client: kube.KubeClient, server: Server, body: bytes) -> None:
+    server.always(404, body)
+    with pytest.raises(kube.ApiError, match="404 Unknown"):
+        await client.request("GET", "/")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_later_is_repeated_at_most_five_times(client: kube.KubeClient, server: Server, status: int) -> None:
+    server.always(status, b"later", **{"Retry-After": "0"})
+    with pytest.raises(kube.ApiError, match="later"):
+        await client.request("POST", "/")
+    assert len(server.seen) == kube.TRIES
+
+
+async def test_later_is_repeated_until_it_is_now(client: kube.KubeClient, server: Server) -> None:
+    async def third_time(_request: web.Request) -> web.Response:
+        if len(server.seen) < 3:
+            return web.Response(status=429, headers={"Retry-After": "0"})
+        return web.json_response({})
+
+    server.handler = third_time
+    assert await client.request("POST", "/", body={"a": 1}) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        pytest.param(500, {"Retry-After": "0"}, id="may have been executed"),
+        pytest.param(503, {}, id="no time named"),
+        pytest.param(429, {"Retry-After": "60"}, id="longer than the call's time"),
+        pytest.param(429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, id="a date"),
+    ],
+)
+async def test_what_is_not_repeated(
+    client: kube.KubeClient, server: Server, status: int, headers: dict[str, str]
+) -> None:
+    server.always(status, **headers)
+    with pytest.raises(kube.ApiError):
+        await client.request("GET", "/")
+    assert len(server.seen) == 1
+
+
+async def test_a_write_whose_answer_is_lost_is_not_repeated(client: kube.KubeClient, server: Server) -> None:
+    async def hang_up(request: web.Request) -> web.Response:
+        await request.read()
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    await client.request("POST", "/")  # so that the connection is an old one
+    server.handler = hang_up
+    with pytest.raises(kube.Unreachable):
+        await client.request("POST", "/")
+    assert len(server.seen) == 2
+
+
+async def test_no_answer_in_time_and_no_server_are_unreachable(
+    client: kube.KubeClient, server: Server, tmp_path: Path
+) -> None:
+    async def never(_request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server.handler = never
+    with pytest.raises(kube.Unreachable, match="GET /x"):
+        await client.request("GET", "/x", timeout=0.05)
+    with pytest.raises(kube.Unreachable, match="no time left"):
+        await client.request("GET", "/x", timeout=0)
+    async with connected(kubeconfig(tmp_path, "http://127.0.0.1:9", **TOKEN)) as nowhere:
+        with pytest.raises(kube.Unreachable):
+            await nowhere.request("GET", "/")
+
+
+async def test_an_answer_that_is_not_json_is_no_answer(client: kube.KubeClient, server: Server) -> None:
+    server.always(200, b"<html>")
+    with pytest.raises(kube.Unreachable, match="not JSON"):
+        await client.request("GET", "/")
+
+
+def streams(*chunks: bytes, then: str = "end") -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        if then == "hang":
+            await asyncio.Event().wait()
+        if then == "abort":
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+async def test_a_stream_yields_whole_lines_of_any_length(client: kube.KubeClient, server: Server) -> None:
+    long = b"x" * 3_000_000
+    server.handler = streams(b"one\ntw", b"o\n\n" + long[:70_000], long[70_000:] + b"\nla", b"st\ncut off")
+    lines = [line async for line in client.stream("/", {"watch": "true"})]
+    assert lines == [b"", b"one", b"two", long, b"last"]
+
+
+async def test_a_silent_stream_is_given_up(client: kube.KubeClient, server: Server) -> None:
+    server.handler = streams(b"one\n", then="hang")
+    lines = client.stream("/", {}, idle_timeout=0.1)
+    assert [await anext(lines), await anext(lines)] == [b"", b"one"]
+    with pytest.raises(kube.Unreachable):
+        await anext(lines)
+
+
+async def test_a_broken_or_refused_stream_says_so(client: kube.KubeClient, server: Server) -> None:
+    server.handler = streams(b"one\n", then="abort")
+    with pytest.raises(kube.Unreachable):
+        assert [line async for line in client.stream("/", {})]
+    server.always(410, {**STATUS, "reason": "Expired"})
+    with pytest.raises(kube.ApiError, match="410 Expired"):
+        assert [line async for line in client.stream("/", {})]
+
+
+async def test_a_refused_token_is_read_anew(server: Server, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    async with connected(kubeconfig(tmp_path, server.url, tokenFile=str(token))) as client:
+        token.write_text("new")
+        assert (await client.request("GET", "/"))["headers"]["Authorization"] == "Bearer old"
+        server.always(401)
+        with pytest.raises(kube.ApiError):
+            await client.request("GET", "/")
+        server.handler = server.echo
+        assert (await client.request("GET", "/"))["headers"]["Authorization"] == "Bearer new"
+
+
+async def test_a_login_that_cannot_be_renewed_goes_on_with_the_old_token(server: Server, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    plugin.write_text(f"#!/bin/sh\necho '{orjson.dumps({**answer, 'status': {'token': 'good'}}).decode()}'\n")
+    plugin.chmod(0o700)
+    run = {"command": str(plugin), "apiVersion": answer["apiVersion"], "args": []}
+    login = await credentials.Credentials.load(kubeconfig(tmp_path, server.url, exec=run))
+    assert await login.authorization() == "Bearer good"
+    plugin.write_text("#!/bin/sh\nexit 1\n")
+    login.refused()
+    assert await login.authorization() == "Bearer good"

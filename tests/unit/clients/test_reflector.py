@@ -1,0 +1,185 @@
+"""The reflector in virtual time: what reaches the sink, in which order, after what."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth_operator.clients import kube
+from berth_operator.state import reflector
+from tests.unit.clients.watches import Recorder, ScriptedApi, error_line, item, line, page
+
+pytestmark = pytest.mark.looptime
+
+BUSY = kube.ApiError(429, "TooManyRequests", "later")
+EXPIRED = kube.ApiError(410, "Expired", "too old")
+AWAY = kube.Unreachable("away")
+
+
+@contextlib.asynccontextmanager
+async def reflecting(api: ScriptedApi, sink: Recorder, **params: str) -> AsyncIterator[reflector.Reflector]:
+    loop = asyncio.get_running_loop()
+    source = reflector.Source(path="/api/v1/pods", params=params)
+    made = reflector.Reflector(api=api, source=source, sink=sink, clock=loop.time)
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_all_pages_are_handed_over_as_one_list() -> None:
+    api = ScriptedApi(lists=[page("a", "b", version=7, more="t"), page("c", version=7)])
+    sink = Recorder()
+    async with reflecting(api, sink, fieldSelector="x=y") as made:
+        assert not made.is_synced
+        await made.synced.wait()
+        await asyncio.sleep(1)
+    assert sink.told == ["replace a,b,c"]
+    assert api.list_params == [
+        {"fieldSelector": "x=y", "limit": "500"},  # no resourceVersion: at quorum
+        {"fieldSelector": "x=y", "limit": "500", "continue": "t"},
+    ]
+    watch = api.watch_params[0]
+    assert 300 <= int(watch.pop("timeoutSeconds")) <= 600
+    assert watch == {
+        "fieldSelector": "x=y",
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "7",
+    }
+
+
+async def test_the_list_is_dated_before_its_request() -> None:
+    api = ScriptedApi(lists=[page(version=1)], list_seconds=3)
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+    assert (sink.requested, sink.times) == ([0], [3])
+
+
+async def test_managed_fields_are_dropped() -> None:
+    assert reflector.without_managed_fields({"metadata": {"name": "a", "managedFields": []}}) == {
+        "metadata": {"name": "a"}
+    }
+
+
+async def test_events_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was() -> None:
+    first = [line("ADDED", "b", 8), line("MODIFIED", "a", 9), 80.0, line("DELETED", "b", 11)]
+    api = ScriptedApi(lists=[page("a", version=7)], watches=[first, [line("ADDED", "c", 12)]])
+    sink = Recorder()
+    async with reflecting(api, sink):
+        await asyncio.sleep(85)
+    assert sink.told == ["replace a", "ADDED b", "MODIFIED a", "DELETED b", "ADDED c"]
+    assert [params["resourceVersion"] for params in api.watch_params[:2]] == ["7", "11"]
+    assert api.watched_at[1] == 80  # at once
+
+
+async def test_a_bookmark_moves_the_version_and_tells_nobody() -> None:
+    api = ScriptedApi(lists=[page(version=7)], watches=[[line("BOOKMARK", "", 99)]])
+    sink = Recorder()
+    async with reflecting(api, sink):
+        await asyncio.sleep(1)
+    assert sink.told == ["replace"]
+    assert api.watch_params[1]["resourceVersion"] == "99"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(error_line(410), id="ERROR event 410"),
+        pytest.param(error_line(500), id="ERROR event 500"),
+        pytest.param(b'{"type":"ADDED","object":{"me', id="half a line"),
+        pytest.param(b'["not an event"]', id="not an event"),
+        pytest.param(b'{"type":"ERROR","object":null}', id="ERROR without Status"),
+        pytest.param(line("SURPRISE", "a", 9), id="unknown type"),
+        pytest.param(EXPIRED, id="410"),
+        pytest.param(kube.ApiError(400, "BadRequest", "invalid version"), id="400"),
+    ],
+)
+async def test_what_the_watch_cannot_survive_is_followed_by_a_new_list(end: bytes | Exception) -> None:
+    api = ScriptedApi(lists=[page("a", version=7), page("b", version=20)], watches=[[end]])
+    sink = Recorder()
+    async with reflecting(api, sink):
+        await asyncio.sleep(2)
+    assert sink.told == ["replace a", "replace b"]
+    assert 0.25 <= sink.times[1] <= 0.5
+    assert api.watch_params[1]["resourceVersion"] == "20"
+
+
+@pytest.mark.parametrize("end", [pytest.param(AWAY, id="unreachable"), pytest.param(BUSY, id="429")])
+async def test_what_says_nothing_about_the_version_is_not_followed_by_a_list(end: Exception) -> None:
+    api = ScriptedApi(lists=[page("a", version=7)], watches=[[line("ADDED", "b", 8), end]])
+    sink = Recorder()
+    async with reflecting(api, sink):
+        await asyncio.sleep(2)
+    assert sink.told == ["replace a", "ADDED b"]
+    assert api.watch_params[1]["resourceVersion"] == "8"
+
+
+async def test_a_silent_watch_is_taken_up_again_after_ninety_seconds() -> None:
+    api = ScriptedApi(lists=[page(version=7)], watches=[[60.0, line("BOOKMARK", "", 8), 1000.0]])
+    async with reflecting(api, Recorder()) as made:
+        await asyncio.sleep(149)
+        assert made.last_event_age() == 89
+        await asyncio.sleep(2)
+        assert made.last_event_age() < 1.5
+    assert 150.25 <= api.watched_at[1] <= 150.5
+    assert api.watch_params[1]["resourceVersion"] == "8"
+
+
+async def test_failures_are_retried_at_growing_intervals_up_to_half_a_minute() -> None:
+    api = ScriptedApi(lists=[page(version=7)], watches=[[AWAY]] * 2000)
+    async with reflecting(api, Recorder()) as made:
+        await asyncio.sleep(3600)
+        assert made.last_event_age() == 3600
+    pairs = zip(api.watched_at, api.watched_at[1:], strict=False)
+    gaps = [later - earlier for earlier, later in pairs]
+    assert 0.25 <= gaps[0] <= 0.5
+    assert all(15 <= gap <= 30 for gap in gaps[7:])
+
+
+async def test_a_failing_list_is_retried_and_nothing_is_synced_meanwhile() -> None:
+    api = ScriptedApi(lists=[AWAY, BUSY, page("a", version=1, more="t"), EXPIRED, page("b", version=2)])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+    assert sink.told == ["replace b"]
+
+
+async def test_a_watch_that_is_refused_for_ever_does_not_make_lists_in_a_hurry() -> None:
+    forbidden = kube.ApiError(403, "Forbidden", "may not watch")
+    api = ScriptedApi(lists=[page(version=1)] * 50, watches=[[forbidden]] * 50)
+    async with reflecting(api, Recorder()):
+        await asyncio.sleep(300)
+    assert len(api.list_params) < 25
+
+
+async def test_a_watch_that_ends_as_soon_as_it_begins_is_not_repeated_in_a_hurry() -> None:
+    api = ScriptedApi(lists=[page(version=1)], watches=[[]] * 50)
+    async with reflecting(api, Recorder()):
+        await asyncio.sleep(300)
+    assert len(api.watch_params) < 25
+    assert len(api.list_params) == 1
+
+
+async def test_a_sink_that_fails_ends_the_reflector() -> None:
+    api = ScriptedApi(lists=[page(version=1)], watches=[[line("ADDED", "a", 2)]])
+    sink = Recorder(failure=ZeroDivisionError())
+    made = reflector.Reflector(api=api, source=reflector.Source(path="/"), sink=sink)
+    with pytest.raises(ZeroDivisionError):
+        await made.run()
+
+
+async def test_only_what_is_kept_reaches_the_sink() -> None:
+    api = ScriptedApi(lists=[page("a", version=1)], watches=[[line("ADDED", "b", 2)]])
+    sink = Recorder()
+    source = reflector.Source(path="/", keep=lambda obj: item(obj["metadata"]["name"].upper()))
+    made = reflector.Reflector(api=api, source=source, sink=sink)
+    task = asyncio.create_task(made.run())
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert sink.told == ["replace A", "ADDED B"]

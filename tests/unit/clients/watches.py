@@ -1,0 +1,91 @@
+"""A scripted API server for reflectors: pages to list, watches to play, in virtual time."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from berth_operator.clients import kube
+from berth_operator.state import reflector
+
+Step = bytes | float | Exception
+"""Of a watch: a line, seconds of silence, or a failure."""
+
+
+def item(name: str, version: int = 1) -> kube.Object:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def page(*names: str, version: int, more: str = "") -> kube.Object:
+    return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [item(n) for n in names]}
+
+
+def line(kind: str, name: str, version: int) -> bytes:
+    return orjson.dumps({"type": kind, "object": item(name, version)})
+
+
+def error_line(code: int) -> bytes:
+    return orjson.dumps({"type": "ERROR", "object": {"kind": "Status", "code": code, "reason": "Expired"}})
+
+
+@dataclass
+class ScriptedApi:
+    """Plays its lists and watches in order, then an endless silent watch."""
+
+    lists: list[kube.Object | Exception]
+    watches: list[list[Step]] = field(default_factory=list)
+    list_params: list[dict[str, str]] = field(default_factory=list)
+    watch_params: list[dict[str, str]] = field(default_factory=list)
+    watched_at: list[float] = field(default_factory=list)
+    list_seconds: float = 0.0
+
+    async def request(self, _method: str, _path: str, *, params: Mapping[str, str] | None = None) -> Any:
+        self.list_params.append(dict(params or {}))
+        await asyncio.sleep(self.list_seconds)
+        answer = self.lists.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def stream(
+        self, _path: str, params: Mapping[str, str], *, idle_timeout: float
+    ) -> AsyncGenerator[bytes, None]:
+        self.watch_params.append(dict(params))
+        self.watched_at.append(asyncio.get_running_loop().time())
+        steps = self.watches.pop(0) if self.watches else [float("inf")]
+        if not (steps and isinstance(steps[0], Exception)):
+            yield b""
+        for step in steps:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, bytes):
+                yield step
+                continue
+            await asyncio.sleep(min(step, idle_timeout))
+            if step > idle_timeout:
+                raise kube.Unreachable("idle")
+
+
+@dataclass
+class Recorder:
+    """A sink that writes down what it was told, and when."""
+
+    told: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    requested: list[float] = field(default_factory=list)
+    failure: Exception | None = None
+
+    def replace(self, objects: list[reflector.Object], *, requested_at: float) -> None:
+        self.requested.append(requested_at)
+        self._note("replace " + ",".join(obj["metadata"]["name"] for obj in objects))
+
+    def apply(self, kind: reflector.Kind, obj: reflector.Object) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self._note(f"{kind} {obj['metadata']['name']}")
+
+    def _note(self, words: str) -> None:
+        self.told.append(words.strip())
+        self.times.append(asyncio.get_running_loop().time())
