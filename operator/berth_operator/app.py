@@ -43,7 +43,7 @@ class App:
 
     def __init__(self, *, settings: Settings, client: KubeClient, election: LeaderElection) -> None:
         self._settings, self._client, self._election = settings, client, election
-        self._cluster = Cluster(grace=settings.agent_grace)
+        self._cluster = Cluster(grace=settings.agent_grace, confined=bool(settings.node_selector))
         self._reflectors = self._make_reflectors()
         self._reporter = Reporter(
             api=client,

@@ -89,6 +89,7 @@ class Reporter:
         cards = ", ".join(f"{each.type} {each.minor}" for each in placement.grants)
         note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {cards}" if cards else "")
         event = self._event(Subject.of(pod), "Normal", "Scheduled", "Binding", note)
+        # A name of its own: the Event of a pod's bind can only exist once.
         event["metadata"] = {"namespace": pod.namespace, "name": f"{pod.name[:200]}.{pod.uid}"}
         self._jobs.put_nowait(lambda: self._post(event))
 
@@ -101,6 +102,7 @@ class Reporter:
         )
         subject = Subject(namespace=namespace, name=name, uid=charge.uid)
         event = self._event(subject, "Warning", "AllocationUnknown", "Accounting", note)
+        event["metadata"] = {"namespace": namespace, "name": f"{name[:190]}.{charge.uid}.unknown"}
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
         self._jobs.put_nowait(lambda: self._post(event))
 

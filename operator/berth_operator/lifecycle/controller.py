@@ -1,4 +1,4 @@
-"""Looks at the agents' heartbeats once a second and brings the Fleet up to date."""
+"""Once a second: bring the Fleet up to date with the agents' heartbeats, and report what blocks devices."""
 
 import asyncio
 from typing import Final
@@ -14,4 +14,5 @@ async def run(cluster: Cluster) -> None:
     while True:
         for name in cluster.heartbeats.nodes():
             cluster.check_alive(name)
+        cluster.report_unknown()
         await asyncio.sleep(PERIOD)

@@ -90,7 +90,7 @@ class Writer:
             await self._send("node", self._api.merge_patch(path, patch))
 
     async def _write_device(self, view: NodeView) -> None:
-        if view.device is None:
+        if view.device is None or not view.ours:
             return
         wanted = status.wanted(view, _now)
         if wanted != status.shown(view):

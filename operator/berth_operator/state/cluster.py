@@ -45,6 +45,8 @@ class NodeView:
     name: str
     node: NodeRecord | None
     device: DeviceRecord | None
+    ours: bool
+    """Whether this instance may write the Device: another one's Devices may have no Node that we see."""
     alive: bool
     charges: tuple[Charge, ...]
 
@@ -52,7 +54,7 @@ class NodeView:
 class Cluster:
     """The state that decisions read, and whom to tell when it changes."""
 
-    def __init__(self, *, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, grace: float, confined: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.fleet = Fleet()
         self.queue = Queue()
         self.heartbeats = Heartbeats(grace=grace)
@@ -61,6 +63,8 @@ class Cluster:
         self.pending: dict[str, PendingPod] = {}
         """UID -> pod, all that wait for a node by the API server's word."""
         self.clock = clock
+        self._confined = confined
+        """Whether a node selector leaves Nodes to other instances."""
         self.on_work: Callable[[], None] = lambda: None
         """Called when a pod may be decided."""
         self.on_dirty: Callable[[str], None] = lambda _node: None
@@ -69,6 +73,8 @@ class Cluster:
         """Called for a bound pod whose allocation is missing or cannot be read."""
         self.on_settled: Callable[[str], None] = lambda _uid: None
         """Called with the UID of a pod that waits no more."""
+        self._unreported: dict[str, Charge] = {}
+        """UID -> charge of unknown devices, until its Node and Device are known too."""
         self._assumed: dict[str, float | None] = {}
         """UID of pods not yet seen bound -> when their bind succeeded."""
 
@@ -106,11 +112,12 @@ class Cluster:
         if known is not None:
             self.changed(Change.RELEASED)
         if charge.unknown:
-            self.on_unknown(charge)
+            self._unreported[uid] = charge
 
     def remove_bound(self, uid: str) -> None:
         """A pod has left its node: deleted, succeeded or failed."""
         self._assumed.pop(uid, None)
+        self._unreported.pop(uid, None)
         charge = self.fleet.release(uid)
         if charge is not None:
             self.on_dirty(charge.node)
@@ -202,10 +209,18 @@ class Cluster:
         if row is None or name not in self.devices or bool(self.fleet.fresh[row]) == alive:
             return
         self.fleet.set_fresh(name, fresh=alive)
-        log.info("agent heard again" if alive else "agent not heard", node=name)
+        if name in self.nodes:
+            log.info("agent heard" if alive else "agent not heard", node=name)
         self.on_dirty(name)
         if alive:
             self.changed(Change.DEVICE)
+
+    def report_unknown(self) -> None:
+        """Report bound pods that block devices of ours; lists come in any order, so this waits for all of them."""
+        for uid, charge in list(self._unreported.items()):
+            if charge.node in self.nodes and charge.node in self.devices:
+                del self._unreported[uid]
+                self.on_unknown(charge)
 
     # --- what others ask --------------------------------------------------------------------------------------
 
@@ -220,6 +235,7 @@ class Cluster:
             name=name,
             node=self.nodes.get(name),
             device=self.devices.get(name),
+            ours=name in self.nodes or not self._confined,
             alive=self.heartbeats.alive(name, self.clock()),
             charges=tuple(self.fleet.on_node(name)),
         )

@@ -1,0 +1,23 @@
+"""The shipped fence under other names, so that each test has one of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FENCE = Path(__file__).parent.parent / "manifests/base/fence.yaml"
+
+
+def fence(*, namespace: str, lease: str, service_account: str, suffix: str) -> list[dict[str, Any]]:
+    """Return the policies and their bindings for one operator instance."""
+    text = FENCE.read_text()
+    # The account first, under a mark: the Lease has the same name in the shipped file.
+    text = text.replace("system:serviceaccount:berth-system:berth-operator", "\0")
+    for shipped, own in (
+        ("berth-system", namespace),
+        ("berth-operator", lease),
+        ("berth-fence", f"berth-fence-{suffix}"),
+        ("\0", f"system:serviceaccount:{namespace}:{service_account}"),
+    ):
+        text = text.replace(shipped, own)
+    return list(yaml.safe_load_all(text))

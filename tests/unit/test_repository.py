@@ -1,0 +1,32 @@
+"""Promises of the repository itself."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_operator_folder_is_no_package():
+    """With an __init__.py it would shadow the standard library's `operator` for everything run from the root."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+
+
+def test_standard_library_imports_from_the_root():
+    subprocess.run([sys.executable, "-c", "import collections"], cwd=ROOT, check=True)
+
+
+def test_every_locked_package_has_hashes_and_no_address():
+    lock = (ROOT / "requirements.lock").read_text()
+    packages = re.findall(r"^[a-z0-9][^\s;]*==.*(?:\n .*)*", lock, re.MULTILINE)
+    assert packages
+    assert [each.splitlines()[0] for each in packages if "--hash=sha256:" not in each] == []
+    assert re.findall(r"^\s*-?-?(?:index-url|extra-index-url|find-links|-i|-f)\b.*|://.*", lock, re.MULTILINE) == []
+
+
+def test_make_help_names_every_verb():
+    makefile = (ROOT / "Makefile").read_text()
+    told = set(re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE))
+    phony = set(re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE))
+    assert phony == told
