@@ -104,10 +104,16 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def connect(settings: Settings) -> AsyncIterator[Cluster]:
-    """Open the connection that the settings name; it is closed at the end of the block."""
+    """Open the connection that the settings name; it is closed at the end of the block.
+
+    Raises:
+        ConfigException: the kubeconfig or the service account cannot be used.
+    """
     configuration = client.Configuration()
     configuration.connection_pool_maxsize = 2 * settings.concurrency
     if settings.kubeconfig:
+        if not settings.kubeconfig.exists():
+            raise config.ConfigException(f"{settings.kubeconfig}: no such kubeconfig")
         await config.load_kube_config(
             config_file=str(settings.kubeconfig), client_configuration=configuration, persist_config=False
         )

@@ -51,6 +51,8 @@ class NodeGroup(_Part):
     def _check(self) -> Self:
         self.node_names()
         cards = len(self.cards())
+        if not self.profile and self.gpus:
+            raise ValueError(f"gpus is {self.gpus}, but no profile says which")
         if isinstance(self.profile, tuple) and self.gpus not in {None, cards}:
             raise ValueError(f"gpus is {self.gpus}, but profile lists {cards} cards")
         stray = [minor for minor in self.unhealthy if not 0 <= minor < cards]

@@ -142,16 +142,16 @@ class Publisher:
 def device_body(
     name: str, *, reading: Reading, cards: list[DeviceInfo], owner: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Compose what we apply to a Device: only fields that were set, so that we own no others."""
+    """Compose what we apply to a Device: only fields that were set, so that we own no others.
+
+    Empty labels stay out: the server drops them, and would see a change in each apply that brings them again.
+    """
     spec = reading.spec.model_copy(update={"devices": cards})
+    labels = {"labels": dict(reading.labels)} if reading.labels else {}
     return {
         "apiVersion": names.API_VERSION,
         "kind": "Device",
-        "metadata": {
-            "name": name,
-            "labels": dict(reading.labels),
-            "ownerReferences": [owner] if owner else [],
-        },
+        "metadata": {"name": name, **labels, "ownerReferences": [owner] if owner else []},
         "spec": spec.model_dump(by_alias=True, exclude_unset=True),
     }
 

@@ -15,6 +15,8 @@ from berth_api import names, quantity
 
 TYPES: Final = ("gpu", "rdma", "fpga")
 MAX_MINOR: Final = 65535
+MAX_CARDS: Final = 256
+"""Of one type, as on a Device."""
 
 
 class AllocationError(ValueError):
@@ -72,9 +74,19 @@ def parse(annotation: str) -> tuple[Grant, ...]:
         raise AllocationError(f"not JSON: {error}") from error
     if not isinstance(body, dict):
         raise AllocationError('not a JSON object of the form {"gpu": [{"minor": 0, "resources": {…}}]}')
-    return tuple(
+    grants = tuple(
         _grant(kind, entry, f"{kind}[{i}]") for kind, entries in body.items() for i, entry in _listed(kind, entries)
     )
+    _refuse_repeated(grants)
+    return grants
+
+
+def _refuse_repeated(grants: Iterable[Grant]) -> None:
+    seen: set[tuple[str, int]] = set()
+    for grant in grants:
+        if (grant.type, grant.minor) in seen:
+            raise AllocationError(f"{grant.type}: minor {grant.minor} stands more than once")
+        seen.add((grant.type, grant.minor))
 
 
 def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
@@ -82,6 +94,8 @@ def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
         raise AllocationError(f'"{kind}" is not a device type; allowed are {", ".join(TYPES)}')
     if not isinstance(entries, list):
         raise AllocationError(f"{kind}: not a list")
+    if len(entries) > MAX_CARDS:
+        raise AllocationError(f"{kind}: {len(entries)} entries; allowed are {MAX_CARDS}")
     return enumerate(entries)
 
 
@@ -108,4 +122,7 @@ def _amounts(resources: Mapping[str, Any], where: str) -> tuple[tuple[str, int],
         if amount < 0:
             raise AllocationError(f"{where}.resources.{name}: {value} is negative")
         found[short(name)] = amount
+    if not any(found.values()):
+        # Counted as it stands it would leave the card free.
+        raise AllocationError(f"{where}.resources: names no amount")
     return tuple(sorted(found.items()))

@@ -33,7 +33,7 @@ MAX_HOLDERS = 128
 
 
 class Model(BaseModel):
-    """Base of all parts: camelCase on the wire, unknown fields refused, values immutable."""
+    """Base of all parts: camelCase on the wire, fields of other versions ignored, values immutable."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

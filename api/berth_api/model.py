@@ -37,7 +37,7 @@ class ModelConstraint:
         name = model.strip().lower()
         return (
             (not self.exact or self.exact == name)
-            and (not self.regex or re.search(self.regex, name) is not None)
+            and (not self.regex or re.search(self.regex, name, re.IGNORECASE) is not None)
             and (not self.globs or any(fnmatch.fnmatchcase(name, glob) for glob in self.globs))
         )
 
@@ -53,7 +53,7 @@ def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelCo
     """
     return ModelConstraint(
         exact=_bounded(annotations, names.MODEL_EXACT).lower(),
-        regex=_regex(_bounded(labels, names.MODEL_REGEX).lower()),
+        regex=_regex(_bounded(labels, names.MODEL_REGEX)),
         globs=_globs(_bounded(annotations, names.MODEL_GLOBS).lower(), present=names.MODEL_GLOBS in annotations),
     )
 

@@ -27,6 +27,8 @@ VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 
 # The label on Bindings that brings them under the fence of one leader Lease.
 FENCED_BY: Final = "berth.dev/fenced-by"
+FENCE: Final = "berth-fence"
+"""Begins the names of the admission policies that refuse Bindings of a past term (`manifests/base/fence.yaml`)."""
 
 # Model constraints: an annotation and a label of older systems, and our own.
 MODEL_EXACT: Final = "nvidia-gpu-scheduler/gpu.model"

@@ -10,11 +10,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-MAX: Final = 2**56
-"""The largest amount; more is cut off here. No node has as much, and sums over a node stay within 64 bits."""
+MAX: Final = 2**53
+"""The largest amount; more is cut off here. No node has as much, and a thousand of them stay within 64 bits."""
+MAX_LENGTH: Final = 64
 
 _FORM: Final = re.compile(
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d{1,3}))?"
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3}))?"
 )
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -48,9 +49,9 @@ def format_bytes(value: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _scaled(text: str, scale: int) -> int:
-    match = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
-        raise QuantityError(f'"{text}" is not a quantity such as 1, 500m or 16Gi')
+        raise QuantityError(f'"{text[:MAX_LENGTH]}" is not a quantity such as 1, 500m or 16Gi')
     exact = Fraction(Decimal(match["number"])) * _factor(match) * scale
     rounded = -(-exact.numerator // exact.denominator)
     return max(-MAX, min(rounded, MAX))

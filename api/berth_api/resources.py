@@ -96,10 +96,10 @@ def combined(parts: Iterable[Container]) -> Amounts:
 
 
 def added(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
-    """Give the sum of two resource lists."""
+    """Give the sum of two resource lists, cut off like each amount: a hundred containers may ask for the largest."""
     out = dict(left)
     for name, amount in right.items():
-        out[name] = out.get(name, 0) + amount
+        out[name] = min(out.get(name, 0) + amount, quantity.MAX)
     return out
 
 

@@ -5,7 +5,7 @@ containers get cards of their own, fractions share a card. Init containers are g
 begin at the same place; sidecars keep theirs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,19 +32,21 @@ class Share:
     end: int
 
 
-def of_pod(containers: Iterable[resources.Container], wanted: request.DeviceRequest) -> tuple[Share, ...]:
+def of_pod(containers: Sequence[resources.Container], wanted: request.DeviceRequest) -> tuple[Share, ...]:
     """Give the containers that see GPUs, with their places."""
     part = next((each for each in wanted.parts if each.type == names.GPU), None)
     if part is None:
         return ()
     measured = [(each, _without_prefix(each.requests)) for each in containers]
     total = _without_prefix(resources.combined(containers))
-    measure = next(name for name in _MEASURES if name in total)
+    measure = next((name for name in _MEASURES if name in total), None)
+    if measure is None:
+        return ()  # only the pod's overhead asks for devices
     return tuple(_placed(measured, measure, total[measure], part.count))
 
 
 def _placed(
-    measured: list[tuple[resources.Container, Mapping[str, int]]],
+    measured: Sequence[tuple[resources.Container, Mapping[str, int]]],
     measure: str,
     total: int,
     cards: int,

@@ -36,6 +36,8 @@ class Outcome(enum.Enum):
     GONE = "gone"
     """The pod is gone, or somebody else bound it."""
     REFUSED = "refused"
+    FENCED = "fenced"
+    """Our term is over, whether we know it yet or not: no fault of the pod's."""
     UNKNOWN = "unknown"
     """No definite answer: send it again."""
 
@@ -69,6 +71,8 @@ async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[
         return Outcome.GONE, error.message
     if error.status >= _SERVER_ERRORS:
         return Outcome.UNKNOWN, error.message
+    if names.FENCE in error.message:
+        return Outcome.FENCED, error.message
     return Outcome.REFUSED, error.message
 
 

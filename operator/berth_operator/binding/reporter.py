@@ -26,6 +26,10 @@ WRITERS: Final = 8
 """Reports under way at once: few, so that binds come first."""
 TRIES: Final = 4
 """Sends of one report; what fails then is told again with the pod's next decision."""
+MAX_NOTE: Final = 1024
+"""Bytes that an Event's note holds."""
+MAX_NAME: Final = 200
+"""Characters of a pod's name in its Events' names."""
 _EXISTS: Final = 409
 _NOT_FOUND: Final = 404
 _SERVER_ERRORS: Final = 500
@@ -78,7 +82,8 @@ class Reporter:
         """UID -> (message, when) of the last report of a pod that waits."""
         self._due: dict[str, _Report] = {}
         """UID -> report that waits for its pod's quiet time to end."""
-        self._jobs: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._lanes: list[asyncio.Queue[Callable[[], Any]]] = [asyncio.Queue() for _ in range(WRITERS)]
+        """One for each writer. A pod's reports share a lane, so that an older one never lands after a newer."""
 
     # --- what there is to tell --------------------------------------------------------------------------------
 
@@ -90,8 +95,8 @@ class Reporter:
         note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {cards}" if cards else "")
         event = self._event(Subject.of(pod), "Normal", "Scheduled", "Binding", note)
         # A name of its own: the Event of a pod's bind can only exist once.
-        event["metadata"] = {"namespace": pod.namespace, "name": f"{pod.name[:200]}.{pod.uid}"}
-        self._jobs.put_nowait(lambda: self._post(event))
+        event["metadata"] = {"namespace": pod.namespace, "name": f"{_stem(pod.name)}.{pod.uid}"}
+        self._enqueue(pod.uid, lambda: self._post(event))
 
     def unknown(self, charge: Charge) -> None:
         """A bound pod's allocation is missing or cannot be read."""
@@ -102,9 +107,9 @@ class Reporter:
         )
         subject = Subject(namespace=namespace, name=name, uid=charge.uid)
         event = self._event(subject, "Warning", "AllocationUnknown", "Accounting", note)
-        event["metadata"] = {"namespace": namespace, "name": f"{name[:190]}.{charge.uid}.unknown"}
+        event["metadata"] = {"namespace": namespace, "name": f"{_stem(name)}.{charge.uid}.unknown"}
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
-        self._jobs.put_nowait(lambda: self._post(event))
+        self._enqueue(charge.uid, lambda: self._post(event))
 
     def unschedulable(self, pod: PendingPod, failure: Failure) -> None:
         """A pod fits nowhere."""
@@ -136,12 +141,15 @@ class Reporter:
         """Write reports until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_due())
-            for _ in range(WRITERS):
-                tasks.create_task(self._write())
+            for lane in self._lanes:
+                tasks.create_task(self._write(lane))
 
-    async def _write(self) -> None:
+    def _enqueue(self, uid: str, job: Callable[[], Any]) -> None:
+        self._lanes[hash(uid) % WRITERS].put_nowait(job)
+
+    async def _write(self, lane: asyncio.Queue[Callable[[], Any]]) -> None:
         while True:
-            job = await self._jobs.get()
+            job = await lane.get()
             await job()
 
     async def _tell_due(self) -> None:
@@ -156,8 +164,8 @@ class Reporter:
         pod = report.pod
         self._told[pod.uid] = (report.message, self._clock())
         event = self._event(Subject.of(pod), "Warning", report.event, "Scheduling", report.message)
-        self._jobs.put_nowait(lambda: self._condition(report, first=first))
-        self._jobs.put_nowait(lambda: self._post(event))
+        self._enqueue(pod.uid, lambda: self._condition(report, first=first))
+        self._enqueue(pod.uid, lambda: self._post(event))
 
     async def _condition(self, report: _Report, *, first: bool) -> None:
         pod = report.pod
@@ -170,44 +178,58 @@ class Reporter:
         }
         # The UID keeps the words of one pod off another of its name.
         patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        await self._send("condition", lambda: self._api.patch_pod_status(pod.namespace, pod.name, patch))
+        sent = await self._send(
+            "condition",
+            lambda: self._api.patch_pod_status(pod.namespace, pod.name, patch),
+            due=lambda: self._is_last(report),
+        )
+        if not sent and self._is_last(report):
+            self._told[pod.uid] = ("", self._clock())
+
+    def _is_last(self, report: _Report) -> bool:
+        """Tell whether the pod still waits, and for no other reason: a late word must not undo a newer one."""
+        told = self._told.get(report.pod.uid)
+        return told is not None and told[0] == report.message
 
     async def _post(self, event: dict[str, Any]) -> None:
         await self._send("event", lambda: self._api.create_event(event["metadata"]["namespace"], event))
 
-    async def _send(self, what: str, send: Callable[[], Any]) -> None:
+    async def _send(self, what: str, send: Callable[[], Any], due: Callable[[], bool] = lambda: True) -> bool:
+        """Send until it is done, no longer due, or lost; tell whether it was not lost."""
+        failed: Exception | None = None
         for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(2.0 ** (attempt - 1))
+            if not due():
+                return True
             try:
                 await send()
             except ApiError as error:
                 if error.status in (_EXISTS, _NOT_FOUND):
-                    return None  # it stands there already, or its pod is gone
+                    return True  # it stands there already, or its pod is gone
+                failed = error
                 if error.status < _SERVER_ERRORS:
-                    return self._give_up(what, error)
-                failed: Exception = error
+                    break
             except Unreachable as error:
                 failed = error
             else:
-                return None
-            await asyncio.sleep(2.0**attempt)
-        return self._give_up(what, failed)
-
-    def _give_up(self, what: str, error: Exception) -> None:
+                return True
         counters.REPORTS_LOST.labels(what).inc()
-        log.error("report lost", what=what, error=str(error))
+        log.error("report lost", what=what, error=str(failed))
+        return False
 
     def _event(self, pod: Subject, kind: str, reason: str, action: str, note: str) -> dict[str, Any]:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"namespace": pod.namespace, "generateName": f"{pod.name[:200]}-"},
+            "metadata": {"namespace": pod.namespace, "generateName": f"{_stem(pod.name)}-"},
             "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "reportingController": self._controller,
             "reportingInstance": self._instance,
             "action": action,
             "reason": reason,
             "type": kind,
-            "note": note,
+            "note": note.encode()[:MAX_NOTE].decode(errors="ignore"),
             "regarding": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -216,6 +238,11 @@ class Reporter:
                 "uid": pod.uid,
             },
         }
+
+
+def _stem(name: str) -> str:
+    """Cut a pod's name so that something can be joined to it."""
+    return name[:MAX_NAME].rstrip("-.")
 
 
 def _shape(message: str) -> str:

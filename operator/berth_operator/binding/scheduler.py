@@ -80,12 +80,13 @@ class Scheduler:
     async def _decide_some(self, epoch: int) -> bool:
         """Decide up to a batch; tell whether there may be more."""
         for _ in range(BATCH):
+            # Before a pod is taken: nothing may change it between the queue and its decision.
+            await self._binds.acquire()
             pod = self._cluster.queue.pop(self._cluster.clock())
+            if pod is None or not self._decide(pod, epoch):
+                self._binds.release()
             if pod is None:
                 return False
-            await self._binds.acquire()
-            if not self._decide(pod, epoch):
-                self._binds.release()
         return True
 
     def _decide(self, pod: PendingPod, epoch: int) -> bool:

@@ -48,7 +48,7 @@ class LeaderElection:
     clock: Callable[[], float] = time.monotonic
     """Not the loop's: uvloop's stands still during a callback, however long it takes."""
 
-    _lease: kube.Object | None = field(default=None, init=False)  # as last answered; None: unknown
+    _lease: kube.Object | None = field(default=None, init=False)  # as last answered
     _seen: kube.Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
     _seen_at: float = field(default=0.0, init=False)
     _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
@@ -96,8 +96,7 @@ class LeaderElection:
             if not await self._renewed():
                 await self._compete()
         except (kube.ApiError, kube.Unreachable) as error:
-            # A write may have happened all the same, so the next turn reads first.
-            self._lease = None
+            # A write may have happened all the same: then the next one is a conflict, and the Lease is read.
             log.warning("election turn failed", lease=self.name, term=self.term, error=str(error))
 
     async def _renewed(self) -> bool:

@@ -96,6 +96,7 @@ class Cards:
         """Forget a node's inventory, but not what is charged."""
         self.present[row] = self.healthy[row] = False
         self.total[:, row] = 0
+        self.ids[row] = {}
         self.minor[row, self.users[row] == 0] = EMPTY
 
     def charge(self, row: int, grant: Grant, sign: int) -> None:

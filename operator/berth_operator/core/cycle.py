@@ -70,7 +70,7 @@ class Failure:
 def decide(fleet: Fleet, pod: PendingPod, policy: Policy) -> Placement | Failure:
     """Choose the best node that passes every filter, and its cards."""
     if pod.error:
-        return Failure(message=f"invalid request: {pod.error}", wakes_on=Change(0))
+        return Failure(message=_cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
     fits = feasible(fleet, pod.request)
     if not fits.any():
         return _failure(fleet, pod.request)
@@ -112,4 +112,8 @@ def _failure(fleet: Fleet, request: PodRequest) -> Failure:
 def _message(nodes: int, reasons: tuple[tuple[str, int], ...], hint: str) -> str:
     told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "the cluster has no nodes"
     text = f"0/{nodes} nodes available: {told}" + (f"; {hint}" if hint else "")
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

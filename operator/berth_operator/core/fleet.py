@@ -101,6 +101,7 @@ class Fleet:
             self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
         for taint, mask in self._taints.items():
             mask[row] = taint in node.taints
+        self._forget_taints()
         for (key, value), mask in self._label_masks.items():
             mask[row] = node.labels.get(key) == value
 
@@ -125,11 +126,15 @@ class Fleet:
         self.vendor[row] = self._word(inventory.vendor)
         for kind, cards in self.cards.items():
             cards.put(row, [(each, self._model(each.model)) for each in inventory.cards if each.type == kind])
+        for charge in tuple(self.on_node(name)):
+            # Pods may come before their Device: only now can be filled in what their grants leave out.
+            self.charge(charge)
 
     def remove_device(self, name: str) -> None:
         """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
         if (row := self.rows.get(name)) is not None:
             self.has_device[row] = False
+            self.vendor[row] = 0
             for cards in self.cards.values():
                 cards.clear(row)
             self._drop_if_empty(name)
@@ -161,7 +166,8 @@ class Fleet:
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
         for name, amount in charge.resources:
-            self.requested[self.resource(name), row] += sign * amount
+            index = self.resource(name)  # first: it may put a wider array in place of this one
+            self.requested[index, row] += sign * amount
         for grant in charge.grants:
             self.cards[grant.type].charge(row, grant, sign)
         for kind in charge.unknown:
@@ -176,6 +182,14 @@ class Fleet:
             self.allocatable = np.pad(self.allocatable, ((0, 1), (0, 0)))
             self.requested = np.pad(self.requested, ((0, 1), (0, 0)))
         return self.resources[name]
+
+    def left(self, name: str) -> Column:
+        """Give what is left of a resource on each row; none of one that nobody has."""
+        index = self.resources.get(name)
+        if index is None:
+            return np.zeros(len(self.names), np.int64)
+        free: Column = self.allocatable[index] - self.requested[index]
+        return free
 
     def taints(self) -> Mapping[Taint, Mask]:
         """Give for each taint in the fleet the rows that carry it."""
@@ -228,7 +242,12 @@ class Fleet:
         self.names[row], self.labels[row] = "", {}
         for mask in (*self._taints.values(), *self._label_masks.values()):
             mask[row] = False
+        self._forget_taints()
         self._free_rows.append(row)
+
+    def _forget_taints(self) -> None:
+        """Drop the taints that no node carries any more: some hold a time, and would pile up."""
+        self._taints = {taint: mask for taint, mask in self._taints.items() if mask.any()}
 
     def _grow(self) -> None:
         old = len(self.names)

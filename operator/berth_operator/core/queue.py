@@ -21,6 +21,8 @@ LONGEST_BACKOFF: Final = 10.0
 
 Class = tuple[PodRequest, str]
 """A pod's request and the error in it, if any."""
+Order = tuple[int, int, str, str]
+"""The lowest comes first."""
 
 
 def class_of(pod: PendingPod) -> Class:
@@ -41,9 +43,9 @@ class Queue:
 
     def __init__(self) -> None:
         self._pods: dict[str, PendingPod] = {}
-        self._active: list[tuple[tuple[int, int, str, str], str]] = []
-        """Heap of (order, UID); an entry whose pod is no longer active is skipped."""
-        self._is_active: set[str] = set()
+        self._active: list[tuple[Order, str]] = []
+        """Heap of (order, UID); an entry whose pod is no longer active, or in another order, is skipped."""
+        self._is_active: dict[str, Order] = {}
         self._waiting: list[tuple[float, str]] = []
         """Heap of (due, UID)."""
         self._due: dict[str, float] = {}
@@ -71,7 +73,7 @@ class Queue:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
-        self._is_active.discard(uid)
+        self._is_active.pop(uid, None)
         self._due.pop(uid, None)
         self._tries.pop(uid, None)
         self._unpark(pod)
@@ -84,9 +86,9 @@ class Queue:
         """Take the next pod to decide; it stays known until removed, parked or put back."""
         self._end_backoffs(now)
         while self._active:
-            _, uid = heapq.heappop(self._active)
-            if uid in self._is_active:
-                self._is_active.discard(uid)
+            order, uid = heapq.heappop(self._active)
+            if self._is_active.get(uid) == order:
+                del self._is_active[uid]
                 return self._pods[uid]
         return None
 
@@ -126,8 +128,8 @@ class Queue:
 
     def _activate(self, pod: PendingPod) -> None:
         if pod.uid not in self._is_active:
-            self._is_active.add(pod.uid)
-            heapq.heappush(self._active, ((-pod.priority, -pod.weight, pod.created, pod.uid), pod.uid))
+            order = self._is_active[pod.uid] = (-pod.priority, -pod.weight, pod.created, pod.uid)
+            heapq.heappush(self._active, (order, pod.uid))
 
     def _replace(self, pod: PendingPod) -> None:
         self._pods[pod.uid] = pod

@@ -25,7 +25,9 @@ class Toleration:
             return False
         if self.key and self.key != taint.key:
             return False
-        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+        if self.operator == "Exists":
+            return True
+        return self.operator == "Equal" and bool(self.key) and self.value == taint.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from berth_api import allocation, names
-from berth_api.device import MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
+from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY_RATIO
 from berth_operator.core.cards import RESOURCES
 from berth_operator.core.fleet import Charge
@@ -66,7 +66,8 @@ def _uses(view: NodeView) -> list[DeviceUse]:
     for charge in sorted(view.charges, key=lambda each: each.pod):
         for grant in charge.grants:
             holders.setdefault((grant.type, grant.minor), []).append((charge, dict(grant.amounts)))
-    keys = sorted({*totals, *holders})
+    # Cards that exist come first: there may be no room for all that annotations name.
+    keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
     return [_use(key, totals.get(key, {}), holders.get(key, [])) for key in keys]
 
 
@@ -79,14 +80,15 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, d
             "type": kind,
             "minor": minor,
             "free": _resources(free),
-            "holders": [_holder(charge, amounts) for charge, amounts in held[:MAX_HOLDERS]],
+            "holders": [_holder(charge, kind, amounts) for charge, amounts in held[:MAX_HOLDERS]],
         }
     )
 
 
-def _holder(charge: Charge, amounts: dict[str, int]) -> Holder:
+def _holder(charge: Charge, kind: str, amounts: dict[str, int]) -> Holder:
     namespace, _, name = charge.pod.partition("/")
-    return Holder(namespace=namespace, name=name, uid=charge.uid, resources=_resources(amounts))
+    known = {name: amount for name, amount in amounts.items() if name in RESOURCES[kind]}
+    return Holder(namespace=namespace, name=name, uid=charge.uid, resources=_resources(known))
 
 
 def _resources(amounts: dict[str, int]) -> dict[str, str | int]:

@@ -83,7 +83,7 @@ def status_patch(view: NodeView) -> dict[str, Any] | None:
 
 def label_patch(view: NodeView) -> dict[str, Any] | None:
     """Give the merge patch that brings the Node's labels up to date; None if they are."""
-    if view.node is None:
+    if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
     shown, desired = view.node.info.labels, _labels(view)
     ours = [name for name in shown if name.startswith(MODEL_PREFIX)]
@@ -97,12 +97,12 @@ def _labels(view: NodeView) -> dict[str, str]:
     if view.device is None:
         # Without a Device the mark stays while sums do, so that a restart does not forget to take them away.
         return {MANAGED: "false"} if view.node and MANAGED in view.node.info.labels and wanted(view) else {}
-    models = Counter(card.model for card in view.device.inventory.cards if card.type == GPU)
-    labels = {MANAGED: "true"} | {MODEL_PREFIX + _safe(model): str(count) for model, count in models.items() if model}
+    models = Counter(_safe(card.model) for card in view.device.inventory.cards if card.type == GPU)
+    labels = {MANAGED: "true"} | {MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
     if models:
         labels |= {names.VENDOR_LABEL: _safe(view.device.inventory.vendor)}
         labels |= {names.DRIVER_LABEL: _safe(view.device.driver_version)} if view.device.driver_version else {}
-    if len(models) == 1 and (model := _safe(next(iter(models)))):
+    if len(models) == 1 and (model := next(iter(models))):
         labels |= {names.MODEL_LABEL: model}
     return labels
 

@@ -103,13 +103,18 @@ class Cluster:
         """A pod is on a node, whoever put it there."""
         uid = raw["metadata"]["uid"]
         self.remove_pending(uid)
-        self._assumed.pop(uid, None)
         charge, known = pods.charge(raw), self.fleet.charges.get(uid)
+        if uid in self._assumed:
+            # The watch may be faster than the bind's own answer, which then has nothing left to tell.
+            del self._assumed[uid]
+            self.on_dirty(charge.node)
         if known is not None and _same(known, charge):
             return
+        self._unreported.pop(uid, None)
         self.fleet.charge(charge)
         self.on_dirty(charge.node)
         if known is not None:
+            self.on_dirty(known.node)
             self.changed(Change.RELEASED)
         if charge.unknown:
             self._unreported[uid] = charge
@@ -171,6 +176,7 @@ class Cluster:
         """A Node is gone, or no longer ours."""
         self.nodes.pop(name, None)
         self.fleet.remove_node(name)
+        self.on_dirty(name)
 
     def put_device(self, raw: Object) -> None:
         """A Device exists or changed."""
@@ -245,11 +251,16 @@ def _same(known: Charge, charge: Charge) -> bool:
     """Tell whether two charges take the same; what the Fleet filled in by itself does not count."""
     if replace(known, grants=()) != replace(charge, grants=()):
         return False
-    kept = [(each.type, each.minor, dict(each.amounts)) for each in known.grants]
-    told = [(each.type, each.minor, dict(each.amounts)) for each in charge.grants]
+    # The annotation has the types in another order than the decision.
+    kept, told = _by_card(known), _by_card(charge)
     return len(kept) == len(told) and all(
         k[:2] == t[:2] and t[2].items() <= k[2].items() for k, t in zip(kept, told, strict=True)
     )
+
+
+def _by_card(charge: Charge) -> list[tuple[str, int, dict[str, int]]]:
+    grants = sorted(charge.grants, key=lambda each: (each.type, each.minor))
+    return [(each.type, each.minor, dict(each.amounts)) for each in grants]
 
 
 def _is_unknown(record: DeviceRecord) -> bool:

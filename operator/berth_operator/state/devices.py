@@ -43,7 +43,7 @@ def record(device: Object) -> DeviceRecord:
             vendor=(metadata.get("labels") or {}).get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
         ),
         problems=problems + tuple(text for _, _, wrong in cards for text in wrong),
-        status=DeviceStatus.model_validate(device.get("status") or {}),
+        status=_status(device),
         driver_version=spec.driver_version,
     )
 
@@ -55,6 +55,14 @@ def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
     except ValidationError as error:
         first = error.errors()[0]
         return DeviceSpec(), (f"spec.{'.'.join(map(str, first['loc']))}: {first['msg']}",)
+
+
+def _status(device: Object) -> DeviceStatus:
+    """Read the status; one that we cannot read counts as empty, and is written anew."""
+    try:
+        return DeviceStatus.model_validate(device.get("status") or {})
+    except ValidationError:
+        return DeviceStatus()
 
 
 def _card(device: DeviceInfo, *, usable: bool) -> CardInfo:

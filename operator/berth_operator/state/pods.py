@@ -132,7 +132,8 @@ def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[s
         yield "spec.topologySpreadConstraints"
     if any("persistentVolumeClaim" in each or "ephemeral" in each for each in spec.get("volumes") or ()):
         yield "spec.volumes with claims"
-    if any(port.get("hostPort") for each in spec["containers"] for port in each.get("ports") or ()):
+    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
+    if any(port.get("hostPort") for each in containers for port in each.get("ports") or ()):
         yield "hostPort"
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
     yield from (f"annotation {name}" for name in (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS) if name in annotations)

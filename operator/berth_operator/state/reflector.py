@@ -4,7 +4,8 @@ A reflector lists (pages of 500, at quorum: a new leader must not decide on an o
 list to its sink, and watches from there. Three things can happen to a watch:
 
 * it ends or breaks: it is taken up again from the last version seen; nothing is lost, nothing is listed.
-  A silent connection counts as broken: bookmarks come about once a minute, so 90 s without a byte are a stall;
+  A silent connection counts as broken: bookmarks come about once a minute, so 90 s without a byte may be a
+  stall. (The server skips one now and then; taking a sound watch up again costs one request);
 * the server no longer has that version (410), or says anything that we do not understand: list again.
   The sink then gets the whole truth at once, deletions included;
 * the server is busy or away: both are tried for ever, since there is nothing else to do, at growing
@@ -184,7 +185,9 @@ class Reflector:
         stale = isinstance(error, _RelistError) or (isinstance(error, kube.ApiError) and error.status not in BUSY)
         if stale:
             self._version = None
-        log.warning("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
+        # A single break is daily life; one that repeats, or costs a list, is not.
+        tell = log.warning if stale or self._failures else log.info
+        tell("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
 
     def _backoff(self) -> float:
         first, last = BACKOFF_SECONDS

@@ -14,7 +14,7 @@ from aiohttp import web
 from berth_operator.clients import credentials, kube
 
 TOKEN = {"token": "one"}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Conflict", "code": 409}
 
 
@@ -23,20 +23,20 @@ class Server:
 
     def __init__(self) -> None:
         self.handler: Handler = self.echo
-        self.seen: list[web.Request] = []
+        self.seen: list[web.BaseRequest] = []
         self.url = ""
 
-    async def echo(self, request: web.Request) -> web.Response:
+    async def echo(self, request: web.BaseRequest) -> web.Response:
         body = await request.read()
         answer = {"method": request.method, "path": request.path_qs, "body": orjson.loads(body or b"null")}
         return web.json_response({**answer, "headers": dict(request.headers)})
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.seen.append(request)
         return await self.handler(request)
 
     def always(self, status: int, body: Any = b"", **headers: str) -> None:
-        async def answer(_request: web.Request) -> web.Response:
+        async def answer(_request: web.BaseRequest) -> web.Response:
             data = body if isinstance(body, bytes) else orjson.dumps(body)
             return web.Response(status=status, body=data, headers=headers)
 
@@ -125,7 +125,7 @@ async def test_later_is_repeated_at_most_five_times(client: kube.KubeClient, ser
 
 
 async def test_later_is_repeated_until_it_is_now(client: kube.KubeClient, server: Server) -> None:
-    async def third_time(_request: web.Request) -> web.Response:
+    async def third_time(_request: web.BaseRequest) -> web.Response:
         if len(server.seen) < 3:
             return web.Response(status=429, headers={"Retry-After": "0"})
         return web.json_response({})
@@ -153,7 +153,7 @@ async def test_what_is_not_repeated(
 
 
 async def test_a_write_whose_answer_is_lost_is_not_repeated(client: kube.KubeClient, server: Server) -> None:
-    async def hang_up(request: web.Request) -> web.Response:
+    async def hang_up(request: web.BaseRequest) -> web.Response:
         await request.read()
         assert request.transport is not None
         request.transport.abort()
@@ -169,7 +169,7 @@ async def test_a_write_whose_answer_is_lost_is_not_repeated(client: kube.KubeCli
 async def test_no_answer_in_time_and_no_server_are_unreachable(
     client: kube.KubeClient, server: Server, tmp_path: Path
 ) -> None:
-    async def never(_request: web.Request) -> web.Response:
+    async def never(_request: web.BaseRequest) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -190,7 +190,7 @@ async def test_an_answer_that_is_not_json_is_no_answer(client: kube.KubeClient, 
 
 
 def streams(*chunks: bytes, then: str = "end") -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         for chunk in chunks:

@@ -218,6 +218,30 @@ async def test_who_saw_the_holder_of_a_deleted_lease_waits_for_its_time_to_run_o
         assert a.term is None
 
 
+async def test_numbers_grow_past_a_deleted_lease_that_was_far_ahead() -> None:
+    store = LeaseStore()
+    ahead = 2 * FIRST
+    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": {"leaseTransitions": ahead}})
+    election = candidate(store.client(), "a")
+    async with running(election):
+        assert await election.acquired() == ahead + 1
+        store.delete("berth")
+        await election.lost(ahead + 1)
+        assert await election.acquired() == ahead + 2
+
+
+async def test_who_is_stopped_while_taking_the_lease_leaves_its_number_alone() -> None:
+    store = LeaseStore()
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 2 * FIRST}
+    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": spec})
+    client = store.client()
+    client.latency = iter([0.0, 1.0, 0.0]).__next__
+    async with running(candidate(client, "a")):
+        await asyncio.sleep(0.5)  # between its read and the answer to its write
+    assert client.calls == ["GET", "PUT", "PUT"]
+    assert store.numbers == [2 * FIRST]
+
+
 @pytest.mark.parametrize("year", [1970, 2099])
 async def test_what_time_the_holder_believes_it_is_does_not_matter(year: int) -> None:
     store = LeaseStore()

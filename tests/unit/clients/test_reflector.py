@@ -8,7 +8,7 @@ import pytest
 
 from berth_operator.clients import kube
 from berth_operator.state import reflector
-from tests.unit.clients.watches import Recorder, ScriptedApi, error_line, item, line, page
+from tests.unit.clients.watches import Recorder, ScriptedApi, Step, error_line, item, line, page
 
 pytestmark = pytest.mark.looptime
 
@@ -67,7 +67,7 @@ async def test_managed_fields_are_dropped() -> None:
 
 
 async def test_events_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was() -> None:
-    first = [line("ADDED", "b", 8), line("MODIFIED", "a", 9), 80.0, line("DELETED", "b", 11)]
+    first: list[Step] = [line("ADDED", "b", 8), line("MODIFIED", "a", 9), 80.0, line("DELETED", "b", 11)]
     api = ScriptedApi(lists=[page("a", version=7)], watches=[first, [line("ADDED", "c", 12)]])
     sink = Recorder()
     async with reflecting(api, sink):
@@ -139,6 +139,14 @@ async def test_failures_are_retried_at_growing_intervals_up_to_half_a_minute() -
     gaps = [later - earlier for earlier, later in pairs]
     assert 0.25 <= gaps[0] <= 0.5
     assert all(15 <= gap <= 30 for gap in gaps[7:])
+
+
+async def test_a_watch_that_ended_in_peace_makes_the_next_failure_the_first() -> None:
+    failing: list[list[Step]] = [[AWAY] for _ in range(8)]
+    api = ScriptedApi(lists=[page(version=7)], watches=[*failing, [80.0], [AWAY], [1000.0]])
+    async with reflecting(api, Recorder()):
+        await asyncio.sleep(400)
+    assert 0.25 <= api.watched_at[10] - api.watched_at[9] <= 0.5
 
 
 async def test_a_failing_list_is_retried_and_nothing_is_synced_meanwhile() -> None:

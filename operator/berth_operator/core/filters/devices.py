@@ -37,22 +37,22 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
     """Count the rows by the first thing that is missing."""
     counts: Counter[str] = Counter()
     left = rejected.copy()
-    for reason, missing in _reasons(fleet, request):
+    for reason, missing in _reasons(fleet, request, rejected):
         counts[reason] += int((left & missing).sum())
         left &= ~missing
     return +counts
 
 
-def _reasons(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
+def _reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     yield "no Device", ~fleet.has_device
     yield "Device not ready", ~fleet.fresh
     if vendor := request.devices.vendor:
         yield f"no {vendor} devices", ~fleet.of_vendor(vendor)
     for part in request.devices.parts:
-        yield from _part_reasons(fleet, request, part)
+        yield from _part_reasons(fleet, request, part, rejected)
 
 
-def _part_reasons(fleet: Fleet, request: PodRequest, part: Part) -> Iterator[tuple[str, Mask]]:
+def _part_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     kind, label = part.type, part.type.upper()
     healthy = fleet.cards[kind].healthy
     right = healthy & candidates.accepted(fleet, request, part)
@@ -60,7 +60,8 @@ def _part_reasons(fleet: Fleet, request: PodRequest, part: Part) -> Iterator[tup
     free = candidates.fitting(fleet, request, part)
     yield f"fewer than {part.count} healthy {label} devices", _short(healthy, part)
     yield f"{label} model is not {request.model}", _short(right, part)
-    yield _too_small(fleet, part, right), _short(large, part)
+    small = _short(large, part)
+    yield _too_small(fleet, part, right, small & rejected), small
     yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
     yield f"insufficient free {label} devices ({_wanted(part)})", _short(free, part)
 
@@ -70,12 +71,18 @@ def _short(mask: Mask, part: Part) -> Mask:
     return few
 
 
-def _too_small(fleet: Fleet, part: Part, among: Mask) -> str:
+def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
+    """Name the memory that these rows could give on each of as many cards as the pod wants."""
     wanted = dict(part.amounts).get(GPU_MEMORY, 0)
-    cards = fleet.cards[part.type]
-    if part.type != GPU:
+    if part.type != GPU or not wanted:
         return f"{part.type.upper()} devices offer less"
-    largest = int(cards.total[cards.index[GPU_MEMORY]][among].max(initial=0))
+    cards = fleet.cards[part.type]
+    memory = np.where(right, cards.total[cards.index[GPU_MEMORY]], 0)
+    # Of several cards the smallest limits the pod. Rows with fewer cards than it wants have another reason.
+    last = min(part.count, memory.shape[1])
+    largest = int(np.sort(memory, axis=1)[rows, -last].max(initial=0))
+    if largest >= wanted:
+        return "GPU devices offer less"
     return f"GPU memory too small (largest {text(GPU_MEMORY, largest)} < {text(GPU_MEMORY, wanted)})"
 
 

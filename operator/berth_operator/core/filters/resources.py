@@ -36,5 +36,4 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def _enough(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
     for name, amount in request.resources:
-        index = fleet.resource(name)
-        yield name, fleet.allocatable[index] - fleet.requested[index] >= amount
+        yield name, fleet.left(name) >= amount

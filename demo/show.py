@@ -1,0 +1,94 @@
+"""What the demo prints."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from demo.audit import Finding
+
+Manifest = dict[str, Any]
+
+ALLOCATION: Final = "scheduling.koordinator.sh/device-allocated"
+PREFIXES: Final = ("kubernetes.io/", "koordinator.sh/", "gpu-", "memory-")
+"""What a resource's name loses for the table: `gpu-memory-ratio` becomes `ratio`."""
+WIDTH: Final = 120
+"""Characters of a line where there is no terminal that tells."""
+
+console: Final = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Show one step with its time when it is done, and on a terminal a spinner before."""
+    started = time.monotonic()
+    with console.status(escape(what)):
+        yield
+    console.print(f"[green]done[/] {escape(what)} [dim]({time.monotonic() - started:.1f} s)[/]")
+
+
+def command(text: str, output: str) -> None:
+    """Show a command and what it printed, as it came."""
+    console.print(f"\n[bold]$ {escape(text)}[/]")
+    console.out(output.rstrip(), highlight=False)
+
+
+def pods(found: Sequence[Manifest]) -> None:
+    """Show each pod's node and its cards, read from its annotation."""
+    console.print(f"\n[bold]Pods[/] and what {ALLOCATION} says of them")
+    table = Table("POD", "NODE", "CARD", "OF IT", box=None, header_style="", pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("ID", overflow="fold")
+    for pod in sorted(found, key=lambda pod: str(pod["metadata"]["name"])):
+        rows = _cards(pod) or [("", "", "")]
+        heads = [(pod["metadata"]["name"], pod["spec"].get("nodeName", "[yellow](waits)[/]")), *[("", "")] * len(rows)]
+        for head, row in zip(heads, rows, strict=False):
+            table.add_row(*head, *row)
+    console.print(table)
+
+
+def reason(pod: str, message: str) -> None:
+    """Show why a pod waits."""
+    console.print(f"\n[bold]Pod {escape(pod)} is not bound:[/] {escape(message)}")
+
+
+def audit(findings: Sequence[Finding], *, pods: int, devices: int) -> None:
+    """Show the audit's result."""
+    console.print(f"\n[bold]Audit[/] of {pods} pods and {devices} Devices: {len(findings) or 'no'} faults")
+    for finding in findings:
+        console.print(f"  [red]{escape(str(finding))}[/]")
+
+
+def say(text: str) -> None:
+    """Show one line."""
+    console.print(escape(text))
+
+
+def failure(text: str) -> None:
+    """Show why the demo failed."""
+    console.print(f"[bold red]demo failed:[/] {escape(text)}", soft_wrap=True)
+
+
+def _cards(pod: Manifest) -> list[tuple[str, str, str]]:
+    """Give a pod's cards as `gpu 0`, `core 50, memory 40Gi, ratio 50`, `GPU-…`."""
+    allocation = json.loads(pod["metadata"].get("annotations", {}).get(ALLOCATION, "{}"))
+    return [
+        (f"{kind} {card['minor']}", _amounts(card["resources"]), card["id"])
+        for kind, cards in allocation.items()
+        for card in cards
+    ]
+
+
+def _amounts(resources: dict[str, str]) -> str:
+    return ", ".join(f"{_short(name)} {amount}" for name, amount in resources.items())
+
+
+def _short(name: str) -> str:
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name

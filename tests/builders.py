@@ -1,0 +1,239 @@
+"""Objects with defaults that make sense, so that a test names only what it is about.
+
+`node`, `device`, `pod` and `lease` are objects as the API server sends them; `node_info`, `inventory`, `card` and
+`waiting` are the values that the core reads. Functions take what differs from a healthy node with A100 cards, and a
+pod that asks for nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from berth_api import names, request, resources, share
+from berth_api.allocation import Grant
+from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_operator.core.cards import CardInfo
+from berth_operator.core.cycle import Placement, Policy, decide
+from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.request import PendingPod, PodRequest, Taint, Toleration
+
+Raw = dict[str, Any]
+
+MI = 2**20
+GI = 2**30
+A100 = "NVIDIA A100-SXM4-80GB"
+A100_BYTES = 85198045184
+"""What the driver tells of such a card: no round number, so that rounding shows."""
+T4 = "Tesla T4"
+T4_BYTES = 16 * GI
+
+GPU = "kubernetes.io/gpu"
+CORE = "kubernetes.io/gpu-core"
+MEMORY = "kubernetes.io/gpu-memory"
+RATIO = "kubernetes.io/gpu-memory-ratio"
+SHARED = "kubernetes.io/gpu.shared"
+RDMA = "kubernetes.io/rdma"
+FPGA = "kubernetes.io/fpga"
+NVIDIA = "nvidia.com/gpu"
+
+
+# --- values of the core -----------------------------------------------------------------------------------------
+
+
+def card(minor: int = 0, *, memory: int = A100_BYTES, model: str = A100, healthy: bool = True) -> CardInfo:
+    """Give a GPU."""
+    amounts = (("gpu-core", 100), ("gpu-memory", memory), ("gpu-memory-ratio", 100))
+    return CardInfo(type="gpu", minor=minor, id=f"GPU-{minor}", model=model, healthy=healthy, amounts=amounts)
+
+
+def other_card(kind: str, minor: int = 0, *, healthy: bool = True) -> CardInfo:
+    """Give an RDMA NIC or FPGA."""
+    return CardInfo(type=kind, minor=minor, id=f"{kind}-{minor}", healthy=healthy, amounts=((kind, 100),))
+
+
+def cards(count: int, *, memory: int = A100_BYTES, model: str = A100) -> tuple[CardInfo, ...]:
+    """Give equal GPUs."""
+    return tuple(card(minor, memory=memory, model=model) for minor in range(count))
+
+
+def inventory(*found: CardInfo, vendor: str = "nvidia") -> DeviceInventory:
+    """Give a node's inventory."""
+    return DeviceInventory(cards=found, vendor=vendor)
+
+
+def node_info(
+    name: str = "node",
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Taint] = (),
+    cordoned: bool = False,
+    ready: bool = True,
+    **allocatable: int,
+) -> NodeInfo:
+    """Give a node of 64 cores, 512 GiB and 110 pods."""
+    return NodeInfo(
+        name=name,
+        labels=labels or {},
+        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **allocatable},
+        taints=tuple(taints),
+        cordoned=cordoned,
+        ready=ready,
+    )
+
+
+def asks(
+    amounts: Mapping[str, int] | None = None,
+    *,
+    model: ModelConstraint = ANY_MODEL,
+    selector: Mapping[str, str] | None = None,
+    tolerations: Sequence[Toleration] = (),
+    unsupported: Sequence[str] = (),
+) -> PodRequest:
+    """Give a pod's class: one container with these requests (cpu in thousandths)."""
+    amounts = amounts or {}
+    devices = request.of_resources(amounts)
+    plain = {name: amount for name, amount in amounts.items() if not request.is_device(name)}
+    return PodRequest(
+        resources=tuple(sorted({**plain, "pods": 1}.items())),
+        devices=devices,
+        asked=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
+        shares=share.of_pod((resources.Container(name="main", requests=amounts),), devices),
+        model=model,
+        node_selector=tuple(sorted((selector or {}).items())),
+        tolerations=tuple(tolerations),
+        unsupported=tuple(unsupported),
+    )
+
+
+def waiting(name: str = "pod", wanted: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
+    """Give a pod that waits; `wanted` is its request, or the resources in it."""
+    ready = wanted if isinstance(wanted, PodRequest) else asks(wanted)
+    return PendingPod(**{"uid": f"uid-{name}", "namespace": "ns", "name": name, "request": ready, **fields})
+
+
+def fleet(nodes: Mapping[str, Sequence[CardInfo]] | None = None, **extra: Any) -> Fleet:
+    """Give a fleet of nodes with fresh Devices of these cards; without `nodes`, one node with one card."""
+    made = Fleet()
+    for name, found in (nodes if nodes is not None else {"node": (card(),)}).items():
+        add(made, node_info(name), inventory(*found, **extra))
+    return made
+
+
+def add(to: Fleet, node: NodeInfo, devices: DeviceInventory | None = None, *, fresh: bool = True) -> None:
+    """Add a node with its Device."""
+    to.put_node(node)
+    if devices is not None:
+        to.put_device(node.name, devices)
+        to.set_fresh(node.name, fresh=fresh)
+
+
+def place(on: Fleet, pod: PendingPod) -> Placement:
+    """Decide a pod that must fit, and charge it."""
+    placement = decide(on, pod, Policy())
+    assert isinstance(placement, Placement), placement
+    on.charge(placement.charge)
+    return placement
+
+
+def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
+    """Give a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
+    long = {"core": "gpu-core", "ratio": "gpu-memory-ratio", "memory": "gpu-memory"}
+    named = tuple(sorted((long.get(name, name), amount) for name, amount in amounts.items()))
+    return Grant(type=kind, minor=minor, amounts=named, id=f"GPU-{minor}" if kind == "gpu" else f"{kind}-{minor}")
+
+
+def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:
+    """Give what a pod takes of a node."""
+    return Charge(uid=f"uid-{name}", pod=f"ns/{name}", node=node, grants=grants, **fields)
+
+
+# --- objects of the API server ----------------------------------------------------------------------------------
+
+
+def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Raw:
+    """Give a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` go where they belong."""
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    spec = {key: fields[key] for key in ("taints", "unschedulable") if key in fields}
+    return {
+        "metadata": {"name": name, "uid": fields.get("uid", f"uid-{name}"), "labels": dict(labels or {})},
+        "spec": spec,
+        "status": {
+            "allocatable": {**amounts, **fields.get("allocatable", {})},
+            "capacity": {**amounts, **fields.get("capacity", fields.get("allocatable", {}))},
+            "conditions": fields.get("conditions", [{"type": "Ready", "status": "True"}]),
+        },
+    }
+
+
+def entry(minor: int = 0, *, memory: int | str = A100_BYTES, **fields: Any) -> Raw:
+    """Give an entry of a Device: a healthy GPU."""
+    amounts = {CORE: "100", MEMORY: str(memory), RATIO: "100"}
+    base = {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "health": True, "model": A100, "resources": amounts}
+    return {**base, **fields}
+
+
+def device(name: str = "node", *entries: Raw, **fields: Any) -> Raw:
+    """Give a Device with these entries; `labels`, `conditions`, `status`, `generation`, `driver`, `uid`."""
+    status = fields.get("status", {"conditions": fields["conditions"]} if "conditions" in fields else {})
+    return {
+        "metadata": {
+            "name": name,
+            "uid": fields.get("uid", f"uid-device-{name}"),
+            "generation": fields.get("generation", 1),
+            "labels": dict(fields.get("labels", {})),
+        },
+        "spec": {"driverVersion": fields.get("driver", "570.124.06"), "devices": list(entries)},
+        "status": status,
+    }
+
+
+def condition(kind: str, status: str, since: str = "2026-01-01T00:00:00Z", **fields: Any) -> Raw:
+    """Give a condition."""
+    return {"type": kind, "status": status, "reason": "Because", "message": "", "lastTransitionTime": since, **fields}
+
+
+def lease(name: str = "node", renewed: str = "1", duration: int | None = 40) -> Raw:
+    """Give an agent's Lease."""
+    return {"metadata": {"name": name}, "spec": {"renewTime": renewed, "leaseDurationSeconds": duration}}
+
+
+def container(name: str = "main", requests: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
+    """Give a container."""
+    return {"name": name, "resources": {"requests": dict(requests or {})}, **fields}
+
+
+def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
+    """Give a Pod that waits; `on=` binds it, `allocated=` gives it that annotation, other fields go into the spec."""
+    annotations = dict(fields.pop("annotations", {}))
+    if (allocated := fields.pop("allocated", None)) is not None:
+        annotations[names.ALLOCATED] = allocated if isinstance(allocated, str) else orjson.dumps(allocated).decode()
+    metadata = {
+        "name": name,
+        "namespace": "ns",
+        "uid": fields.pop("uid", f"uid-{name}"),
+        "annotations": annotations,
+        "labels": dict(fields.pop("labels", {})),
+        "creationTimestamp": fields.pop("created", "2026-01-01T00:00:00Z"),
+        **fields.pop("metadata", {}),
+    }
+    status = fields.pop("status", {})
+    if (on := fields.pop("on", None)) is not None:
+        fields["nodeName"] = on
+    return {
+        "metadata": metadata,
+        "spec": {"containers": [container(requests=requests)], **fields},
+        "status": status,
+    }
+
+
+def half(minor: int = 0, memory: int = A100_BYTES // 2) -> Raw:
+    """Give the allocation of half a card."""
+    amounts = {CORE: "50", MEMORY: str(memory), RATIO: "50"}
+    return {"gpu": [{"minor": minor, "resources": amounts, "id": f"GPU-{minor}"}]}
+
+
+def whole(*minors: int, memory: int = A100_BYTES) -> Raw:
+    """Give the allocation of whole cards."""
+    amounts = {CORE: "100", MEMORY: str(memory), RATIO: "100"}
+    return {"gpu": [{"minor": minor, "resources": amounts, "id": f"GPU-{minor}"} for minor in minors]}

@@ -1,0 +1,108 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster import Arena
+from tests.nvml.fixture import NvmlFixture
+
+# pytest-asyncio asks for the current loop before the first test; Python 3.11 would make one that nobody closes.
+asyncio.set_event_loop(None)
+
+
+class RunningAgent:
+    """An agent process, its log, and its end."""
+
+    def __init__(self, *, arena: Arena, options: list[str], environment: dict[str, str]) -> None:
+        self.lease_namespace = f"{arena.id}-leases"
+        self._log = arena.folder / f"agent-{time.monotonic_ns()}.log"
+        paces = {"poll-interval": "0.2", "resync-interval": "0.5", "renew-interval": "1", "lease-duration": "5"}
+        defaults = [word for name, value in paces.items() for word in (f"--{name}", value)]
+        defaults += ["--kubeconfig", str(arena.cluster.kubeconfig), "--lease-namespace", self.lease_namespace]
+        command = [sys.executable, "-m", "berth_agent", *defaults, *options]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> tuple[int, float]:
+        """End it as kubelet does, and return its status and how long it took."""
+        started = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        status = self._process.wait(10)
+        return status, time.monotonic() - started
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
+
+
+StartAgent = Callable[..., RunningAgent]
+
+
+@pytest.fixture
+def start(arena: Arena) -> Iterator[StartAgent]:
+    """Start agents on the arena's cluster; they end with the test."""
+    agents: list[RunningAgent] = []
+
+    def begin(*options: str, **environment: str) -> RunningAgent:
+        agents.append(RunningAgent(arena=arena, options=list(options), environment=environment))
+        return agents[-1]
+
+    yield begin
+    for agent in agents:
+        agent.end()
+    arena.delete("namespaces", f"{arena.id}-leases")
+
+
+@pytest.fixture
+def start_nvml(start: StartAgent) -> Callable[..., RunningAgent]:
+    """Start an agent for one node on a machine of the NVML fixture."""
+
+    def begin(node: str, fixture: NvmlFixture, *options: str) -> RunningAgent:
+        fixture.write()
+        own = ["--node-name", node, *fixture.agent_options(), *options]
+        return start(*own, BERTH_NVML_STATE=str(fixture.state))
+
+    return begin
+
+
+@pytest.fixture
+def device(arena: Arena) -> Callable[[str], dict[str, Any]]:
+    """Wait for the Device of a node to have both of the agent's conditions."""
+
+    def published(node: str) -> dict[str, Any] | None:
+        if not arena.cluster.api.exists(f"/apis/berth.dev/v1alpha1/devices/{node}"):
+            return None
+        found = arena.get("devices", node)
+        return found if len(found.get("status", {}).get("conditions", [])) > 1 else None
+
+    def wait(node: str) -> dict[str, Any]:
+        found = arena.wait(lambda: published(node), what=f"the Device of {node}")
+        assert found is not None
+        return found
+
+    return wait
+
+
+@pytest.fixture
+def fleet_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a fleet file, in one step."""
+
+    def write(*nodes: str) -> Path:
+        fresh = tmp_path / "fleet.new"
+        fresh.write_text("\n".join(["nodes:", *nodes]))
+        return fresh.rename(tmp_path / "fleet.yaml")
+
+    return write

@@ -1,0 +1,109 @@
+"""Clients of one arena: as administrator, as the operator's account, and through a faulty network."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_operator.clients import kube
+from devcluster import Arena, Cluster
+from tests import fence
+from tests.proxy import FaultProxy
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+ACCOUNT = "operator"
+ACTIVE_SECONDS = 15.0
+
+
+@pytest.fixture
+async def admin(cluster: Cluster) -> AsyncIterator[kube.KubeClient]:
+    client = await kube.KubeClient.connect(cluster.kubeconfig, "berth-test/admin")
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
+    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def proxied(cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[kube.KubeClient]:
+    client = await kube.KubeClient.connect(proxy.kubeconfig(cluster.token), "berth-test/proxied")
+    yield client
+    await client.close()
+
+
+@dataclass(kw_only=True)
+class Fenced:
+    """An arena with a fence of its own around the binds of one account."""
+
+    arena: Arena
+    kubeconfig: Path
+    client: kube.KubeClient
+    pods: int = 0
+
+    def pod(self) -> str:
+        self.pods += 1
+        name = f"p{self.pods}"
+        self.arena.create([self.arena.pod(name)])
+        return name
+
+    def binding(self, pod: str, *, epoch: object = None, label: str | None = None) -> kube.Object:
+        metadata: dict[str, Any] = {"name": pod}
+        if label is not None:
+            metadata["labels"] = {"berth.dev/fenced-by": label}
+        if epoch is not None:
+            metadata["annotations"] = {"berth.dev/epoch": str(epoch)}
+        return {"metadata": metadata, "target": {"kind": "Node", "name": "nowhere"}}
+
+    async def bind(
+        self,
+        *,
+        client: kube.KubeClient | None = None,
+        epoch: object = None,
+        label: str | None = None,
+        pod: str | None = None,
+    ) -> int:
+        """Bind a pod, new unless named; return the status, 201 where it was let through."""
+        pod = pod or self.pod()
+        binding = self.binding(pod, epoch=epoch, label=label)
+        try:
+            await (client or self.client).bind(self.arena.namespace, pod, binding)
+        except kube.ApiError as error:
+            return error.status
+        return 201
+
+    async def until_active(self, *, epoch: object, label: str | None) -> None:
+        """Wait until the API server has compiled the policies: a second, and more on a busy machine."""
+        deadline = time.monotonic() + ACTIVE_SECONDS
+        while await self.bind(epoch=epoch, label=label) == 201:
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture
+async def fenced(arena: Arena) -> AsyncIterator[Fenced]:
+    kubeconfig = arena.service_account(ACCOUNT, "cluster-admin")
+    client = await kube.KubeClient.connect(kubeconfig, "berth-test/operator")
+    own = Fenced(arena=arena, kubeconfig=kubeconfig, client=client)
+    documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
+    try:
+        arena.apply(documents)
+        await own.until_active(epoch=1, label=None)
+        await own.until_active(epoch=1, label=arena.lease_name)
+        yield own
+    finally:
+        for document in documents:
+            arena.cluster.api.delete(arena.cluster.api.path_of(document))
+        await client.close()
+
+
+def manifests(name: str) -> list[dict[str, Any]]:
+    """Read one file of manifests/base."""
+    path = Path(__file__).parents[3] / "manifests/base" / name
+    return list(yaml.safe_load_all(path.read_text()))

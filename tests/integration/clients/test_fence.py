@@ -1,0 +1,120 @@
+"""The fence on the real API server: who is refused, who is not, and how soon."""
+
+import asyncio
+import statistics
+import time
+
+import pytest
+
+from berth_operator.clients import kube
+from devcluster import Arena
+from tests.integration.clients.conftest import Fenced
+from tests.proxy import FaultProxy
+
+TAKEOVER_PAUSE = 1.0
+"""What a new leader waits before it reads; the fence must stand well before."""
+
+
+def leases(arena: Arena) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{arena.namespace}/leases"
+
+
+async def set_term(admin: kube.KubeClient, arena: Arena, term: int) -> None:
+    body = {"spec": {"leaseTransitions": term}}
+    try:
+        await admin.merge_patch(f"{leases(arena)}/{arena.lease_name}", body)
+    except kube.ApiError as error:
+        if error.status != 404:
+            raise
+        await admin.request("POST", leases(arena), body={"metadata": {"name": arena.lease_name}, **body})
+
+
+async def until_seen(fenced: Fenced, term: int) -> None:
+    async with asyncio.timeout(10):
+        while await fenced.bind(epoch=term, label=fenced.arena.lease_name) != 201:
+            pass
+
+
+async def test_only_the_present_term_binds(fenced: Fenced, admin: kube.KubeClient) -> None:
+    ours = fenced.arena.lease_name
+    await set_term(admin, fenced.arena, 7)
+    await until_seen(fenced, 7)
+    assert await fenced.bind(epoch=6, label=ours) == 403
+    assert await fenced.bind(epoch=8, label=ours) == 403
+    assert await fenced.bind(epoch=None, label=ours) == 403
+    assert await fenced.bind(epoch=7, label=None) == 403
+    assert await fenced.bind(epoch=7, label="another-lease") == 403
+    await set_term(admin, fenced.arena, 8)
+    await until_seen(fenced, 8)
+    assert await fenced.bind(epoch=7, label=ours) == 403
+
+
+async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.KubeClient) -> None:
+    await set_term(admin, fenced.arena, 7)
+    await until_seen(fenced, 7)
+    pod = fenced.pod()
+    with pytest.raises(kube.ApiError, match=r"epoch 6 is over, the Lease berth-\w+ is in term 7"):
+        await fenced.client.bind(
+            fenced.arena.namespace, pod, fenced.binding(pod, epoch=6, label=fenced.arena.lease_name)
+        )
+
+
+async def test_a_missing_lease_stops_us_and_nobody_else(fenced: Fenced, admin: kube.KubeClient) -> None:
+    arena = fenced.arena
+    assert await fenced.bind(epoch=1, label=arena.lease_name) == 422
+    assert await fenced.bind(client=admin) == 201
+    assert await fenced.bind(client=admin, epoch=1, label="another-lease") == 201
+    await set_term(admin, arena, 3)
+    await until_seen(fenced, 3)
+    await admin.request("DELETE", f"{leases(arena)}/{arena.lease_name}")
+    await fenced.until_active(epoch=3, label=arena.lease_name)
+    assert await fenced.bind(client=admin) == 201
+
+
+async def test_the_older_way_to_bind_is_fenced_as_well(fenced: Fenced, admin: kube.KubeClient) -> None:
+    arena = fenced.arena
+    await set_term(admin, arena, 7)
+    await until_seen(fenced, 7)
+    path = f"/api/v1/namespaces/{arena.namespace}/bindings"
+    for epoch, label in ((7, None), (6, arena.lease_name)):
+        body = fenced.binding(fenced.pod(), epoch=epoch, label=label)
+        with pytest.raises(kube.ApiError, match="403 Forbidden"):
+            await fenced.client.request("POST", path, body=body)
+
+
+async def test_a_bind_that_was_under_way_when_the_term_ended_is_refused(
+    fenced: Fenced, admin: kube.KubeClient, proxy: FaultProxy
+) -> None:
+    arena = fenced.arena
+    await set_term(admin, arena, 7)
+    await until_seen(fenced, 7)
+    token = arena.cluster.token  # any account's Binding with our label is fenced
+    sender = await kube.KubeClient.connect(proxy.kubeconfig(token), "berth-test/paused")
+    pod = fenced.pod()
+    held = proxy.hold("POST", r"/binding$", count=1)
+    bind = asyncio.create_task(sender.bind(arena.namespace, pod, fenced.binding(pod, epoch=7, label=arena.lease_name)))
+    await asyncio.to_thread(held.wait)
+    await set_term(admin, arena, 8)
+    await until_seen(fenced, 8)
+    held.release()
+    with pytest.raises(kube.ApiError, match="epoch 7 is over"):
+        await bind
+    assert "nodeName" not in (await admin.get_pod(arena.namespace, pod))["spec"]
+    await sender.close()
+
+
+async def test_an_old_term_is_refused_long_before_a_new_leader_reads(fenced: Fenced, admin: kube.KubeClient) -> None:
+    arena = fenced.arena
+    ours = arena.lease_name
+    pods = [fenced.pod() for _ in range(100)]
+    delays = []
+    await set_term(admin, arena, 1)
+    await until_seen(fenced, 1)
+    for term in range(2, 22):
+        await set_term(admin, arena, term)
+        began = last = time.monotonic()
+        while await fenced.bind(pod=pods.pop(), epoch=term - 1, label=ours) == 201:
+            last = time.monotonic()
+        delays.append(last - began)
+    print(f"an old term binds until p50 {statistics.median(delays):.4f} s, max {max(delays):.4f} s")  # noqa: T201
+    assert max(delays) < TAKEOVER_PAUSE / 2

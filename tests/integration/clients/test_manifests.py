@@ -1,0 +1,94 @@
+"""The shipped manifests: accepted by the API server, and granting what is needed and no more."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berth_operator.clients import kube
+from devcluster import Arena
+from tests.integration.clients.conftest import manifests
+
+BASE = Path(__file__).parents[3] / "manifests/base"
+FILES: list[str] = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+
+
+def test_every_file_is_listed() -> None:
+    assert {path.name for path in BASE.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
+
+
+async def test_the_api_server_accepts_every_manifest(admin: kube.KubeClient, arena: Arena) -> None:
+    api = arena.cluster.api
+    arena.apply(manifests("namespace.yaml"))  # the others need them; nothing else is really made
+    for document in [document for name in FILES for document in manifests(name)]:
+        body = await admin.request(
+            "PATCH",
+            api.path_of(document),
+            params={"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"},
+            body=document,
+            content_type=kube.APPLY,
+        )
+        assert body["kind"] == document["kind"]
+
+
+ALLOWED = {
+    "operator-rbac.yaml": [
+        ("watch", "", "pods", ""),
+        ("watch", "", "nodes", ""),
+        ("list", "berth.dev", "devices", ""),
+        ("create", "", "pods", "binding"),
+        ("patch", "", "pods", "status"),
+        ("patch", "", "nodes", ""),
+        ("patch", "", "nodes", "status"),
+        ("patch", "berth.dev", "devices", "status"),
+        ("create", "events.k8s.io", "events", ""),
+    ],
+    "agent-rbac.yaml": [
+        ("list", "", "nodes", ""),
+        ("create", "berth.dev", "devices", ""),
+        ("patch", "berth.dev", "devices", "status"),
+    ],
+}
+DENIED = [
+    ("create", "", "pods", ""),
+    ("patch", "", "pods", ""),
+    ("delete", "", "pods", ""),
+    ("create", "", "bindings", ""),
+    ("get", "", "secrets", ""),
+    ("delete", "", "nodes", ""),
+    ("update", "coordination.k8s.io", "leases", ""),
+    ("delete", "berth.dev", "devices", ""),
+    ("impersonate", "", "users", ""),
+]
+
+
+@pytest.mark.parametrize("file", ALLOWED)
+async def test_the_roles_grant_what_is_needed_and_no_more(admin: kube.KubeClient, arena: Arena, file: str) -> None:
+    role = next(document for document in manifests(file) if document["kind"] == "ClusterRole")
+    role["metadata"] = {"name": f"{arena.id}-role"}
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    await admin.request("POST", path, body=role)
+    try:
+        arena.service_account("reviewed", role["metadata"]["name"])
+        answers = {rule: await may(admin, arena, rule) for rule in [*ALLOWED[file], *DENIED]}
+    finally:
+        await admin.request("DELETE", f"{path}/{role['metadata']['name']}")
+    assert [rule for rule, allowed in answers.items() if allowed] == ALLOWED[file]
+
+
+async def may(admin: kube.KubeClient, arena: Arena, rule: tuple[str, str, str, str]) -> bool:
+    verb, group, resource, subresource = rule
+    review = {
+        "spec": {
+            "user": f"system:serviceaccount:{arena.namespace}:reviewed",
+            "resourceAttributes": {
+                "verb": verb,
+                "group": group,
+                "resource": resource,
+                "subresource": subresource,
+            },
+        }
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    answer = await admin.request("POST", path, body=review)
+    return bool(answer["status"]["allowed"])

@@ -1,0 +1,76 @@
+"""The faulty network does what it is told, and nothing else."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from berth_operator.clients import kube
+from devcluster import Arena, Cluster
+from tests.proxy import FaultProxy
+
+
+async def test_everything_else_passes_with_its_identity(
+    proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena
+) -> None:
+    arena.create([arena.pod("p")])
+    pods = f"/api/v1/namespaces/{arena.namespace}/pods"
+    page = await proxied.request("GET", pods, params={"fieldSelector": "metadata.name!=x,spec.nodeName="})
+    assert [item["metadata"]["name"] for item in page["items"]] == ["p"]
+    assert proxy.requests[-1].agent == "berth-test/proxied"
+    anonymous = await kube.KubeClient.connect(proxy.kubeconfig("wrong"), "stranger")
+    with pytest.raises(kube.ApiError, match="401"):
+        await anonymous.request("GET", pods)
+    await anonymous.close()
+
+
+async def test_a_watch_streams(proxied: kube.KubeClient, arena: Arena) -> None:
+    path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
+    stream = proxied.stream(path, {"watch": "true", "labelSelector": "a=b"})
+    async with contextlib.aclosing(stream), asyncio.timeout(10):
+        assert await anext(stream) == b""
+        await proxied.request("POST", path, body={"metadata": {"name": "c", "labels": {"a": "b"}}})
+        assert b'"ADDED"' in await anext(stream)
+
+
+async def test_the_second_match_is_answered_here(proxied: kube.KubeClient, proxy: FaultProxy) -> None:
+    rule = proxy.answer("GET", r"^/version$", status=500, first=2, count=1)
+    for expected in (None, 500, None):
+        status = None
+        try:
+            await proxied.request("GET", "/version")
+        except kube.ApiError as error:
+            status = error.status
+        assert status == expected
+    assert (rule.matched, len(rule.caught)) == (3, 1)
+
+
+async def test_headers_of_an_answer_are_given(proxied: kube.KubeClient, proxy: FaultProxy) -> None:
+    proxy.answer("GET", r"^/version$", status=429, headers={"Retry-After": "0"}, count=2)
+    assert await proxied.request("GET", "/version")
+    assert len(proxy.sent("GET", "^/version$")) == 3
+
+
+async def test_a_held_request_arrives_although_its_sender_has_gone(
+    proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena
+) -> None:
+    path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
+    held = proxy.hold("POST", r"/configmaps$")
+    with pytest.raises(kube.Unreachable):
+        await proxied.request("POST", path, body={"metadata": {"name": "late"}}, timeout=0.2)
+    held.wait()
+    assert not arena.cluster.api.exists(f"{path}/late")
+    held.release()
+    arena.wait(lambda: arena.cluster.api.exists(f"{path}/late"), what="the late request")
+
+
+def test_it_ends_at_once_whatever_is_held(cluster: Cluster, proxy: FaultProxy) -> None:
+    assert proxy.url.startswith("http://127.0.0.1:")
+    rule = proxy.hold("GET", "/never")
+    with pytest.raises(TimeoutError, match="0 of 1"):
+        rule.wait(timeout=0.01)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=cluster.folder))
+    assert time.monotonic() - began < 2

@@ -1,0 +1,111 @@
+"""The reflector against the real API server: its picture is the server's."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from berth_operator.clients import kube
+from berth_operator.state import reflector
+from devcluster import Arena
+from tests.proxy import FaultProxy
+
+MANY = 2 * reflector.PAGE + 1
+
+
+class Picture:
+    """A sink that keeps the names and versions of what there is."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, str] = {}
+        self.lists = 0
+
+    def replace(self, objects: list[reflector.Object], *, requested_at: float) -> None:
+        assert requested_at > 0
+        self.objects = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in objects}
+        self.lists += 1
+
+    def apply(self, kind: reflector.Kind, obj: reflector.Object) -> None:
+        name = obj["metadata"]["name"]
+        assert "managedFields" not in obj["metadata"]
+        if kind == "DELETED":
+            del self.objects[name]
+        else:
+            self.objects[name] = obj["metadata"]["resourceVersion"]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not true():  # noqa: ASYNC110 - what is looked at is the sink's, which awaits nothing
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def reflecting(client: kube.KubeClient, arena: Arena) -> AsyncIterator[Picture]:
+    picture = Picture()
+    source = reflector.Source(path=config_maps(arena), params={"labelSelector": "test=yes"})
+    made = reflector.Reflector(api=client, source=source, sink=picture)
+    task = asyncio.create_task(made.run())
+    try:
+        async with asyncio.timeout(15):
+            await made.synced.wait()
+        yield picture
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def config_maps(arena: Arena) -> str:
+    return f"/api/v1/namespaces/{arena.namespace}/configmaps"
+
+
+def config_map(name: str) -> kube.Object:
+    return {"metadata": {"name": name, "labels": {"test": "yes"}}}
+
+
+async def test_pages_changes_and_deletions(admin: kube.KubeClient, arena: Arena) -> None:
+    maps = [config_map(f"c{number}") for number in range(MANY)]
+    await asyncio.gather(*(admin.request("POST", config_maps(arena), body=body) for body in maps))
+    async with reflecting(admin, arena) as picture:
+        assert len(picture.objects) == MANY
+        changed = await admin.merge_patch(f"{config_maps(arena)}/c0", {"data": {"k": "v"}})
+        await until(lambda: picture.objects["c0"] == changed["metadata"]["resourceVersion"])
+        await admin.request("POST", config_maps(arena), body=config_map("late"))
+        await until(lambda: "late" in picture.objects)
+        await admin.request("DELETE", config_maps(arena), params={"labelSelector": "test=yes"})
+        await until(lambda: not picture.objects)
+        assert picture.lists == 1
+
+
+async def test_leaving_the_selection_reads_as_a_deletion(admin: kube.KubeClient, arena: Arena) -> None:
+    await admin.request("POST", config_maps(arena), body=config_map("c"))
+    async with reflecting(admin, arena) as picture:
+        assert set(picture.objects) == {"c"}
+        await admin.merge_patch(f"{config_maps(arena)}/c", {"metadata": {"labels": {"test": "no"}}})
+        await until(lambda: not picture.objects)
+
+
+@pytest.mark.parametrize(("status", "lists"), [(410, 2), (503, 1)])
+async def test_a_refused_watch_is_mended(
+    proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena, status: int, lists: int
+) -> None:
+    proxy.answer("GET", r"configmaps\?.*watch=true", status=status, count=1)
+    async with reflecting(proxied, arena) as picture:
+        await proxied.request("POST", config_maps(arena), body=config_map("c"))
+        await until(lambda: "c" in picture.objects and picture.lists == lists)
+
+
+async def test_what_happened_while_the_watch_was_away_is_not_missed(
+    proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena
+) -> None:
+    held = proxy.hold("GET", r"configmaps\?.*watch=true")
+    async with reflecting(proxied, arena) as picture:
+        await asyncio.to_thread(held.wait)
+        await proxied.request("POST", config_maps(arena), body=config_map("gone"))
+        await proxied.request("POST", config_maps(arena), body=config_map("there"))
+        await proxied.request("DELETE", f"{config_maps(arena)}/gone")
+        assert picture.objects == {}
+        held.release()
+        await until(lambda: set(picture.objects) == {"there"})
+        assert picture.lists == 1

@@ -1,0 +1,49 @@
+"""A world for each test: an arena of its own, or a module's with everything cleared away between tests."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import Arena, Cluster
+from tests.integration.operator.world import World
+from tests.proxy import FaultProxy
+
+
+@pytest.fixture
+def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
+    """An empty arena; the test starts its operators and agents."""
+    own = World(arena=arena, folder=tmp_path)
+    yield own
+    own.close()
+    # Shown by pytest where the test failed.
+    sys.stdout.write(own.processes.tails())
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
+    """A way to the API server on which single requests go wrong."""
+    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def module_world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """An arena with one operator and one agent that serve all tests of a module."""
+    arena = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("arena"))
+    arena.open()
+    own = World(arena=arena, folder=arena.folder)
+    own.agent()
+    own.operator()
+    yield own
+    own.close()
+    arena.close()
+
+
+@pytest.fixture
+def shared(module_world: World) -> Iterator[World]:
+    """The module's world, empty of nodes and pods."""
+    yield module_world
+    sys.stdout.write(module_world.processes.tails())
+    module_world.clear()

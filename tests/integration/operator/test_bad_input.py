@@ -1,0 +1,569 @@
+"""Bad input gets a clear message on the object that has it, and changes nothing else.
+
+One operator serves the whole table. Beside each row stand bystanders: a bound pod, a pod with a mistake of its own,
+two nodes and their Devices. After the row they are, to the resourceVersion, what they were before.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from devcluster.api import ApiError, Manifest
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"
+SCHEDULING = "scheduling.koordinator.sh/"
+ONE_CARD: Final = {"nvidia.com/gpu": "1"}
+NO_NODE: Final = "0/3 nodes available: "
+UNSUPPORTED: Final = NO_NODE + "3 not supported by this version: "
+
+
+@pytest.fixture(scope="module")
+def table(module_world: World) -> World:
+    """The bystanders, and a third node without a Device, on which rows try theirs."""
+    module_world.arena.nodes(3)
+    _, second, _ = _nodes(module_world)
+    for node in _nodes(module_world)[:2]:
+        module_world.device(node, [words.gpu(minor) for minor in range(4)])
+        module_world.wait_sum(node, K + "gpu", "400")
+    module_world.pod("bystander", ONE_CARD, nodeSelector={"kubernetes.io/hostname": second})
+    module_world.bound("bystander")
+    module_world.wait(lambda: module_world.events("bystander", "Scheduled"), what="its Event")
+    module_world.wait_allocated(second, "1")
+    module_world.pod("mistaken", {K + "gpu": "150"})
+    module_world.waits("mistaken")
+    module_world.wait(lambda: module_world.events("mistaken"), what="its Event")
+    return module_world
+
+
+@pytest.fixture
+def rows(table: World) -> Iterator[World]:
+    """The table's world; checks after each row that nothing but the row's own objects changed."""
+    before = _picture(table)
+    yield table
+    assert _picture(table) == before
+    assert table.bound_names() == {"bystander"}
+    for name in {each["metadata"]["name"] for each in table.arena.list("pods")} - {"bystander", "mistaken"}:
+        table.remove(name)
+    suspect = _nodes(table)[2]
+    table.arena.delete("devices", suspect)
+    table.wait(lambda: not table.allocatable(suspect), what="the row's sums to go")
+
+
+def _nodes(world: World) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in world.arena.list("nodes", labelSelector=world.arena.selector))
+
+
+def _picture(world: World) -> dict[str, str]:
+    """The versions of all bystanders."""
+    first, second, _ = _nodes(world)
+    objects = [world.arena.get("pods", name) for name in ("bystander", "mistaken")]
+    objects += [world.arena.get(kind, name) for kind in ("nodes", "devices") for name in (first, second)]
+    return {f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"] for each in objects}
+
+
+# --- pods whose request means nothing ---------------------------------------------------------------------------
+
+
+def pod_row(name: str, requests: dict[str, str], said: str, **options: Any) -> Any:
+    """A row: requests and whatever else, and the start of what the pod must say, as plain text."""
+    return pytest.param(requests, options, said, id=name)
+
+
+def not_a_request(requests: dict[str, str]) -> str:
+    """What is said of resources that cannot be combined: all of them, and what is allowed."""
+    shown = ", ".join(f"{each}: {amount}" for each, amount in sorted(requests.items()))
+    return f"invalid request: {shown} is not a request for GPUs; allowed are nvidia.com/gpu, "
+
+
+def combined(name: str, **amounts: str) -> Any:
+    """A row of resources that cannot be combined."""
+    requests = {K + each.replace("_", "-").replace("shared", "gpu.shared"): amount for each, amount in amounts.items()}
+    return pod_row(name, requests, not_a_request(requests))
+
+
+def foreign(name: str, requests: dict[str, str]) -> Any:
+    """The same with names of vendors."""
+    return pod_row(name, requests, not_a_request(requests))
+
+
+def annotated(name: str, key: str, value: str, said: str) -> Any:
+    """A row of one card and an annotation."""
+    return pod_row(name, ONE_CARD, said, annotations={key: value})
+
+
+def labelled(name: str, key: str, value: str, said: str) -> Any:
+    """A row of one card and a label."""
+    return pod_row(name, ONE_CARD, said, labels={key: value})
+
+
+def specified(name: str, said: str, **spec: Any) -> Any:
+    """A row of one card and a field of the pod's spec that is not supported."""
+    return pod_row(name, ONE_CARD, UNSUPPORTED + said, **spec)
+
+
+def affinity(kind: str, terms: Any) -> dict[str, Any]:
+    """A required affinity."""
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+HOST_TERM: Final = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+NODE_TERM: Final = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}
+PART_OR_WHOLE: Final = "allowed are 1 to 100 (part of a card) or multiples of 100"
+SPREAD: Final = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"a": "b"}},
+}
+CLAIM_VOLUME: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+PORTS: Final = {
+    "name": "main",
+    "image": "none",
+    "ports": [{"containerPort": 80, "hostPort": 80}],
+    "resources": {"requests": ONE_CARD, "limits": ONE_CARD},
+}
+
+PODS = [
+    # Amounts that no card has.
+    pod_row("gpu-150", {K + "gpu": "150"}, f"invalid request: {K}gpu: 150; {PART_OR_WHOLE}"),
+    pod_row("gpu-101", {KOORDINATOR + "gpu": "101"}, f"invalid request: {KOORDINATOR}gpu: 101; {PART_OR_WHOLE}"),
+    pod_row(
+        "ratio-250", {K + "gpu-memory-ratio": "250"}, f"invalid request: {K}gpu-memory-ratio: 250; {PART_OR_WHOLE}"
+    ),
+    pod_row(
+        "core-150",
+        {K + "gpu-core": "150", K + "gpu-memory-ratio": "100"},
+        f"invalid request: {K}gpu-core: 150; {PART_OR_WHOLE}",
+    ),
+    pod_row(
+        "core-200-memory",
+        {K + "gpu-core": "200", K + "gpu-memory": "20Gi"},
+        f"invalid request: {K}gpu-core: 200, {K}gpu-memory: 21474836480 puts gpu-core 200 on each of 1 card(s); "
+        "allowed are up to 100: spread it with gpu.shared",
+    ),
+    pod_row("rdma-150", {K + "rdma": "150"}, f"invalid request: {K}rdma: 150; {PART_OR_WHOLE}"),
+    pod_row("fpga-101", {K + "fpga": "101"}, f"invalid request: {K}fpga: 101; {PART_OR_WHOLE}"),
+    pod_row("rdma-150-gpu", {**ONE_CARD, K + "rdma": "150"}, f"invalid request: {K}rdma: 150; {PART_OR_WHOLE}"),
+    # Combinations that mean nothing.
+    combined("core-alone", gpu_core="50"),
+    combined("memory-and-ratio", gpu_memory="1", gpu_memory_ratio="50"),
+    combined("gpu-and-core", gpu="50", gpu_core="50"),
+    combined("gpu-and-memory", gpu="50", gpu_memory="1"),
+    combined("gpu-and-shared", gpu="100", shared="2"),
+    combined("shared-alone", shared="2"),
+    combined("shared-core", shared="2", gpu_core="50"),
+    combined("everything", gpu="100", gpu_core="100", gpu_memory="1", gpu_memory_ratio="100", shared="2"),
+    foreign("nvidia-and-hundredths", {**ONE_CARD, K + "gpu": "50"}),
+    foreign("nvidia-and-memory", {**ONE_CARD, K + "gpu-memory": "1"}),
+    foreign("two-vendors", {**ONE_CARD, "amd.com/gpu": "1"}),
+    foreign("npu-core-alone", {"huawei.com/npu-core": "2"}),
+    pod_row(
+        "npu-on-two-cards",
+        {"huawei.com/npu-core": "2", "huawei.com/npu-cpu": "1", K + "gpu-memory": "2Gi", K + "gpu.shared": "2"},
+        f"invalid request: {K}gpu.shared: 2, huawei.com/npu-core: 2; allowed is gpu.shared: 1",
+    ),
+    pod_row(
+        "npu-dvpp-101",
+        {
+            "huawei.com/npu-core": "2",
+            "huawei.com/npu-cpu": "1",
+            "huawei.com/npu-dvpp": "101",
+            K + "gpu-memory": "2Gi",
+            K + "gpu.shared": "1",
+        },
+        "invalid request: huawei.com/npu-dvpp: 101; allowed are 1 to 100",
+    ),
+    pod_row(
+        "both-prefixes",
+        {K + "gpu": "50", KOORDINATOR + "gpu": "50"},
+        f"invalid request: {KOORDINATOR}gpu and {K}gpu are the same resource; request one of them",
+    ),
+    pod_row(
+        "both-prefixes-rdma",
+        {K + "rdma": "50", KOORDINATOR + "rdma": "50"},
+        f"invalid request: {KOORDINATOR}rdma and {K}rdma are the same resource; request one of them",
+    ),
+    # Shares that do not come out even.
+    pod_row(
+        "shared-uneven",
+        {K + "gpu.shared": "3", K + "gpu-memory-ratio": "100"},
+        f"invalid request: {K}gpu-memory-ratio: 100, {K}gpu.shared: 3; allowed are multiples of 3, up to 100 on each",
+    ),
+    pod_row(
+        "shared-too-much",
+        {K + "gpu.shared": "2", K + "gpu-memory-ratio": "300"},
+        f"invalid request: {K}gpu-memory-ratio: 300, {K}gpu.shared: 2; allowed are multiples of 2, up to 100 on each",
+    ),
+    pod_row(
+        "shared-core-uneven",
+        {K + "gpu.shared": "2", K + "gpu-memory-ratio": "100", K + "gpu-core": "51"},
+        f"invalid request: {K}gpu-core: 51, {K}gpu.shared: 2; allowed are multiples of 2, up to 100 on each card",
+    ),
+    pod_row(
+        "shared-one-byte",
+        {K + "gpu.shared": "2", K + "gpu-memory": "1"},
+        f"invalid request: {K}gpu-memory: 1 is less than a byte on each of 2 cards",
+    ),
+    # Names of later versions.
+    pod_row(
+        "time-slices",
+        {"nvidia.com/gpu.shared": "1"},
+        "invalid request: nvidia.com/gpu.shared is not supported by this version; use kubernetes.io/gpu-core",
+    ),
+    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, "invalid request: nvidia.com/mig-1g.10gb is not supported by this"),
+    # Annotations and labels.
+    annotated(
+        "hint-broken", SCHEDULING + "device-allocate-hint", "{", "invalid request: annotation scheduling.koordin"
+    ),
+    annotated(
+        "hint-empty",
+        SCHEDULING + "device-allocate-hint",
+        "",
+        f"invalid request: annotation {SCHEDULING}device-allocate-hint: not JSON: ",
+    ),
+    annotated(
+        "hint-list",
+        SCHEDULING + "device-allocate-hint",
+        "[]",
+        f"invalid request: annotation {SCHEDULING}device-allocate-hint: not a JSON object",
+    ),
+    annotated(
+        "joint-broken",
+        SCHEDULING + "device-joint-allocate",
+        "{'deviceTypes': 1}",
+        f"invalid request: annotation {SCHEDULING}device-joint-allocate: not JSON: ",
+    ),
+    annotated(
+        "joint-number",
+        SCHEDULING + "device-joint-allocate",
+        "7",
+        f"invalid request: annotation {SCHEDULING}device-joint-allocate: not a JSON object",
+    ),
+    annotated(
+        "partition-broken",
+        SCHEDULING + "gpu-partition-spec",
+        '{"allocatePolicy": Restricted}',
+        f"invalid request: annotation {SCHEDULING}gpu-partition-spec: not JSON: ",
+    ),
+    annotated(
+        "partition-null",
+        SCHEDULING + "gpu-partition-spec",
+        "null",
+        f"invalid request: annotation {SCHEDULING}gpu-partition-spec: not a JSON object",
+    ),
+    annotated(
+        "hint-valid",
+        SCHEDULING + "device-allocate-hint",
+        '{"gpu": {}}',
+        f"{UNSUPPORTED}annotation {SCHEDULING}device-allocate-hint",
+    ),
+    annotated(
+        "globs-empty", "berth.dev/gpu-model", " , ", 'invalid request: berth.dev/gpu-model: "," names no model; '
+    ),
+    annotated(
+        "globs-long",
+        "berth.dev/gpu-model",
+        "a" * 1025,
+        "invalid request: berth.dev/gpu-model: 1025 characters; allowed are 1024",
+    ),
+    annotated(
+        "model-long",
+        "nvidia-gpu-scheduler/gpu.model",
+        "a" * 5000,
+        "invalid request: nvidia-gpu-scheduler/gpu.model: 5000 characters; allowed are 1024",
+    ),
+    annotated("model-unknown", "nvidia-gpu-scheduler/gpu.model", "Voodoo 2", f"{NO_NODE}2 GPU model is not voodoo 2"),
+    labelled(
+        "priority-word", "genius/priority", "high", 'invalid request: label genius/priority: "high" is not a whole'
+    ),
+    labelled(
+        "priority-float", "genius/priority", "1.5", 'invalid request: label genius/priority: "1.5" is not a whole'
+    ),
+    labelled("genius-number", "genius/gpu-number", "1", f"{UNSUPPORTED}label genius/gpu-number"),
+    labelled("genius-each", "genius/gpu-memory-each", "1000", f"{UNSUPPORTED}label genius/gpu-memory-each"),
+    labelled("genius-total", "genius/gpu-memory-total", "1000", f"{UNSUPPORTED}label genius/gpu-memory-total"),
+    labelled("gang-label", "scheduling.x-k8s.io/pod-group", "g", f"{UNSUPPORTED}label scheduling.x-k8s.io/pod-group"),
+    annotated("gang-annotation", "berth.dev/pod-group", "g", f"{UNSUPPORTED}annotation berth.dev/pod-group"),
+    annotated("min-memory", "berth.dev/min-gpu-memory", "20Gi", f"{UNSUPPORTED}annotation berth.dev/min-gpu-memory"),
+    annotated("topology", "berth.dev/gpu-topology", "nvlink", f"{UNSUPPORTED}annotation berth.dev/gpu-topology"),
+    # Fields of the pod that would have to be honoured.
+    specified("node-affinity", "spec.affinity.nodeAffinity", affinity=affinity("nodeAffinity", NODE_TERM)),
+    specified("pod-affinity", "spec.affinity.podAffinity", affinity=affinity("podAffinity", [HOST_TERM])),
+    specified("anti-affinity", "spec.affinity.podAntiAffinity", affinity=affinity("podAntiAffinity", [HOST_TERM])),
+    specified("spread", "spec.topologySpreadConstraints", topologySpreadConstraints=[SPREAD]),
+    specified("volume-claim", "spec.volumes with claims", volumes=[CLAIM_VOLUME]),
+    specified("host-port", "hostPort", containers=[PORTS]),
+    # Amounts that no cluster has.
+    pod_row("gpu-100Ei", {K + "gpu": "100Ei"}, f"invalid request: {K}gpu: "),
+    pod_row(
+        "cards-1e15", {"nvidia.com/gpu": "1000000000000000"}, f"{NO_NODE}2 fewer than 1000000000000000 healthy GPU"
+    ),
+    pod_row("cards-9e18", {"nvidia.com/gpu": "9223372036854775807"}, f"{NO_NODE}2 fewer than "),
+    pod_row("memory-100Ei", {K + "gpu-memory": "100Ei"}, f"{NO_NODE}2 GPU memory too small (largest 80Gi < "),
+    pod_row("rdma-1e15", {K + "rdma": "1000000000000000"}, f"{NO_NODE}2 fewer than 10000000000000 healthy RDMA"),
+    pod_row("shared-1e15", {K + "gpu.shared": "1P", K + "gpu-memory": "1E"}, f"{NO_NODE}2 fewer than 1000000000000000"),
+    pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{NO_NODE}3 insufficient cpu"),
+    pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{NO_NODE}3 insufficient memory"),
+    pod_row("hundred-cards", {"nvidia.com/gpu": "100"}, f"{NO_NODE}2 fewer than 100 healthy GPU devices"),
+    pod_row("unknown-resource", {**ONE_CARD, "example.com/wand": "1"}, f"{NO_NODE}3 insufficient example.com/wand"),
+    pod_row("no-such-vendor", {"amd.com/gpu": "1"}, f"{NO_NODE}2 no amd devices, 1 no Device"),
+]
+
+
+@pytest.mark.parametrize(("requests", "options", "said"), PODS)
+def test_bad_pod_is_told_and_not_bound(rows: World, requests: dict[str, str], options: Any, said: str) -> None:
+    rows.pod("row", requests, **options)
+
+    found = rows.waits("row")
+    assert found.startswith(said), found
+    [event] = rows.wait(lambda: rows.events("row"), what="the Event")
+    assert (event["reason"], event["message"]) == ("FailedScheduling", found)
+
+
+# --- what the API server refuses --------------------------------------------------------------------------------
+
+
+def refused(name: str, change: Callable[[Manifest], None], said: str) -> Any:
+    """A row: a change that makes a good object wrong, and a pattern of the refusal."""
+    return pytest.param(change, said, id=name)
+
+
+def card(**fields: Any) -> Callable[[Manifest], None]:
+    """Change the Device's first card."""
+
+    def change(device: Manifest) -> None:
+        device["spec"]["devices"][0].update(fields)
+
+    return change
+
+
+def amount(value: Any, name: str = K + "gpu-memory") -> Callable[[Manifest], None]:
+    """Change a quantity of the first card."""
+    return lambda device: device["spec"]["devices"][0]["resources"].update({name: value})
+
+
+def cards(*found: Manifest) -> Callable[[Manifest], None]:
+    """Replace the cards."""
+    return lambda device: device["spec"].update({"devices": list(found)})
+
+
+REFUSED_DEVICES = [
+    refused("same-minor-twice", cards(words.gpu(0), words.gpu(0, id="GPU-other")), r"spec.devices\[1\].*[Dd]uplicate"),
+    refused("negative-quantity", amount(-1), "should be greater than or equal to 0"),
+    refused("negative-text", amount("-80Gi"), "should match"),
+    refused("malformed-quantity", amount("80 Gi"), "should match"),
+    refused("word-quantity", amount("much"), "should match"),
+    refused("quantity-long", amount("1" * 33), "Too long|should match|may not be more than 32"),
+    refused("quantity-list", amount([80]), "must be of type (integer|string)|Invalid value"),
+    refused("type-unknown", card(type="tpu"), 'Unsupported value: "tpu"'),
+    refused("type-missing", lambda device: device["spec"]["devices"][0].pop("type"), "type.*(Required|missing)"),
+    refused("id-missing", lambda device: device["spec"]["devices"][0].pop("id"), r"devices\[0\].id: Required"),
+    refused("id-empty", card(id=""), r"devices\[0\].id.*should be at least 1 chars"),
+    refused("id-long", card(id="x" * 129), r"devices\[0\].id: Too long"),
+    refused("model-long", card(model="x" * 257), r"devices\[0\].model: Too long"),
+    refused("minor-negative", card(minor=-1), r"devices\[0\].minor.*greater than or equal to 0"),
+    refused("minor-large", card(minor=65536), r"devices\[0\].minor.*less than or equal to 65535"),
+    refused("health-word", card(health="yes"), "must be of type boolean|Invalid value|expected boolean"),
+    refused("label-long", card(labels={"a": "x" * 64}), r"labels.a: Too long"),
+    refused(
+        "too-many-cards",
+        cards(*(words.gpu(minor) for minor in range(257))),
+        "spec.devices: Too many: 257: must have at most 256 items",
+    ),
+    refused("too-many-links", card(links=[{"minor": 1, "type": "NVLink"}] * 65), "links: Too many: 65"),
+    refused("link-unknown", card(links=[{"minor": 1, "type": "Rope"}]), 'Unsupported value: "Rope"'),
+    refused("no-spec", lambda device: device.pop("spec"), "spec: Required value"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), REFUSED_DEVICES)
+def test_bad_device_is_refused(rows: World, change: Callable[[Manifest], None], said: str) -> None:
+    device = _device(rows)
+    change(device)
+
+    with pytest.raises(ApiError) as refusal:
+        rows.api.post("/apis/berth.dev/v1alpha1/devices", device)
+
+    assert refusal.value.status in (400, 422)
+    assert re.search(said, str(refusal.value)), refusal.value
+
+
+def _device(world: World) -> Manifest:
+    return {
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": _nodes(world)[2]},
+        "spec": {"devices": [words.gpu(0), words.gpu(1)]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        pytest.param(K + "gpu", "-50", "must be greater than or equal to 0", id="negative"),
+        pytest.param("nvidia.com/gpu", "1500m", "must be an integer", id="fraction-of-a-card"),
+        pytest.param(K + "gpu-memory", "20 Gi", "quantities must match", id="malformed"),
+        pytest.param(K + "gpu", "half", "quantities must match", id="word"),
+    ],
+)
+def test_bad_quantity_of_a_pod_is_refused(rows: World, name: str, value: str, said: str) -> None:
+    with pytest.raises(ApiError, match=said) as refusal:
+        rows.pod("row", {name: value})
+
+    assert refusal.value.status in (400, 422)
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        pytest.param({"status": "Perhaps"}, 'Unsupported value: "Perhaps"', id="status"),
+        pytest.param({"reason": ""}, "reason", id="reason"),
+        pytest.param({"lastTransitionTime": "yesterday"}, "date-time", id="time"),
+        pytest.param({"message": "x" * 4097}, "Too long", id="message"),
+    ],
+)
+def test_bad_condition_is_refused(rows: World, condition: dict[str, str], said: str) -> None:
+    rows.api.post("/apis/berth.dev/v1alpha1/devices", _device(rows))
+    good = {
+        "type": "DriverLoaded",
+        "status": "True",
+        "reason": "Fine",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+
+    with pytest.raises(ApiError, match=said):
+        rows.arena.merge(
+            "devices", _nodes(rows)[2], {"status": {"conditions": [{**good, **condition}]}}, subresource="status"
+        )
+
+
+# --- Devices that contradict themselves -------------------------------------------------------------------------
+
+
+def contradiction(name: str, change: Callable[[Manifest], None], said: str, *, left: int = 1) -> Any:
+    """A row: a change that makes a good Device of two cards wrong, what it says, and how many cards stay usable."""
+    return pytest.param(change, said, left, id=name)
+
+
+CONTRADICTIONS = [
+    contradiction(
+        "same-id-twice",
+        cards(words.gpu(0, id="GPU-x"), words.gpu(1, id="GPU-x")),
+        "spec.devices[0].id: GPU-x stands more than once among the gpu devices; spec.devices[1].id: GPU-x stands more",
+        left=0,
+    ),
+    contradiction(
+        "no-memory",
+        lambda device: device["spec"]["devices"][0]["resources"].pop(K + "gpu-memory"),
+        "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory",
+    ),
+    contradiction("zero-memory", amount(0), "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory"),
+    contradiction(
+        "no-resources", card(resources={}), "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory"
+    ),
+    contradiction(
+        "core-50", amount(50, K + "gpu-core"), "spec.devices[0].resources.kubernetes.io/gpu-core: 50; a card has 100"
+    ),
+    contradiction(
+        "ratio-200",
+        amount("200", K + "gpu-memory-ratio"),
+        "spec.devices[0].resources.kubernetes.io/gpu-memory-ratio: 200; a card has 100",
+    ),
+    contradiction(
+        "core-other-prefix",
+        amount(1, KOORDINATOR + "gpu-core"),
+        "spec.devices[0].resources.koordinator.sh/gpu-core: 1; a card has 100",
+    ),
+    contradiction(
+        "link-to-nowhere",
+        card(links=[{"minor": 7, "type": "NVLink", "count": 4}]),
+        "spec.devices[0].links: minor 7 is not another gpu device of this node",
+    ),
+    contradiction(
+        "link-to-itself",
+        card(links=[{"minor": 0, "type": "NVLink", "count": 4}]),
+        "spec.devices[0].links: minor 0 is not another gpu device of this node",
+    ),
+    contradiction(
+        "link-to-a-nic",
+        cards(
+            words.gpu(0, links=[{"minor": 2, "type": "System"}]),
+            words.gpu(1),
+            {"type": "rdma", "minor": 2, "id": "0000:3b:00.0", "health": True, "resources": {K + "rdma": 100}},
+        ),
+        "spec.devices[0].links: minor 2 is not another gpu device of this node",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "said", "left"), CONTRADICTIONS)
+def test_device_that_contradicts_itself_is_told(
+    rows: World, change: Callable[[Manifest], None], said: str, left: int
+) -> None:
+    node = _nodes(rows)[2]
+    device = _device(rows)
+    change(device)
+    rows.renew(node, seconds=3600)
+
+    rows.api.post("/apis/berth.dev/v1alpha1/devices", device)
+
+    found = rows.wait_condition(node, "Valid", "False")
+    assert found.startswith(said), found
+    assert rows.shown(node)["status"]["healthy"] == left
+    # Its sound cards can be had, the others not; whoever asks for both waits.
+    rows.pod("row", {"nvidia.com/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": node})
+    assert "1 fewer than 2 healthy GPU devices" in rows.waits("row")
+    # It is mended as soon as the Device is.
+    rows.arena.merge("devices", node, {"spec": {"devices": [words.gpu(0, health=False), words.gpu(1, health=False)]}})
+    rows.wait_condition(node, "Valid", "True")
+
+
+# --- nodes that lack something ----------------------------------------------------------------------------------
+
+
+def test_node_without_a_device_is_told(rows: World) -> None:
+    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": _nodes(rows)[2]})
+
+    assert rows.waits("row") == f"{NO_NODE}2 node selector does not match, 1 no Device"
+
+
+def test_deleted_device_is_told(rows: World) -> None:
+    node = _nodes(rows)[2]
+    rows.device(node, [words.gpu(0)])
+    rows.wait_condition(node, "Valid", "True")
+    rows.arena.delete("devices", node)
+
+    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
+
+    rows.waits("row", "1 no Device")
+
+
+def test_device_without_cards_is_told(rows: World) -> None:
+    node = _nodes(rows)[2]
+    rows.device(node, [])
+    rows.wait_condition(node, "Valid", "True")
+
+    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
+
+    rows.waits("row", "1 fewer than 1 healthy GPU devices")
+
+
+def test_unreadable_quantity_of_a_node_stops_nothing(rows: World) -> None:
+    suspect = _nodes(rows)[2]
+    absurd = {"capacity": {"example.com/wand": "9E"}, "allocatable": {"example.com/wand": "9E"}}
+    rows.arena.merge("nodes", suspect, {"status": absurd}, subresource="status")
+
+    rows.pod("row", {K + "gpu": "150"})
+
+    assert rows.waits("row").startswith("invalid request")
+    gone = {"capacity": {"example.com/wand": None}, "allocatable": {"example.com/wand": None}}
+    rows.arena.merge("nodes", suspect, {"status": gone}, subresource="status")
+
+
+def test_table_is_as_long_as_promised() -> None:
+    assert len(PODS) + len(REFUSED_DEVICES) + len(CONTRADICTIONS) >= 60

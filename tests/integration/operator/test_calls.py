@@ -1,0 +1,132 @@
+"""What the operator sends: one call for a bind, and no older word after a newer one."""
+
+from collections import Counter
+
+from devcluster import Cluster
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+from tests.proxy import FaultProxy
+
+HALF = {"kubernetes.io/gpu": "50"}
+POD_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+def test_each_bind_is_one_call(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(8)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    names = [f"p{number}" for number in range(12)]
+
+    world.pods(names, HALF)
+
+    world.wait(lambda: len(world.bound_names()) == len(names), what="all to be bound")
+    world.wait(lambda: all(world.events(name, "Scheduled") for name in names), what="the Events")
+    world.wait_allocated(node, "6")
+    # Nothing else was written to a pod, and nothing was read of a single pod to do so.
+    of_pods = [each for method in (*POD_WRITES, "GET") for each in proxy.sent(method, r"/pods/")]
+    assert Counter((each.method, each.path.split("?")[0]) for each in of_pods) == {
+        ("POST", f"/api/v1/namespaces/{world.arena.namespace}/pods/{name}/binding"): 1 for name in names
+    }
+    events = proxy.sent("POST", r"/events$")
+    assert len(events) == len(names)
+
+
+def test_waiting_pod_costs_two_calls(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    world.arena.nodes()
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+
+    world.pods(["p", "q"], HALF)
+
+    for name in ("p", "q"):
+        world.waits(name, "1 no Device")
+    world.wait(lambda: len(proxy.sent("POST", r"/events$")) == 2, what="the Events")
+    assert len(proxy.sent("PATCH", r"/pods/[pq]/status")) == 2
+
+
+def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    slow = proxy.hold("PATCH", "/pods/p/status", count=1)
+    world.pod("p", {"nvidia.com/gpu": "2"})
+    slow.wait()
+
+    # The first reason is still on its way when it is no longer true.
+    world.device(node, [words.gpu(0)])
+    world.pod("q", {"nvidia.com/gpu": "2"})
+    world.waits("q", "fewer than 2 healthy")
+    slow.release()
+
+    world.waits("p", "fewer than 2 healthy", deadline=words.PROMPT)
+    assert "no Device" not in world.said("p")
+
+
+def test_late_reason_does_not_mark_a_bound_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    # Refused as often as it takes: what is sent again must look whether it still holds.
+    busy = proxy.answer("PATCH", "/pods/p/status", status=500, count=2)
+    world.pod("p", {"nvidia.com/gpu": "1"})
+    busy.wait()
+
+    world.device(node, [words.gpu(0)])
+
+    world.bound("p")
+    world.wait(lambda: world.events("p", "Scheduled"), what="the Event, which comes behind all else")
+    scheduled = words.condition(world.arena.get("pods", "p"), "PodScheduled")
+    assert scheduled["status"] == "True"
+
+
+def test_refused_bind_is_told_and_tried_again(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    proxy.answer("POST", "/pods/p/binding", status=403, count=1)
+
+    world.pod("p", HALF)
+
+    [event] = world.wait(lambda: world.events("p", "FailedBinding"), what="the Event")
+    assert event["type"] == "Warning"
+    # Its cards are free meanwhile, and it comes back after its back-off.
+    world.pod("whole", {"nvidia.com/gpu": "1"})
+    world.bound("whole", deadline=1)
+    world.remove("whole")
+    world.bound("p", deadline=5)
+    assert len(proxy.sent("POST", "/pods/p/binding")) >= 2
+
+
+def test_pod_that_goes_while_it_is_bound_holds_nothing(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    bind = proxy.hold("POST", "/pods/p/binding", count=1)
+    world.pod("p", {"nvidia.com/gpu": "1"})
+    bind.wait()
+    world.pod("q", {"nvidia.com/gpu": "1"})
+    world.waits("q", "insufficient free GPU devices")
+
+    world.remove("p")
+    bind.release()
+
+    world.bound("q", deadline=words.PROMPT)
+    world.wait_allocated(node, "1")
+
+
+def test_pod_of_the_same_name_is_not_bound_by_an_old_decision(
+    proxy: FaultProxy, world: World, cluster: Cluster
+) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    bind = proxy.hold("POST", "/pods/p/binding", count=1)
+    world.pod("p", {"nvidia.com/gpu": "1"})
+    bind.wait()
+    world.remove("p")
+    world.wait(lambda: not world.arena.list("pods"), what="the pod to go")
+    # Its namesake asks for less; what was decided for the first must not reach it.
+    world.pod("p", HALF)
+
+    bind.release()
+
+    [card] = words.allocation(world.bound("p"))["gpu"]
+    assert card["resources"]["kubernetes.io/gpu-core"] == "50"
+    world.wait_allocated(node, "0.5")

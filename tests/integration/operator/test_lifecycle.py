@@ -1,0 +1,174 @@
+"""An agent that is not heard: its devices are not handed out, its pods are left alone, and it recovers by itself."""
+
+import itertools
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+K = "kubernetes.io/"
+HALF = {K + "gpu": "50"}
+QUICK_AGENT = {"lease_duration": 2, "renew_interval": 0.4}
+GRACE = 0.5
+STALE_WITHIN = 2 + GRACE + 1 + 1.5
+"""Lease, grace, the controller's period, and some for this machine."""
+FAR = ("1999-01-01T00:00:{:02d}.000000Z", "2999-01-01T00:00:{:02d}.000000Z")
+
+
+def test_silent_agent_stops_new_pods_and_no_others(world: World) -> None:
+    agent = world.agent(**QUICK_AGENT)
+    world.operator(agent_grace=GRACE)
+    [node] = world.nodes(gpus=2)
+    world.pod("runs", HALF)
+    before = world.bound("runs")
+    world.wait_allocated(node, "0.5")
+
+    agent.kill()
+
+    found = world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
+    assert found["reason"] == "AgentNotHeard"
+    world.pod("p", HALF)
+    assert world.waits("p") == "0/1 nodes available: 1 Device not ready"
+    # A pod that asks for no device has nothing to do with the agent.
+    world.pod("plain", {"cpu": "1"})
+    world.bound("plain")
+    after = world.arena.get("pods", "runs")
+    assert (after["metadata"]["annotations"], after["status"]["phase"]) == (
+        before["metadata"]["annotations"],
+        "Running",
+    )
+
+    world.agent(**QUICK_AGENT)
+
+    world.bound("p", deadline=5)
+    world.wait_ready(node, "True")
+
+
+def test_heartbeat_of_one_node_says_nothing_of_another(world: World) -> None:
+    world.agent(**QUICK_AGENT)
+    world.operator(agent_grace=GRACE)
+    silent, heard = world.nodes(2)
+
+    world.change(silent, heartbeat=False)
+
+    world.wait_ready(silent, "Unknown", deadline=STALE_WITHIN)
+    assert world.ready(heard) == "True"
+    world.pods(["a", "b"], {"nvidia.com/gpu": "4"})
+    assert {world.bound(name)["spec"]["nodeName"] for name in ("a", "b")} == {heard}
+
+
+def test_missing_lease_is_stale_after_the_grace(world: World) -> None:
+    world.operator(agent_grace=1.0)
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)], beating=False)
+    started = time.monotonic()
+
+    world.wait_ready(node, "True")
+    world.pod("early", HALF)
+    world.bound("early", deadline=1)
+    world.wait_ready(node, "Unknown", deadline=3.5)
+
+    assert time.monotonic() - started >= 1.0
+    world.pod("late", HALF)
+    world.waits("late", "Device not ready")
+    # The first Lease that we see is a renewal to nobody; the second is one.
+    world.renew(node, seconds=2, time=FAR[0].format(1))
+    world.renew(node, seconds=2, time=FAR[0].format(2))
+    world.bound("late", deadline=words.PROMPT)
+
+
+def test_lease_that_goes_ends_the_trust_when_it_would_have_run_out(world: World) -> None:
+    world.operator(agent_grace=GRACE)
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)], beating=False)
+    for second in (1, 2):
+        world.renew(node, seconds=1, time=FAR[0].format(second))
+    world.wait_ready(node, "True")
+
+    world.api.delete(f"{words.LEASES}/{node}")
+
+    world.wait_ready(node, "Unknown", deadline=4)
+    world.renew(node, seconds=30, time=FAR[0].format(3))
+    world.wait_ready(node, "True", deadline=2)
+
+
+def test_unknown_stays_over_a_restart_until_a_renewal_is_seen(world: World) -> None:
+    agent = world.agent(**QUICK_AGENT)
+    first = world.operator(agent_grace=GRACE)
+    [node] = world.nodes()
+    agent.kill()
+    world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
+    first.stop()
+    world.pod("p", HALF)
+
+    # A Lease that is there but not renewed is no sign of life, and neither is the new start itself.
+    world.operator(agent_grace=5.0)
+
+    world.waits("p", "1 Device not ready")
+    seen = {world.ready(node) for _ in _for_seconds(1.5)}
+    assert seen == {"Unknown"}
+    assert not world.bound_names()
+    world.agent(**QUICK_AGENT)
+    world.bound("p", deadline=5)
+    world.wait_ready(node, "True")
+
+
+def test_true_stays_over_a_restart_for_one_duration(world: World) -> None:
+    first = world.operator(agent_grace=GRACE)
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)], beating=False)
+    for second in (1, 2):
+        world.renew(node, seconds=2, time=FAR[1].format(second))
+    world.wait_ready(node, "True")
+    first.stop()
+
+    # From here on nobody renews.
+    world.operator(agent_grace=GRACE)
+    led = time.monotonic()
+    world.pod("early", HALF)
+    world.bound("early", deadline=1.5)
+    world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
+
+    assert time.monotonic() - led >= 1.5
+    world.pod("late", HALF)
+    world.waits("late", "Device not ready")
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        pytest.param(lambda beat: FAR[0].format(beat % 60), id="past"),
+        pytest.param(lambda beat: FAR[1].format(beat % 60), id="future"),
+        pytest.param(lambda beat: FAR[1].format(59 - beat % 60), id="backwards"),
+    ],
+)
+def test_clock_of_the_agent_does_not_matter(world: World, clock: Callable[[int], str]) -> None:
+    world.operator(agent_grace=GRACE)
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)], beating=False)
+    beats = itertools.count()
+    seen = set()
+
+    # Three durations long: what is believed is that it beats, not what it says.
+    for _ in _for_seconds(3.0):
+        world.renew(node, seconds=1, time=clock(next(beats)))
+        seen.add(world.ready(node))
+
+    assert seen <= {"", "True"}
+    world.pod("p", HALF)
+    world.bound("p", deadline=1)
+    world.wait_ready(node, "Unknown", deadline=1 + GRACE + 1 + 1.5)
+
+
+def _for_seconds(seconds: float) -> "itertools.takewhile[int]":
+    """Count, ten times a second, for some time."""
+    end = time.monotonic() + seconds
+
+    def goes_on(_: int) -> bool:
+        time.sleep(0.1)
+        return time.monotonic() < end
+
+    return itertools.takewhile(goes_on, itertools.count())

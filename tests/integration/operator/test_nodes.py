@@ -1,0 +1,289 @@
+"""What Nodes and Devices show of each other, and who may write what."""
+
+import pytest
+
+from devcluster import Arena, Cluster
+from devcluster.api import ApiError
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"
+HALF = {K + "gpu": "50"}
+APPLY = "application/apply-patch+yaml"
+
+
+def test_node_shows_the_sums_of_its_devices_under_both_prefixes(shared: World) -> None:
+    [node] = shared.nodes(profile=["a100", "a100", "t4"], gpus=3, rdma=2, fpga=1)
+    sums = {
+        "gpu": "300",
+        "gpu-core": "300",
+        "gpu-memory": "175Gi",
+        "gpu-memory-ratio": "300",
+        "gpu.shared": "300",
+        "rdma": "200",
+        "fpga": "100",
+    }
+
+    shared.wait_sum(node, K + "gpu", "300")
+
+    shown = shared.arena.get("nodes", node)["status"]
+    wanted = {prefix + name: amount for prefix in (K, KOORDINATOR) for name, amount in sums.items()}
+    for field in ("capacity", "allocatable"):
+        assert {name: amount for name, amount in shown[field].items() if "/" in name} == wanted
+        assert shown[field]["cpu"] == "64"
+
+
+def test_node_is_labelled_by_its_devices(shared: World) -> None:
+    alike, mixed = shared.nodes(1) + shared.nodes(profile=["a100", "t4", "t4"], gpus=3)
+
+    def labels(node: str) -> dict[str, str]:
+        found: dict[str, str] = shared.arena.get("nodes", node)["metadata"]["labels"]
+        return {name: value for name, value in found.items() if "koordinator" in name or "model.berth" in name}
+
+    shared.wait(lambda: len(labels(alike)) == 4, what="the labels of the first")
+    assert labels(alike) == {
+        "node.koordinator.sh/gpu-vendor": "nvidia",
+        "node.koordinator.sh/gpu-model": "NVIDIA-A100-SXM4-80GB",
+        "node.koordinator.sh/gpu-driver-version": "570.133.20",
+        "model.berth.dev/NVIDIA-A100-SXM4-80GB": "8",
+    }
+    shared.wait(lambda: len(labels(mixed)) == 4, what="the labels of the second")
+    assert labels(mixed) == {
+        "node.koordinator.sh/gpu-vendor": "nvidia",
+        "node.koordinator.sh/gpu-driver-version": "570.133.20",
+        "model.berth.dev/NVIDIA-A100-SXM4-80GB": "1",
+        "model.berth.dev/Tesla-T4": "2",
+    }
+
+
+def test_label_of_the_model_can_select_nodes(shared: World) -> None:
+    shared.nodes()
+    [mixed] = shared.nodes(profile=["a100", "t4"], gpus=2)
+    shared.pod("p", HALF, nodeSelector={"model.berth.dev/Tesla-T4": "1"})
+
+    assert shared.bound("p")["spec"]["nodeName"] == mixed
+
+
+def test_edit_by_hand_is_mended(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.wait_sum(node, K + "gpu", "200")
+
+    both = {K + "gpu": "5000"}
+    shared.arena.merge("nodes", node, {"status": {"capacity": both, "allocatable": both}}, subresource="status")
+    shared.arena.merge("nodes", node, {"metadata": {"labels": {"model.berth.dev/Phantom": "3"}}})
+
+    shared.wait_sum(node, K + "gpu", "200")
+    shared.wait(
+        lambda: "model.berth.dev/Phantom" not in shared.arena.get("nodes", node)["metadata"]["labels"],
+        what="the label to go",
+    )
+
+
+def test_device_shows_what_is_taken_and_free(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("half", HALF)
+    shared.pod("memory", {K + "gpu-memory": "20Gi"})
+    shared.wait_allocated(node, "0.75")
+
+    status = shared.shown(node)["status"]
+
+    assert (status["gpus"], status["healthy"], status["model"]) == (2, 2, words.A100)
+    uses = {each["minor"]: each for each in status["devices"]}
+    assert uses[0]["free"] == {K + "gpu-core": "50", K + "gpu-memory": "20Gi", K + "gpu-memory-ratio": "25"}
+    assert sorted(each["name"] for each in uses[0]["holders"]) == ["half", "memory"]
+    assert uses[1]["free"] == {K + "gpu-core": "100", K + "gpu-memory": "80Gi", K + "gpu-memory-ratio": "100"}
+    assert "holders" not in uses[1] or not uses[1]["holders"]
+    printed = shared.arena.cluster.kubectl("get", "devices", node, "--no-headers").split()
+    assert printed[:5] == [node, "True", "2", "2", "0.75"]
+
+
+def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: World) -> None:
+    [node] = shared.arena.nodes()
+    shared.device(node, [words.gpu(0), words.gpu(1)])
+    shared.pod("runs", HALF)
+    shared.bound("runs")
+    shared.wait_sum(node, K + "gpu", "200")
+
+    shared.arena.delete("devices", node)
+
+    shared.wait_sum(node, K + "gpu", "50")
+    shared.pod("p", {"nvidia.com/gpu": "2"})
+    assert shared.waits("p") == "0/1 nodes available: 1 no Device"
+    # It comes back: the half that still runs is charged, so two whole cards are not there.
+    shared.device(node, [words.gpu(0), words.gpu(1)])
+    shared.waits("p", "insufficient free GPU devices")
+    shared.wait_sum(node, K + "gpu", "200")
+    shared.remove("runs")
+    shared.bound("p", deadline=words.PROMPT)
+
+    shared.arena.delete("devices", node)
+    shared.remove("p")
+
+    shared.wait(lambda: not shared.allocatable(node), what="the sums to go")
+    shared.wait(
+        lambda: not any("berth" in name for name in _labels(shared, node) if name != "berth.dev/arena"),
+        what="the labels to go",
+    )
+
+
+def _labels(world: World, node: str) -> dict[str, str]:
+    found: dict[str, str] = world.arena.get("nodes", node)["metadata"]["labels"]
+    return found
+
+
+def test_agent_puts_a_deleted_device_back(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("runs", HALF)
+    shared.bound("runs")
+    shared.wait_allocated(node, "0.5")
+    before = shared.shown(node)
+
+    shared.arena.delete("devices", node)
+
+    def again() -> bool:
+        shown = shared.shown(node)
+        return bool(shown) and shown["metadata"]["uid"] != before["metadata"]["uid"]
+
+    shared.wait(again, what="the agent's next look")
+    shared.wait_ready(node, "True")
+    shared.wait_allocated(node, "0.5")
+    assert shared.shown(node)["spec"] == before["spec"]
+
+
+def test_deleted_node_takes_its_device_along(shared: World) -> None:
+    gone, stays = shared.nodes(2, gpus=1)
+    shared.pod("first", {"nvidia.com/gpu": "1"}, nodeSelector={"kubernetes.io/hostname": gone})
+    shared.bound("first")
+
+    shared.forget(gone)
+    shared.arena.delete("nodes", gone)
+
+    shared.wait(lambda: not shared.shown(gone), what="the garbage collector")
+    shared.pod("p", {"nvidia.com/gpu": "1"})
+    assert shared.bound("p")["spec"]["nodeName"] == stays
+    shared.pod("q", {"nvidia.com/gpu": "1"})
+    assert shared.waits("q") == (
+        "0/1 nodes available: 1 insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)"
+    )
+
+
+def test_node_that_returns_has_its_devices_again(shared: World) -> None:
+    [node] = shared.arena.nodes()
+    shared.device(node, [words.gpu(0)])
+    shared.pod("first", {"nvidia.com/gpu": "1"})
+    shared.bound("first")
+
+    shared.arena.delete("nodes", node)
+    shared.pod("p", HALF)
+    shared.waits("p", "the cluster has no nodes")
+    shared.arena.cluster.create_nodes([node], labels=shared.arena.labels)
+
+    # Its Device outlived it, and what ran there may still run.
+    shared.wait(lambda: shared.arena.get("nodes", node), what="the node")
+    if "first" in shared.bound_names():
+        shared.waits("p", "insufficient")
+        shared.remove("first")
+    shared.bound("p")
+
+
+# --- who owns what --------------------------------------------------------------------------------------------
+
+
+def test_agent_and_operator_own_their_conditions(shared: World) -> None:
+    [node] = shared.nodes()
+    shared.wait(
+        lambda: (
+            {each["type"] for each in shared.shown(node)["status"]["conditions"]}
+            == words.AGENT_TYPES | words.OPERATOR_TYPES
+        ),
+        what="all conditions",
+    )
+
+    assert _owned_conditions(shared, node) == {
+        "berth-agent": words.AGENT_TYPES,
+        "berth-operator": words.OPERATOR_TYPES,
+    }
+
+
+def _owned_conditions(world: World, node: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for entry in world.arena.get("devices", node)["metadata"]["managedFields"]:
+        keys = entry["fieldsV1"].get("f:status", {}).get("f:conditions", {})
+        types = {key.split('"')[3] for key in keys if key.startswith("k:")}
+        if types:
+            found.setdefault(entry["manager"], set()).update(types)
+    return found
+
+
+@pytest.mark.parametrize("taken", ["Ready", "DriverLoaded"])
+def test_condition_that_another_manager_took_is_left_to_it(shared: World, taken: str) -> None:
+    [node] = shared.nodes()
+    condition = {
+        "type": taken,
+        "status": "False",
+        "reason": "ByHand",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    body = {"apiVersion": "berth.dev/v1alpha1", "kind": "Device", "metadata": {"name": node}}
+
+    shared.api.request(
+        "PATCH",
+        f"/apis/berth.dev/v1alpha1/devices/{node}/status",
+        body={**body, "status": {"conditions": [condition]}},
+        query={"fieldManager": "somebody", "force": "true"},
+        content_type=APPLY,
+    )
+
+    # Decisions read no status, so pods come and go as before; the condition stays as it was set.
+    shared.pod("p", HALF)
+    shared.bound("p")
+    shared.wait_sum(node, K + "gpu", "800")
+    assert words.condition(shared.shown(node), taken)["reason"] == "ByHand"
+    assert _owned_conditions(shared, node)["somebody"] == {taken}
+
+
+def test_instances_of_two_arenas_leave_each_other_alone(
+    shared: World, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    arena = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("other"))
+    arena.open()
+    other = World(arena=arena, folder=arena.folder)
+    try:
+        _check_apart(shared, other)
+    finally:
+        other.close()
+        arena.close()
+
+
+def _check_apart(shared: World, other: World) -> None:
+    other.operator()
+    [ours] = shared.nodes(gpus=1)
+    [theirs] = other.arena.nodes()
+    other.device(theirs, [words.gpu(0)])
+    shared.pod("ours", HALF)
+    other.pod("theirs", HALF)
+
+    assert shared.bound("ours")["spec"]["nodeName"] == ours
+    assert other.bound("theirs")["spec"]["nodeName"] == theirs
+    shared.wait_allocated(ours, "0.5")
+    other.wait_allocated(theirs, "0.5")
+
+    # Nothing is left to write: two that disagreed would write for ever.
+    before = [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)]
+    shared.pods(["waits"], {"nvidia.com/gpu": "2"})
+    shared.waits("waits", "0/1 nodes available")
+    assert [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)] == before
+    assert {shared.ready(node) for node in (ours, theirs)} == {"True"}
+
+
+def test_operator_needs_no_node_of_a_device(shared: World) -> None:
+    shared.nodes()
+    stray = f"{shared.arena.id}-stray"
+
+    shared.device(stray, [words.gpu(0)])
+
+    shared.pod("p", HALF)
+    assert shared.bound("p")["spec"]["nodeName"] != stray
+    with pytest.raises(ApiError, match="not found"):
+        shared.arena.get("nodes", stray)

@@ -1,0 +1,142 @@
+"""What stands in annotations survives any end of the operator: nothing is booked twice, and nothing leaks."""
+
+import pytest
+
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+K = "kubernetes.io/"
+HALF = {K + "gpu": "50"}
+
+
+def test_state_is_rebuilt_from_annotations(world: World) -> None:
+    world.agent()
+    first = world.operator()
+    [node] = world.nodes(gpus=4)
+    world.pods(["a", "b", "c"], HALF)
+    world.pod("whole", {"nvidia.com/gpu": "1"})
+    held = {name: _place(world, name) for name in ("a", "b", "c", "whole")}
+    world.wait_allocated(node, "2.5")
+
+    first.stop()
+    # One leaves and three come while nobody looks: four halves are free then.
+    world.remove("b")
+    world.pods([f"late-{number}" for number in range(6)], HALF)
+    world.operator()
+
+    world.wait(lambda: len(world.bound_names()) == 7, what="the four free halves to be taken")
+    world.wait_allocated(node, "4")
+    assert {name: _place(world, name) for name in ("a", "c", "whole")} == {
+        name: place for name, place in held.items() if name != "b"
+    }
+    taken = [_place(world, name) for name in world.bound_names()]
+    assert {place: taken.count(place) for place in taken} == {
+        place: 1 if place == held["whole"] else 2 for place in {(node, (minor,)) for minor in range(4)}
+    }
+    assert all(world.waits(f"late-{number}") for number in range(6) if f"late-{number}" not in world.bound_names())
+
+
+def test_all_is_free_again_when_all_have_left(world: World) -> None:
+    world.agent()
+    first = world.operator()
+    [node] = world.nodes(gpus=4)
+    world.pods(["a", "b"], {"nvidia.com/gpu": "2"})
+    world.wait_allocated(node, "4")
+    first.kill()
+    # A killed leader's Lease is free at once for this test, which is not about elections.
+    world.free_lease()
+    world.remove("a")
+    world.operator()
+    world.wait_allocated(node, "2")
+    world.remove("b")
+    world.wait_allocated(node, "0")
+
+    world.pod("all", {"nvidia.com/gpu": "4"})
+
+    assert words.minors(world.bound("all", deadline=words.PROMPT)) == [0, 1, 2, 3]
+
+
+def _place(world: World, name: str) -> tuple[str, tuple[int, ...]]:
+    pod = world.bound(name)
+    return pod["spec"]["nodeName"], tuple(words.minors(pod))
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({}, id="missing"),
+        pytest.param({words.ALLOCATED: "{"}, id="not-json"),
+        pytest.param({words.ALLOCATED: "[]"}, id="not-an-object"),
+        pytest.param({words.ALLOCATED: "{}"}, id="empty"),
+        pytest.param({words.ALLOCATED: '{"gpu":[{"minor":-1}]}'}, id="bad-minor"),
+        pytest.param({words.ALLOCATED: '{"gpu":[{"minor":0,"resources":{"gpu-core":"much"}}]}'}, id="bad-amount"),
+        pytest.param({words.ALLOCATED: '{"rdma":[{"minor":0}]}'}, id="other-type"),
+    ],
+)
+def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World, annotations: dict[str, str]) -> None:
+    node, other = shared.nodes(2, gpus=2, rdma=2)
+    pinned = {"kubernetes.io/hostname": node}
+
+    shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations=annotations)
+
+    said = shared.wait_condition(node, "Accounted", "False")
+    assert said.endswith(f"missing or cannot be read: {shared.arena.namespace}/stray")
+    [event] = shared.wait(lambda: shared.events("stray", "AllocationUnknown"), what="the Event")
+    assert event["type"] == "Warning"
+    assert f"It requests gpu devices on {node}, but its allocation is missing or cannot be read" in event["message"]
+    shared.pod("p", HALF, nodeSelector=pinned)
+    assert "1 GPU devices held by pods whose allocation is unknown" in shared.waits("p")
+    # Other nodes, and what the pod did not ask for, are as free as before.
+    shared.pod("elsewhere", HALF)
+    assert shared.bound("elsewhere")["spec"]["nodeName"] == other
+    shared.pod("nic", {K + "rdma": "100"}, nodeSelector=pinned)
+    shared.bound("nic")
+    assert words.condition(shared.shown(other), "Accounted")["status"] == "True"
+
+    shared.remove("stray")
+
+    shared.bound("p", deadline=words.PROMPT)
+    shared.wait_condition(node, "Accounted", "True")
+
+
+def test_allocation_that_is_mended_frees_the_other_cards(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node)
+    shared.wait_condition(node, "Accounted", "False")
+    shared.pod("p", {"nvidia.com/gpu": "1"})
+    shared.waits("p", "allocation is unknown")
+
+    text = '{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"100","kubernetes.io/gpu-memory-ratio":"100"}}]}'
+    shared.arena.merge("pods", "stray", {"metadata": {"annotations": {words.ALLOCATED: text}}})
+
+    assert words.minors(shared.bound("p", deadline=words.PROMPT)) == [1]
+    shared.wait_condition(node, "Accounted", "True")
+    shared.wait_allocated(node, "2")
+
+
+def test_unknown_allocation_is_still_unknown_after_a_restart(world: World) -> None:
+    first = world.operator()
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    world.pod("stray", HALF, nodeName=node)
+    world.wait_condition(node, "Accounted", "False")
+    first.stop()
+    world.pod("p", HALF)
+
+    world.operator()
+
+    world.waits("p", "allocation is unknown")
+    world.remove("stray")
+    world.bound("p", deadline=words.PROMPT)
+
+
+def test_pod_that_lost_its_allocation_while_running_blocks_its_node(shared: World) -> None:
+    [node] = shared.nodes(gpus=1)
+    shared.pod("a", HALF)
+    shared.bound("a")
+
+    shared.arena.merge("pods", "a", {"metadata": {"annotations": {words.ALLOCATED: None}}})
+
+    shared.wait_condition(node, "Accounted", "False")
+    shared.pod("p", HALF)
+    shared.waits("p", "allocation is unknown")

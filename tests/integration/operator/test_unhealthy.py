@@ -1,0 +1,131 @@
+"""A card that fails under a running pod: the pod would survive a kubelet restart, and nobody else gets the card."""
+
+from collections import Counter
+
+from berth_api import quantity
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+K = "kubernetes.io/"
+HALF = {K + "gpu": "50"}
+
+
+def refused_by_kubelet(world: World, node: str) -> list[str]:
+    """Give the resources for which kubelet, after a restart, would find less than the node's pods request."""
+    found = world.arena.get("nodes", node)["status"]
+    requested: Counter[str] = Counter()
+    for pod in world.arena.list("pods"):
+        if pod["spec"].get("nodeName") == node:
+            for container in pod["spec"]["containers"]:
+                for name, amount in (container["resources"].get("requests") or {}).items():
+                    requested[name] += quantity.parse_milli(amount)
+    return [
+        f"{field} {name}"
+        for field in ("capacity", "allocatable")
+        for name, amount in requested.items()
+        if quantity.parse_milli(found[field].get(name, "0")) < amount
+    ]
+
+
+def test_pod_on_a_failed_card_survives_and_others_avoid_it(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("runs", HALF)
+    shared.wait_sum(node, K + "gpu", "200")
+    assert words.minors(shared.bound("runs")) == [0]
+
+    shared.change(node, unhealthy=[0])
+
+    # One healthy card, and what the pod holds of the other.
+    shared.wait_sum(node, K + "gpu", "150")
+    assert shared.allocatable(node)[K + "gpu-memory"] == "120Gi"
+    assert refused_by_kubelet(shared, node) == []
+    shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 1, what="the Device to count one healthy card")
+    shared.pods(["x", "y", "z"], HALF)
+    shared.wait(lambda: len(shared.bound_names()) == 3, what="both halves of the healthy card to be taken")
+    taken = sorted(shared.bound_names() - {"runs"})
+    assert [words.minors(shared.bound(name)) for name in taken] == [[1], [1]]
+    [left] = {"x", "y", "z"} - set(taken)
+    shared.waits(left, "insufficient free GPU devices")
+    assert refused_by_kubelet(shared, node) == []
+
+    shared.change(node, unhealthy=[])
+
+    assert words.minors(shared.bound(left, deadline=words.PROMPT)) == [0]
+    shared.wait_sum(node, K + "gpu", "200")
+    assert refused_by_kubelet(shared, node) == []
+
+
+def test_whole_card_that_fails_stays_in_the_sums_until_its_pod_leaves(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("runs", {K + "gpu-core": "200", K + "gpu-memory-ratio": "200"})
+    shared.bound("runs")
+
+    shared.change(node, unhealthy=[0, 1])
+
+    shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="no healthy card")
+    assert refused_by_kubelet(shared, node) == []
+    shared.remove("runs")
+    shared.wait(lambda: not shared.allocatable(node), what="the sums to go")
+
+
+def test_every_way_to_ask_stays_covered_by_the_sums(shared: World) -> None:
+    [node] = shared.nodes(gpus=4, rdma=2, fpga=1)
+    requests = [
+        {K + "gpu": "30"},
+        {"koordinator.sh/gpu": "30"},
+        {K + "gpu-memory": "9Gi"},
+        {"koordinator.sh/gpu-memory-ratio": "20"},
+        {K + "gpu.shared": "2", K + "gpu-memory": "10Gi"},
+        {K + "gpu-core": "10", K + "gpu-memory-ratio": "10"},
+        {K + "rdma": "50", K + "gpu": "10"},
+        {"koordinator.sh/fpga": "100"},
+    ]
+    for number, each in enumerate(requests):
+        shared.pod(f"p{number}", each)
+    for number in range(len(requests)):
+        shared.bound(f"p{number}")
+    assert refused_by_kubelet(shared, node) == []
+
+    shared.change(node, unhealthy=[0, 1, 2, 3])
+
+    shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="no healthy card")
+    shared.wait(lambda: int(shared.allocatable(node)[K + "gpu"]) < 400, what="the sums to shrink")
+    assert refused_by_kubelet(shared, node) == []
+
+
+def test_card_that_vanishes_under_a_pod_is_not_given_again_when_it_returns(shared: World) -> None:
+    [node] = shared.arena.nodes()
+    shared.device(node, [words.gpu(0), words.gpu(1)])
+    shared.pod("runs", HALF)
+    assert words.minors(shared.bound("runs")) == [0]
+
+    shared.device(node, [words.gpu(1)])
+
+    shared.wait_sum(node, K + "gpu", "150")
+    assert refused_by_kubelet(shared, node) == []
+    shared.pod("whole", {"nvidia.com/gpu": "1"})
+    assert words.minors(shared.bound("whole")) == [1]
+    shared.pod("second", {"nvidia.com/gpu": "1"})
+    shared.waits("second")
+    shared.device(node, [words.gpu(0), words.gpu(1)])
+    shared.waits("second", "insufficient free GPU devices")
+    shared.pod("half", HALF)
+    assert words.minors(shared.bound("half")) == [0]
+    assert "second" not in shared.bound_names()
+
+
+def test_device_shows_who_holds_the_failed_card(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("runs", HALF)
+    shared.bound("runs")
+
+    shared.change(node, unhealthy=[0])
+
+    shared.wait(lambda: shared.shown(node)["status"].get("healthy") == 1, what="one healthy card")
+    shared.wait_allocated(node, "0.5")
+    use = next(each for each in shared.shown(node)["status"]["devices"] if each["minor"] == 0)
+    assert [(each["namespace"], each["name"]) for each in use["holders"]] == [(shared.arena.namespace, "runs")]
+    assert use["holders"][0]["resources"][K + "gpu-core"] == "50"
+    card = next(each for each in shared.shown(node)["spec"]["devices"] if each["minor"] == 0)
+    assert card["health"] is False
+    assert card["conditions"][0]["type"] == "Healthy"

@@ -1,0 +1,256 @@
+"""A pod that fits nowhere says why, once; whatever frees a place wakes the pods that it helps, and no others."""
+
+import functools
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+K = "kubernetes.io/"
+TAINT = {"key": "example.com/keep-off", "value": "yes", "effect": "NoSchedule"}
+
+
+def test_reasons_are_counted(shared: World) -> None:
+    labels = {"example.com/pool": "gpu"}
+    cordoned, tainted, *_ = shared.nodes(4, labels=labels, gpus=1)
+    shared.nodes(2, gpus=1)
+    shared.arena.nodes(1, labels=labels)
+    shared.cordon(cordoned, on=True)
+    shared.arena.merge("nodes", tainted, {"spec": {"taints": [TAINT]}})
+
+    shared.pod("p", {"nvidia.com/gpu": "2"}, nodeSelector=labels)
+
+    said = shared.waits("p", "unschedulable.*untolerated|untolerated.*unschedulable")
+    assert said == (
+        "0/7 nodes available: 2 fewer than 2 healthy GPU devices, 2 node selector does not match, 1 no Device, "
+        "1 unschedulable, 1 untolerated taint example.com/keep-off=yes:NoSchedule"
+    )
+    found = words.condition(shared.arena.get("pods", "p"), "PodScheduled")
+    assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+    [event] = shared.wait(lambda: shared.events("p"), what="the Event")
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "FailedScheduling", said)
+
+
+def test_largest_card_is_told(shared: World) -> None:
+    shared.nodes(profile="t4", gpus=2)
+
+    shared.pod("p", {K + "gpu-memory": "20Gi"})
+
+    assert shared.waits("p") == "0/1 nodes available: 1 GPU memory too small (largest 15Gi < 20Gi)"
+
+
+def test_hundred_cards_get_a_hint(shared: World) -> None:
+    shared.nodes()
+
+    shared.pod("p", {"nvidia.com/gpu": "100"})
+
+    assert shared.waits("p").endswith("; did you mean kubernetes.io/gpu: 100?")
+
+
+def test_same_reason_is_told_once(shared: World) -> None:
+    [node] = shared.nodes(gpus=1)
+    shared.pods(["p", "q"], {"nvidia.com/gpu": "2"})
+    for name in ("p", "q"):
+        shared.waits(name)
+        shared.wait(functools.partial(shared.events, name), what="the Event")
+    version = shared.arena.get("pods", "p")["metadata"]["resourceVersion"]
+
+    # Each of these wakes the pods, and each time the answer is the same.
+    for _ in range(3):
+        shared.change(node, unhealthy=[0])
+        shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="the card to fail")
+        shared.change(node, unhealthy=[])
+        shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 1, what="the card to recover")
+
+    assert [len(shared.events(name)) for name in ("p", "q")] == [1, 1]
+    assert shared.arena.get("pods", "p")["metadata"]["resourceVersion"] == version
+
+
+def test_other_reason_is_told_at_once(shared: World) -> None:
+    shared.nodes(gpus=1)
+    [bare] = shared.arena.nodes()
+    shared.pod("p", {"nvidia.com/gpu": "2"})
+    shared.waits("p", "1 fewer than 2 healthy GPU devices, 1 no Device")
+
+    shared.device(bare, [words.gpu(0)])
+
+    shared.waits("p", "2 nodes available: 2 fewer than 2 healthy GPU devices", deadline=words.PROMPT)
+    shared.wait(lambda: len(shared.events("p")) == 2, what="an Event for each reason")
+
+
+def test_changed_counts_alone_are_told_later(shared: World) -> None:
+    *_, cordoned, last = shared.nodes(5, gpus=1)
+    for node in (cordoned, last):
+        shared.cordon(node, on=True)
+    shared.pod("p", {"nvidia.com/gpu": "2"})
+    first = shared.waits("p", "5 nodes available: 3 fewer than 2 healthy GPU devices, 2 unschedulable")
+    told = shared.wait(lambda: shared.events("p"), what="the Event")[0]["eventTime"]
+
+    shared.cordon(cordoned, on=False)
+
+    shared.pod("q", {"nvidia.com/gpu": "3"})
+    shared.waits("q", "4 fewer than 3")
+    assert shared.said("p") == first
+    shared.waits("p", "4 fewer than 2 healthy GPU devices, 1 unschedulable", deadline=15)
+    later = shared.wait(lambda: [each["eventTime"] for each in shared.events("p")][1:], what="the second Event")
+    assert len(later) == 1
+    quiet = datetime.fromisoformat(later[0]) - datetime.fromisoformat(told)
+    assert timedelta(seconds=9.9) <= quiet < timedelta(seconds=13)
+
+
+# --- what wakes -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bystander(shared: World) -> Iterator[World]:
+    """A world with a pod that nothing here can help; it must still wait at the end."""
+    shared.pod("hopeless", {"nvidia.com/gpu": "64"})
+    shared.waits("hopeless")
+    yield shared
+    assert "hopeless" not in shared.bound_names()
+
+
+def test_pod_that_leaves_wakes_one_that_waits(bystander: World) -> None:
+    bystander.nodes(gpus=1)
+    bystander.pod("first", {"nvidia.com/gpu": "1"})
+    bystander.bound("first")
+    bystander.pods(["second", "third"], {K + "gpu": "100"})
+    bystander.waits("second", "insufficient free GPU devices")
+    bystander.waits("third", "insufficient free GPU devices")
+
+    bystander.remove("first")
+
+    bystander.wait(bystander.bound_names, deadline=words.PROMPT, what="one of two to take the card")
+    [taken] = bystander.bound_names()
+    bystander.remove(taken)
+    bystander.bound(*{"second", "third"} - {taken}, deadline=words.PROMPT)
+
+
+def test_pod_that_succeeds_wakes_one_that_waits(bystander: World) -> None:
+    bystander.nodes(gpus=1)
+    bystander.pod("first", {"nvidia.com/gpu": "1"})
+    bystander.bound("first")
+    bystander.pod("second", {"nvidia.com/gpu": "1"})
+    bystander.waits("second")
+
+    bystander.arena.merge("pods", "first", {"status": {"phase": "Succeeded"}}, subresource="status")
+
+    bystander.bound("second", deadline=words.PROMPT)
+
+
+def test_uncordon_wakes(bystander: World) -> None:
+    [node] = bystander.nodes()
+    bystander.cordon(node, on=True)
+    bystander.pod("p", {"nvidia.com/gpu": "1"})
+    bystander.waits("p", "1 unschedulable")
+
+    bystander.cordon(node, on=False)
+
+    bystander.bound("p", deadline=words.PROMPT)
+
+
+def test_taint_that_goes_wakes(bystander: World) -> None:
+    [node] = bystander.nodes()
+    bystander.arena.merge("nodes", node, {"spec": {"taints": [TAINT]}})
+    bystander.pod("p", {"nvidia.com/gpu": "1"})
+    bystander.waits("p", "untolerated taint")
+    bystander.pod("tolerant", {"nvidia.com/gpu": "1"}, tolerations=[{"key": TAINT["key"], "operator": "Exists"}])
+    bystander.bound("tolerant")
+
+    bystander.arena.merge("nodes", node, {"spec": {"taints": None}})
+
+    bystander.bound("p", deadline=words.PROMPT)
+
+
+def test_node_that_turns_ready_wakes(bystander: World) -> None:
+    [node] = bystander.nodes()
+    _set_node_ready(bystander, node, "False")
+    bystander.pod("p", {"nvidia.com/gpu": "1"})
+    bystander.waits("p", "1 not ready")
+
+    _set_node_ready(bystander, node, "True")
+
+    # The node controller takes its taint away a moment later.
+    bystander.bound("p", deadline=2 * words.PROMPT)
+
+
+def _set_node_ready(world: World, node: str, status: str) -> None:
+    ready = {"type": "Ready", "status": status, "reason": "Test"}
+    world.arena.merge("nodes", node, {"status": {"conditions": [ready]}}, subresource="status")
+
+
+def test_card_that_turns_healthy_wakes(bystander: World) -> None:
+    [node] = bystander.nodes(gpus=1, unhealthy=[0])
+    bystander.pod("p", {K + "gpu": "50"})
+    bystander.waits("p", "fewer than 1 healthy GPU devices")
+
+    bystander.change(node, unhealthy=[])
+
+    bystander.bound("p", deadline=words.PROMPT)
+
+
+def test_label_that_comes_wakes(bystander: World) -> None:
+    [node, _] = bystander.nodes(2)
+    bystander.pod("p", {"nvidia.com/gpu": "1"}, nodeSelector={"example.com/disk": "fast"})
+    bystander.waits("p", "2 node selector does not match")
+
+    bystander.arena.merge("nodes", node, {"metadata": {"labels": {"example.com/disk": "fast"}}})
+
+    assert bystander.bound("p", deadline=words.PROMPT)["spec"]["nodeName"] == node
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory", "example.com/licence"])
+def test_allocatable_that_grows_wakes(bystander: World, resource: str) -> None:
+    [node] = bystander.nodes()
+    small, wanted, large = ("1Gi", "2Gi", "4Gi") if resource == "memory" else ("1", "2", "4")
+    _set_allocatable(bystander, node, resource, small)
+    bystander.pod("p", {"nvidia.com/gpu": "1", resource: wanted})
+    bystander.waits("p", f"1 insufficient {resource}")
+
+    _set_allocatable(bystander, node, resource, large)
+
+    bystander.bound("p", deadline=words.PROMPT)
+
+
+def _set_allocatable(world: World, node: str, resource: str, amount: str) -> None:
+    both = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
+    world.arena.merge("nodes", node, {"status": both}, subresource="status")
+
+
+def test_new_node_wakes(bystander: World) -> None:
+    bystander.pod("p", {"cpu": "1"})
+    assert bystander.waits("p") == "0/0 nodes available: the cluster has no nodes"
+
+    bystander.arena.nodes()
+
+    bystander.bound("p", deadline=words.PROMPT)
+
+
+def test_new_device_wakes(bystander: World) -> None:
+    [node] = bystander.arena.nodes()
+    bystander.pod("p", {"nvidia.com/gpu": "1"})
+    bystander.waits("p", "1 no Device")
+
+    bystander.device(node, [words.gpu(0)])
+
+    bystander.bound("p", deadline=words.PROMPT)
+
+
+def test_what_does_not_help_wakes_nobody(bystander: World) -> None:
+    [node] = bystander.nodes(gpus=1)
+    bystander.pods(["a", "b"], {"nvidia.com/gpu": "1"})
+    bystander.wait(bystander.bound_names, what="one of two to be bound")
+    [waiting] = {"a", "b"} - bystander.bound_names()
+    bystander.waits(waiting)
+    version = bystander.arena.get("pods", waiting)["metadata"]["resourceVersion"]
+
+    bystander.arena.merge("nodes", node, {"metadata": {"labels": {"example.com/new": "label"}}})
+    bystander.change(node, gpus=1, rdma=2)
+    bystander.pod("later", {"cpu": "1"})
+    bystander.bound("later")
+
+    assert bystander.bound_names() == {"a", "b", "later"} - {waiting}
+    assert bystander.arena.get("pods", waiting)["metadata"]["resourceVersion"] == version

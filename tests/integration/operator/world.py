@@ -1,0 +1,268 @@
+"""An arena with devices in it, and words for what tests say about them.
+
+Nodes come in two kinds: those of an agent, described in its fleet file, and those whose Device the test writes itself
+(`device`), where it needs an inventory that no agent would publish.
+"""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from devcluster import Arena, waiting
+from devcluster.api import Manifest
+from tests.processes import Process, Processes
+
+T = TypeVar("T")
+
+POLL: Final = 0.03
+PROMPT: Final = 2.0
+"""Seconds in which a freed place must be taken."""
+ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+EPOCH: Final = "berth.dev/epoch"
+VISIBLE: Final = "devices.berth.dev/visible"
+A100: Final = "NVIDIA A100-SXM4-80GB"
+LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/berth-node-lease/leases"
+AGENT_TYPES: Final = {"DriverLoaded", "InventoryRead"}
+OPERATOR_TYPES: Final = {"Ready", "Valid", "Accounted"}
+
+
+class World:
+    """One arena, its operators and agents, and the fleet file of the latter."""
+
+    def __init__(self, *, arena: Arena, folder: Path) -> None:
+        self.arena = arena
+        self.processes = Processes(arena=arena, folder=folder)
+        self.api = arena.cluster.api
+        self.fleet_file = folder / "fleet.yaml"
+        self.fleet: dict[str, dict[str, Any]] = {}
+        self._versions = itertools.count()
+        self._write_fleet()
+
+    # --- what there is ----------------------------------------------------------------------------------------
+
+    def operator(self, **flags: object) -> Process:
+        """Start an operator and wait until it leads."""
+        return self.processes.operator(**flags)  # type: ignore[arg-type]
+
+    def agent(self, **flags: object) -> Process:
+        """Start an agent for the fleet file."""
+        return self.processes.agent(self.fleet_file, **flags)
+
+    def nodes(self, count: int = 1, *, labels: Mapping[str, str] | None = None, **devices: Any) -> list[str]:
+        """Create nodes whose devices the agent plays; `profile` and `gpus` as in a fleet file."""
+        names = self.arena.nodes(count, labels=labels)
+        for name in names:
+            self.fleet[name] = {"profile": "a100", "gpus": 8, **devices}
+        self._write_fleet()
+        self.wait(lambda: all(self.ready(name) == "True" for name in names), what="Devices to be ready")
+        return names
+
+    def change(self, node: str, **devices: Any) -> None:
+        """Change a node's entry in the fleet file."""
+        self.fleet[node] |= devices
+        self._write_fleet()
+
+    def forget(self, node: str) -> None:
+        """Take a node out of the fleet file."""
+        del self.fleet[node]
+        self._write_fleet()
+
+    def _write_fleet(self) -> None:
+        groups = [{"names": name, **group} for name, group in self.fleet.items()]
+        draft = self.fleet_file.with_suffix(f".{next(self._versions)}")
+        draft.write_text(yaml.safe_dump({"nodes": groups}))
+        draft.replace(self.fleet_file)
+
+    def device(self, node: str, cards: Sequence[Manifest], *, beating: bool = True) -> Manifest:
+        """Write a Device, with a Lease that lasts for the whole test unless it is not `beating`."""
+        if beating:
+            self.renew(node, seconds=3600)
+        return self.api.apply(
+            {
+                "apiVersion": "berth.dev/v1alpha1",
+                "kind": "Device",
+                "metadata": {"name": node},
+                "spec": {"driverVersion": "570.1", "devices": list(cards)},
+            }
+        )
+
+    def renew(self, node: str, *, seconds: int, time: str = "2026-01-01T00:00:00.000000Z") -> None:
+        """Renew a node's Lease as its agent would, with whatever time."""
+        self._lease_namespace()
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": node, "namespace": "berth-node-lease"},
+            "spec": {"holderIdentity": node, "leaseDurationSeconds": seconds, "renewTime": time},
+        }
+        self.api.apply(lease)
+
+    def _lease_namespace(self) -> None:
+        if not self.api.exists("/api/v1/namespaces/berth-node-lease"):
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "berth-node-lease"}}
+            self.api.apply(namespace)
+
+    def pod(self, name: str, requests: Mapping[str, str], **options: Any) -> Manifest:
+        """Create a pod of this arena's scheduler."""
+        manifest = self.arena.pod(name, requests=requests, limits=requests, **options)
+        return self.arena.create([manifest])[0]
+
+    def pods(self, names: Iterable[str], requests: Mapping[str, str], **options: Any) -> None:
+        """Create several alike."""
+        self.arena.create(
+            [self.arena.pod(each, requests=requests, limits=requests, **options) for each in names],
+        )
+
+    # --- what became of it ------------------------------------------------------------------------------------
+
+    def wait(self, predicate: Callable[[], T], *, deadline: float = 15.0, what: str = "a condition") -> T:
+        """Wait for a condition, looking often."""
+        return waiting.until(predicate, deadline=deadline, what=what, poll=POLL)
+
+    def bound(self, name: str, *, deadline: float = 10.0) -> Manifest:
+        """Wait until a pod is bound; give it."""
+
+        def look() -> Manifest | None:
+            pod = self.arena.get("pods", name)
+            return pod if pod["spec"].get("nodeName") else None
+
+        found = self.wait(look, deadline=deadline, what=f"pod {name} to be bound; it says {self.said(name)!r}")
+        assert found is not None
+        return found
+
+    def bound_names(self) -> set[str]:
+        """Names of the bound pods."""
+        return {each["metadata"]["name"] for each in self.arena.list("pods") if each["spec"].get("nodeName")}
+
+    def said(self, name: str) -> str:
+        """What a pod that waits says of itself."""
+        found = condition(self.arena.get("pods", name), "PodScheduled")
+        return str(found.get("message", "")) if found.get("status") == "False" else ""
+
+    def waits(self, name: str, pattern: str = ".", *, deadline: float = 10.0) -> str:
+        """Wait until a pod says why it waits; give its words."""
+        self.wait(
+            lambda: re.search(pattern, self.said(name)),
+            deadline=deadline,
+            what=f"pod {name} to say {pattern!r}; it says {self.said(name)!r}",
+        )
+        return self.said(name)
+
+    def events(self, name: str, reason: str = "") -> list[Manifest]:
+        """The Events of a pod that exists, of one reason or all, the oldest first."""
+        uid = self.arena.get("pods", name)["metadata"]["uid"]
+        found = [each for each in self.arena.list("events") if each["involvedObject"].get("uid") == uid]
+        return sorted((each for each in found if reason in ("", each["reason"])), key=lambda each: each["eventTime"])
+
+    def shown(self, node: str) -> Manifest:
+        """A Device; empty if there is none."""
+        return next((each for each in self.arena.list("devices") if each["metadata"]["name"] == node), {})
+
+    def ready(self, node: str) -> str:
+        """A Device's Ready."""
+        return str(condition(self.shown(node), "Ready").get("status", ""))
+
+    def wait_ready(self, node: str, status: str, *, deadline: float = 10.0) -> Manifest:
+        """Wait until a Device's Ready has a status; give the condition."""
+        self.wait(lambda: self.ready(node) == status, deadline=deadline, what=f"Ready={status} of {node}")
+        return condition(self.shown(node), "Ready")
+
+    def wait_condition(self, node: str, kind: str, status: str, *, deadline: float = 10.0) -> str:
+        """Wait until a Device has a condition; give its message."""
+        self.wait(
+            lambda: condition(self.shown(node), kind).get("status") == status,
+            deadline=deadline,
+            what=f"{kind}={status} of {node}",
+        )
+        return str(condition(self.shown(node), kind)["message"])
+
+    def wait_allocated(self, node: str, cards: str) -> None:
+        """Wait until a Device shows so many cards in use."""
+        self.wait(
+            lambda: self.shown(node).get("status", {}).get("allocated") == cards,
+            what=f"{cards} cards allocated on {node}; it shows {self.shown(node).get('status', {}).get('allocated')}",
+        )
+
+    def allocatable(self, node: str) -> dict[str, str]:
+        """A Node's sums of devices."""
+        found: dict[str, str] = self.arena.get("nodes", node)["status"]["allocatable"]
+        return {name: amount for name, amount in found.items() if "/" in name}
+
+    def wait_sum(self, node: str, name: str, amount: str) -> None:
+        """Wait until a Node shows a sum."""
+        self.wait(
+            lambda: self.allocatable(node).get(name) == amount,
+            what=f"{name}: {amount} on {node}; it shows {self.allocatable(node)}",
+        )
+
+    # --- changing it ------------------------------------------------------------------------------------------
+
+    def cordon(self, node: str, *, on: bool) -> None:
+        """Cordon or uncordon a node."""
+        self.arena.merge("nodes", node, {"spec": {"unschedulable": on or None}})
+
+    def remove(self, name: str) -> None:
+        """Delete a pod at once."""
+        self.arena.delete("pods", name, grace_seconds=0)
+
+    def free_lease(self) -> None:
+        """Release the leader's Lease in the place of an operator that is dead for certain."""
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.arena.namespace}/leases"
+        self.api.merge(f"{leases}/{self.arena.lease_name}", {"spec": {"holderIdentity": ""}})
+
+    def clear(self) -> None:
+        """Take away all pods, nodes and Devices, so that the next test finds nothing."""
+        mine = {each["metadata"]["name"] for each in self.arena.list("nodes", labelSelector=self.arena.selector)}
+        self.fleet = {}
+        self._write_fleet()
+        pods = f"/api/v1/namespaces/{self.arena.namespace}/pods"
+        self.api.delete(pods, grace_seconds=0)
+        self.api.delete("/api/v1/nodes", labelSelector=self.arena.selector)
+        left = {each["metadata"]["name"] for each in self.arena.list("devices")}
+        for name in {each for each in left if each in mine or each.startswith(f"{self.arena.id}-")}:
+            self.arena.delete("devices", name)
+        self.wait(lambda: not self.arena.list("pods"), what="pods to go")
+
+    def close(self) -> None:
+        """End everything."""
+        self.processes.close()
+
+
+def condition(obj: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """One condition of an object; empty if it has none such."""
+    found = (obj.get("status") or {}).get("conditions") or ()
+    return next((dict(each) for each in found if each["type"] == kind), {})
+
+
+def allocation(pod: Manifest) -> dict[str, list[dict[str, Any]]]:
+    """A pod's allocation annotation."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(pod["metadata"]["annotations"][ALLOCATED])
+    return found
+
+
+def minors(pod: Manifest, kind: str = "gpu") -> list[int]:
+    """The minors of a pod's cards."""
+    return [each["minor"] for each in allocation(pod).get(kind, [])]
+
+
+def gpu(minor: int, **fields: Any) -> Manifest:
+    """A healthy A100 as an agent would publish it."""
+    return {
+        "type": "gpu",
+        "minor": minor,
+        "id": f"GPU-{minor:08d}-0000-0000-0000-{os.getpid():012d}",
+        "health": True,
+        "model": A100,
+        "resources": {
+            "kubernetes.io/gpu-core": 100,
+            "kubernetes.io/gpu-memory": "80Gi",
+            "kubernetes.io/gpu-memory-ratio": 100,
+        },
+        **fields,
+    }

@@ -1,0 +1,331 @@
+"""Drives the NVML fixture: describes a machine, writes it for the library to read, and changes it at will.
+
+    fixture = NvmlFixture(folder, gpus=[a100(0), a100(1)])
+    fixture.write()                       # environment() tells a program where to find it
+    fixture.lose(0)                       # each change is visible at the program's next call
+
+The fake sysfs beside it has what the kernel would show of the same cards: their place below PCIe switches and root
+complexes, their NUMA nodes, and their binding to the driver.
+"""
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from tests.nvml import build
+
+XID: Final = 8
+"""nvmlEventTypeXidCriticalError."""
+WHOLE_CARD: Final = 0xFFFFFFFF
+GPU_IS_LOST: Final = 15
+UNKNOWN: Final = 999
+MIB: Final = 1 << 20
+
+SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
+"""NVML's levels of a common ancestor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """One NVLink of a card: what is at its other end."""
+
+    end: str
+    """`gpu` or `switch`."""
+    remote: str
+    """PCI address of the other end, as NVML writes it."""
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice:
+    """One MIG device."""
+
+    uuid: str
+    profile: str
+    gpu_instance: int
+    compute_instance: int = 0
+    gpu_slices: int = 1
+    compute_slices: int = 1
+    memory_mib: int = 9728
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process on a card."""
+
+    pid: int
+    used: int
+    gpu_instance: int = WHOLE_CARD
+    compute_instance: int = WHOLE_CARD
+
+
+@dataclass(slots=True, kw_only=True)
+class Gpu:
+    """One card. Numbers carry NVML's units: bytes, milliwatts, degrees Celsius, percent."""
+
+    uuid: str
+    name: str
+    minor: int
+    bus_id: str
+    """As NVML writes it: `00000000:3B:00.0`."""
+    memory: int
+    numa: int = 0
+    module: int = 0
+    serial: str = "1320220000000"
+    reserved: int = 0
+    used: int = 0
+    gpu_utilization: int = 0
+    memory_utilization: int = 0
+    power: int = 60_000
+    power_limit: int = 400_000
+    temperature: int = 34
+    brand: int = 2
+    architecture: int = 7
+    major_capability: int = 8
+    minor_capability: int = 0
+    cores: int = 6912
+    lost: bool = False
+    mig_capable: bool = False
+    mig_mode: bool = False
+    mig_pending: bool = False
+    ecc_mode: bool = True
+    ecc_corrected: int = 0
+    ecc_uncorrected: int = 0
+    retired_pages: int = 0
+    retired_pending: bool = False
+    remapped_corrected: int = 0
+    remapped_uncorrected: int = 0
+    remapped_pending: bool = False
+    remapped_failure: bool = False
+    sysfs: str = ""
+    """Path below /sys/devices, `pci0000:3a/0000:3a:00.0/0000:3b:00.0`; it ends with the card's address."""
+    links: list[NvLink] = field(default_factory=list)
+    migs: list[MigDevice] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+    fails: dict[str, int] = field(default_factory=dict)
+    """Functions that fail for this card, and with which code."""
+    topology: dict[str, int] = field(default_factory=dict)
+    """Common ancestor with the cards of these UUIDs; the others follow from `sysfs` and `numa`."""
+    p2p: dict[str, int] = field(default_factory=dict)
+    """P2P status with the cards of these UUIDs; 0 (OK) with the others."""
+
+    @property
+    def address(self) -> str:
+        """PCI address as the kernel writes it."""
+        return self.bus_id[4:].lower()
+
+
+LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs"}
+"""Fields of a card that are not one line `name value` of the state file."""
+
+
+def a100(index: int = 0, *, switch: bool = True) -> Gpu:
+    """Return an A100 of an eight-card machine: twelve NVLinks into NVSwitch, two cards on each PCIe switch."""
+    root = 0x10 * (1 + index // 2)
+    bus = root + 3 + index % 2
+    card = Gpu(
+        uuid=f"GPU-a1000000-0000-4000-8000-{index:012d}",
+        name="NVIDIA A100-SXM4-80GB",
+        minor=index,
+        bus_id=f"00000000:{bus:02X}:00.0",
+        memory=81920 * MIB,
+        reserved=675 * MIB,
+        numa=index // 4,
+        module=index + 1,
+        mig_capable=True,
+        links=[NvLink(end="switch", remote=f"00000000:{0xC0 + link % 6:02X}:00.0") for link in range(12)],
+    )
+    card.sysfs = _below_switch(root, bus=bus, card=card) if switch else _below_root(root, bus=bus, card=card)
+    return card
+
+
+def h100(index: int = 0) -> Gpu:
+    """Return an H100 of an eight-card machine: eighteen NVLinks into NVSwitch."""
+    return replace(
+        a100(index),
+        uuid=f"GPU-b1000000-0000-4000-8000-{index:012d}",
+        name="NVIDIA H100 80GB HBM3",
+        memory=81559 * MIB,
+        reserved=551 * MIB,
+        power_limit=700_000,
+        architecture=9,
+        major_capability=9,
+        cores=16896,
+        links=[NvLink(end="switch", remote=f"00000000:{0xC0 + link % 4:02X}:00.0") for link in range(18)],
+    )
+
+
+def t4(index: int = 0) -> Gpu:
+    """Return a T4 at a root complex of its own."""
+    root = 0x80 + 0x10 * index
+    card = Gpu(
+        uuid=f"GPU-74000000-0000-4000-8000-{index:012d}",
+        name="Tesla T4",
+        minor=index,
+        bus_id=f"00000000:{root + 1:02X}:00.0",
+        memory=15360 * MIB,
+        reserved=449 * MIB,
+        numa=1,
+        power_limit=70_000,
+        architecture=6,
+        major_capability=7,
+        minor_capability=5,
+        cores=2560,
+        fails={"nvmlDeviceGetModuleId": 3},
+    )
+    card.sysfs = _below_root(root, bus=root + 1, card=card)
+    return card
+
+
+def _below_root(root: int, *, bus: int, card: Gpu) -> str:
+    return f"pci0000:{root:02x}/0000:{root:02x}:{bus - root:02x}.0/{card.address}"
+
+
+def _below_switch(root: int, *, bus: int, card: Gpu) -> str:
+    upstream, downstream = f"0000:{root + 1:02x}:00.0", f"0000:{root + 2:02x}:{4 * (bus - root - 3):02x}.0"
+    return f"pci0000:{root:02x}/0000:{root:02x}:01.0/{upstream}/{downstream}/{card.address}"
+
+
+@dataclass(slots=True)
+class NvmlFixture:
+    """A machine in a folder: its state file and its sysfs. Call `write` after changing fields by hand."""
+
+    folder: Path
+    gpus: list[Gpu] = field(default_factory=list)
+    driver: str = "570.133.20"
+    cuda: int = 12080
+    loaded: bool = True
+    events: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        """The file that the library reads."""
+        return self.folder / "nvml.state"
+
+    @property
+    def sysfs(self) -> Path:
+        """Root of the fake sysfs."""
+        return self.folder / "sys"
+
+    @property
+    def library(self) -> Path:
+        """The library, built when needed."""
+        return build.library()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables under which any program uses the fixture as its NVML."""
+        return {"BERTH_NVML_STATE": str(self.state), "LD_LIBRARY_PATH": str(self.library.parent)}
+
+    def agent_options(self) -> list[str]:
+        """Return the options that point `berth-agent` at the fixture; it needs BERTH_NVML_STATE beside them."""
+        return ["--nvml-library", str(self.library), "--sysfs-root", str(self.sysfs)]
+
+    def write(self) -> None:
+        """Put the machine in force: sysfs, then the state file, in one step each."""
+        self._write_sysfs()
+        temporary = self.state.with_suffix(".new")
+        temporary.write_text("".join(f"{line}\n" for line in self._lines()))
+        temporary.replace(self.state)
+
+    def lose(self, index: int) -> None:
+        """Let a card fall off the bus."""
+        self.gpus[index].lost = True
+        self.write()
+
+    def restore(self, index: int) -> None:
+        """Bring a lost card back."""
+        self.gpus[index].lost = False
+        self.write()
+
+    def remove(self, index: int) -> Gpu:
+        """Take a card out of the machine."""
+        gpu = self.gpus.pop(index)
+        self.write()
+        return gpu
+
+    def add(self, gpu: Gpu) -> None:
+        """Put a card into the machine."""
+        self.gpus.append(gpu)
+        self.write()
+
+    def unload(self) -> None:
+        """Unload the driver."""
+        self.loaded = False
+        self.write()
+
+    def load(self) -> None:
+        """Load the driver."""
+        self.loaded = True
+        self.write()
+
+    def fail(self, index: int, function: str, code: int = UNKNOWN) -> None:
+        """Let one NVML function fail for one card."""
+        self.gpus[index].fails[function] = code
+        self.write()
+
+    def xid(
+        self, index: int, number: int, *, gpu_instance: int = WHOLE_CARD, compute_instance: int = WHOLE_CARD
+    ) -> None:
+        """Report a critical error of a card to all who wait for events."""
+        where = f"{gpu_instance} {compute_instance}"
+        self.events.append(f"{len(self.events) + 1} {self.gpus[index].uuid} {XID} {number} {where}")
+        self.write()
+
+    def _lines(self) -> list[str]:
+        head = [f"loaded {self.loaded:d}", f"cuda {self.cuda}", f"driver {self.driver}"]
+        cards = [line for gpu in self.gpus for line in self._gpu_lines(gpu)]
+        return [*head, *cards, *(f"event {event}" for event in self.events)]
+
+    def _gpu_lines(self, gpu: Gpu) -> list[str]:
+        facts = {name: getattr(gpu, name) for name in Gpu.__dataclass_fields__ if name not in LISTS}
+        return [
+            "gpu",
+            *(f"{name} {value:d}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()),
+            *(f"link {at} {link.active:d} {link.end} {link.remote}" for at, link in enumerate(gpu.links)),
+            *(_mig_line(mig) for mig in gpu.migs),
+            *(f"process {p.pid} {p.used} {p.gpu_instance} {p.compute_instance}" for p in gpu.processes),
+            *(f"fail {function} {code}" for function, code in gpu.fails.items()),
+            *(f"topology {at} {_common_ancestor(gpu, other)}" for at, other in enumerate(self.gpus)),
+            *(f"p2p {at} {gpu.p2p.get(other.uuid, 0)}" for at, other in enumerate(self.gpus)),
+        ]
+
+    def _write_sysfs(self) -> None:
+        """Build the tree anew for the cards of now; a lost card stays on its bus as far as the kernel tells."""
+        fresh = self.folder / f"sys.{len(list(self.folder.glob('sys.*')))}"
+        fresh.mkdir(parents=True)
+        for gpu in self.gpus:
+            device = fresh / "devices" / gpu.sysfs
+            device.mkdir(parents=True)
+            (device / "numa_node").write_text(f"{gpu.numa}\n")
+            (device / "local_cpulist").write_text(f"{32 * max(gpu.numa, 0)}-{32 * max(gpu.numa, 0) + 31}\n")
+            _link(fresh / "bus/pci/devices" / gpu.address, device)
+            _link(fresh / "bus/pci/drivers/nvidia" / gpu.address, device)
+            package = fresh / f"devices/system/cpu/cpu{32 * max(gpu.numa, 0)}/topology/physical_package_id"
+            package.parent.mkdir(parents=True, exist_ok=True)
+            package.write_text(f"{max(gpu.numa, 0)}\n")
+        link = self.folder / "link"
+        link.symlink_to(fresh.name)
+        link.replace(self.sysfs)
+
+
+def _link(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(os.path.relpath(target, path.parent))
+
+
+def _mig_line(mig: MigDevice) -> str:
+    numbers = mig.gpu_instance, mig.compute_instance, mig.gpu_slices, mig.compute_slices, mig.memory_mib
+    return f"mig {mig.uuid} {mig.profile} {' '.join(map(str, numbers))}"
+
+
+def _common_ancestor(one: Gpu, other: Gpu) -> int:
+    """Tell the level at which the PCIe paths of two cards meet."""
+    if other.uuid in one.topology:
+        return one.topology[other.uuid]
+    here, there = one.sysfs.split("/"), other.sysfs.split("/")
+    if len(here) > 3 and here[:3] == there[:3]:
+        return SINGLE
+    if here[0] == there[0]:
+        return HOSTBRIDGE
+    return NODE if one.numa == other.numa else SYSTEM

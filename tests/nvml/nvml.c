@@ -1,0 +1,569 @@
+/* A libnvidia-ml.so.1 without hardware: serves the machine of a state file to any program that uses NVML.
+ *
+ * A handle stands for a UUID, so it survives every change of the machine; a card that is gone or lost answers
+ * GPU_IS_LOST through it, as a real one does that fell off the bus.
+ */
+#include "state.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_HANDLES = 1024, POLL_MS = 5 };
+
+struct handle {
+    char uuid[TEXT];
+};
+
+struct event_set {
+    u64 last;
+    u64 types;
+};
+
+/* What a handle stands for right now; mig is NULL for a whole card. */
+struct target {
+    const struct gpu *gpu;
+    const struct mig *mig;
+};
+
+static struct handle handles[MAX_HANDLES];
+static unsigned sessions;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const struct machine NO_MACHINE;
+
+static const struct machine *current(void)
+{
+    const struct machine *machine = machine_now();
+    return machine ? machine : &NO_MACHINE;
+}
+
+static status_t ready(void)
+{
+    if (!sessions)
+        return UNINITIALIZED;
+    return current()->loaded ? SUCCESS : DRIVER_NOT_LOADED;
+}
+
+static device_t handle_of(const char *uuid)
+{
+    for (unsigned i = 0; i < MAX_HANDLES; i++) {
+        if (!handles[i].uuid[0])
+            snprintf(handles[i].uuid, TEXT, "%s", uuid);
+        if (strcmp(handles[i].uuid, uuid) == 0)
+            return &handles[i];
+    }
+    abort();
+}
+
+static status_t look_up(device_t handle, struct target *target)
+{
+    const struct machine *machine = current();
+    for (unsigned i = 0; i < machine->gpu_count; i++) {
+        const struct gpu *gpu = &machine->gpus[i];
+        target->gpu = gpu;
+        target->mig = NULL;
+        if (strcmp(gpu->uuid, handle->uuid) == 0)
+            return gpu->lost ? GPU_IS_LOST : SUCCESS;
+        for (unsigned m = 0; m < gpu->mig_count; m++) {
+            target->mig = &gpu->migs[m];
+            if (strcmp(gpu->migs[m].uuid, handle->uuid) == 0)
+                return gpu->lost ? GPU_IS_LOST : SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+static status_t find(device_t handle, const char *function, struct target *target)
+{
+    if (ready() != SUCCESS)
+        return ready();
+    if (!handle)
+        return INVALID_ARGUMENT;
+    status_t found = look_up(handle, target);
+    if (found == NOT_FOUND)
+        return GPU_IS_LOST;
+    for (unsigned i = 0; found == SUCCESS && i < target->gpu->fail_count; i++)
+        if (strcmp(target->gpu->fails[i].function, function) == 0)
+            return (status_t)target->gpu->fails[i].code;
+    return found;
+}
+
+static status_t copy(char *to, unsigned length, const char *text)
+{
+    return snprintf(to, length, "%s", text) < (int)length ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+/* Opens and ends the body of a function that asks about one device: holds the lock, and looks the device up. */
+#define BEGIN(device)                                                                                                  \
+    struct target at = {0};                                                                                            \
+    pthread_mutex_lock(&lock);                                                                                         \
+    status_t result = find(device, __func__, &at);                                                                     \
+    if (result == SUCCESS) {
+#define END                                                                                                            \
+    }                                                                                                                  \
+    pthread_mutex_unlock(&lock);                                                                                       \
+    return result;
+
+/* Functions that hand out one number, or one text, of a card. */
+#define NUMBER(function, type, member)                                                                                 \
+    status_t function(device_t device, type *value);                                                                   \
+    status_t function(device_t device, type *value)                                                                    \
+    {                                                                                                                  \
+        BEGIN(device) *value = (type)at.gpu->member;                                                                   \
+        END                                                                                                            \
+    }
+#define STRING(function, text)                                                                                         \
+    status_t function(device_t device, char *to, unsigned length);                                                     \
+    status_t function(device_t device, char *to, unsigned length)                                                      \
+    {                                                                                                                  \
+        BEGIN(device) result = copy(to, length, text);                                                                 \
+        END                                                                                                            \
+    }
+
+NUMBER(nvmlDeviceGetMinorNumber, unsigned, minor)
+NUMBER(nvmlDeviceGetModuleId, unsigned, module)
+NUMBER(nvmlDeviceGetNumaNodeId, unsigned, numa)
+NUMBER(nvmlDeviceGetPowerUsage, unsigned, power)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, power_limit)
+NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, power_limit)
+NUMBER(nvmlDeviceGetBrand, unsigned, brand)
+NUMBER(nvmlDeviceGetArchitecture, unsigned, architecture)
+NUMBER(nvmlDeviceGetNumGpuCores, unsigned, cores)
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, retired_pending)
+STRING(nvmlDeviceGetSerial, at.gpu->serial)
+STRING(nvmlDeviceGetUUID, at.mig ? at.mig->uuid : at.gpu->uuid)
+
+/* Library and system. */
+
+status_t nvmlInitWithFlags(unsigned flags);
+status_t nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    status_t result = current()->loaded ? SUCCESS : DRIVER_NOT_LOADED;
+    sessions += result == SUCCESS;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+status_t nvmlInit_v2(void);
+status_t nvmlInit_v2(void)
+{
+    return nvmlInitWithFlags(0);
+}
+
+status_t nvmlShutdown(void);
+status_t nvmlShutdown(void)
+{
+    pthread_mutex_lock(&lock);
+    status_t result = sessions ? SUCCESS : UNINITIALIZED;
+    sessions -= sessions > 0;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+const char *nvmlErrorString(status_t status);
+const char *nvmlErrorString(status_t status)
+{
+    switch (status) {
+    case SUCCESS:
+        return "Success";
+    case UNINITIALIZED:
+        return "Uninitialized";
+    case INVALID_ARGUMENT:
+        return "Invalid Argument";
+    case NOT_SUPPORTED:
+        return "Not Supported";
+    case NOT_FOUND:
+        return "Not Found";
+    case INSUFFICIENT_SIZE:
+        return "Insufficient Size";
+    case DRIVER_NOT_LOADED:
+        return "Driver Not Loaded";
+    case TIMEOUT:
+        return "Timeout";
+    case GPU_IS_LOST:
+        return "GPU is lost";
+    default:
+        return "Unknown Error";
+    }
+}
+
+#define SYSTEM(function, parameters, statement)                                                                        \
+    status_t function parameters;                                                                                      \
+    status_t function parameters                                                                                       \
+    {                                                                                                                  \
+        pthread_mutex_lock(&lock);                                                                                     \
+        status_t result = ready();                                                                                     \
+        if (result == SUCCESS) {                                                                                       \
+            statement;                                                                                                 \
+        }                                                                                                              \
+        pthread_mutex_unlock(&lock);                                                                                   \
+        return result;                                                                                                 \
+    }
+
+SYSTEM(nvmlSystemGetDriverVersion, (char *to, unsigned length), result = copy(to, length, current()->driver))
+SYSTEM(nvmlSystemGetNVMLVersion, (char *to, unsigned length), result = copy(to, length, current()->driver))
+SYSTEM(nvmlSystemGetCudaDriverVersion, (int *version), *version = (int)current()->cuda)
+SYSTEM(nvmlSystemGetCudaDriverVersion_v2, (int *version), *version = (int)current()->cuda)
+SYSTEM(nvmlDeviceGetCount_v2, (unsigned *count), *count = current()->gpu_count)
+
+/* Ways to a handle. */
+
+static status_t hand_out(const struct gpu *gpu, device_t *device)
+{
+    if (!gpu)
+        return NOT_FOUND;
+    *device = handle_of(gpu->uuid);
+    return gpu->lost ? GPU_IS_LOST : SUCCESS;
+}
+
+static const struct gpu *by_index(unsigned index)
+{
+    return index < current()->gpu_count ? &current()->gpus[index] : NULL;
+}
+
+static const struct gpu *by_pci(const char *bus_id)
+{
+    for (unsigned i = 0; i < current()->gpu_count; i++)
+        if (strcasecmp(current()->gpus[i].bus_id, bus_id) == 0)
+            return &current()->gpus[i];
+    return NULL;
+}
+
+static status_t by_uuid(const char *uuid, device_t *device)
+{
+    struct target target;
+    *device = handle_of(uuid);
+    return look_up(*device, &target);
+}
+
+SYSTEM(nvmlDeviceGetHandleByIndex_v2, (unsigned index, device_t *device),
+       result = by_index(index) ? hand_out(by_index(index), device) : INVALID_ARGUMENT)
+SYSTEM(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus_id, device_t *device),
+       result = hand_out(by_pci(bus_id), device))
+SYSTEM(nvmlDeviceGetHandleByUUID, (const char *uuid, device_t *device), result = by_uuid(uuid, device))
+
+status_t nvmlDeviceGetIndex(device_t device, unsigned *index);
+status_t nvmlDeviceGetIndex(device_t device, unsigned *index)
+{
+    BEGIN(device) *index = (unsigned)(at.gpu - current()->gpus);
+    END
+}
+
+/* What a card is. */
+
+status_t nvmlDeviceGetName(device_t device, char *to, unsigned length);
+status_t nvmlDeviceGetName(device_t device, char *to, unsigned length)
+{
+    char name[2 * TEXT + 8];
+    BEGIN(device)
+        snprintf(name, sizeof name, at.mig ? "%s MIG %s" : "%s", at.gpu->name, at.mig ? at.mig->profile : "");
+        result = copy(to, length, name);
+    END
+}
+
+status_t nvmlDeviceGetPciInfo_v3(device_t device, struct pci_info *info);
+status_t nvmlDeviceGetPciInfo_v3(device_t device, struct pci_info *info)
+{
+    BEGIN(device)
+        memset(info, 0, sizeof *info);
+        snprintf(info->bus_id, sizeof info->bus_id, "%.31s", at.gpu->bus_id);
+        snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%.15s", at.gpu->bus_id + 4);
+        sscanf(at.gpu->bus_id, "%x:%x:%x", &info->domain, &info->bus, &info->device);
+    END
+}
+
+status_t nvmlDeviceGetCudaComputeCapability(device_t device, int *major, int *minor);
+status_t nvmlDeviceGetCudaComputeCapability(device_t device, int *major, int *minor)
+{
+    BEGIN(device)
+        *major = (int)at.gpu->major_capability;
+        *minor = (int)at.gpu->minor_capability;
+    END
+}
+
+static u64 total_memory(struct target at)
+{
+    return at.mig ? at.mig->memory_mib << 20 : at.gpu->memory;
+}
+
+status_t nvmlDeviceGetMemoryInfo(device_t device, struct memory *memory);
+status_t nvmlDeviceGetMemoryInfo(device_t device, struct memory *memory)
+{
+    BEGIN(device)
+        u64 used = at.gpu->used + at.gpu->reserved;
+        *memory = (struct memory){total_memory(at), total_memory(at) - used, used};
+    END
+}
+
+status_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory);
+status_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory)
+{
+    BEGIN(device)
+        memory->total = total_memory(at);
+        memory->reserved = at.gpu->reserved;
+        memory->used = at.gpu->used;
+        memory->free = memory->total - memory->reserved - memory->used;
+    END
+}
+
+status_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *rates);
+status_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *rates)
+{
+    BEGIN(device)
+        *rates = (struct utilization){(unsigned)at.gpu->gpu_utilization, (unsigned)at.gpu->memory_utilization};
+    END
+}
+
+status_t nvmlDeviceGetTemperature(device_t device, unsigned sensor, unsigned *celsius);
+status_t nvmlDeviceGetTemperature(device_t device, unsigned sensor, unsigned *celsius)
+{
+    (void)sensor;
+    BEGIN(device) *celsius = (unsigned)at.gpu->temperature;
+    END
+}
+
+status_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned *count, struct process_info *processes);
+status_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned *count, struct process_info *processes)
+{
+    BEGIN(device)
+        unsigned room = *count;
+        *count = at.gpu->process_count;
+        if (room < *count)
+            result = INSUFFICIENT_SIZE;
+        else if (*count)
+            memcpy(processes, at.gpu->processes, *count * sizeof *processes);
+    END
+}
+
+/* Memory errors. */
+
+status_t nvmlDeviceGetEccMode(device_t device, unsigned *now, unsigned *pending);
+status_t nvmlDeviceGetEccMode(device_t device, unsigned *now, unsigned *pending)
+{
+    BEGIN(device) *now = *pending = (unsigned)at.gpu->ecc_mode;
+    END
+}
+
+status_t nvmlDeviceGetTotalEccErrors(device_t device, unsigned kind, unsigned since, u64 *count);
+status_t nvmlDeviceGetTotalEccErrors(device_t device, unsigned kind, unsigned since, u64 *count)
+{
+    (void)since;
+    BEGIN(device) *count = kind ? at.gpu->ecc_uncorrected : at.gpu->ecc_corrected;
+    END
+}
+
+status_t nvmlDeviceGetRetiredPages(device_t device, unsigned cause, unsigned *count, u64 *addresses);
+status_t nvmlDeviceGetRetiredPages(device_t device, unsigned cause, unsigned *count, u64 *addresses)
+{
+    BEGIN(device)
+        unsigned room = *count;
+        *count = cause ? (unsigned)at.gpu->retired_pages : 0; /* all of them by double bit errors */
+        if (room < *count)
+            result = INSUFFICIENT_SIZE;
+        for (unsigned i = 0; result == SUCCESS && i < *count; i++)
+            addresses[i] = (u64)i << 12;
+    END
+}
+
+status_t nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                                   unsigned *failure);
+status_t nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                                   unsigned *failure)
+{
+    BEGIN(device)
+        *corrected = (unsigned)at.gpu->remapped_corrected;
+        *uncorrected = (unsigned)at.gpu->remapped_uncorrected;
+        *pending = (unsigned)at.gpu->remapped_pending;
+        *failure = (unsigned)at.gpu->remapped_failure;
+    END
+}
+
+/* How cards reach each other. */
+
+static const u64 *toward(const u64 *row, device_t other)
+{
+    struct target target;
+    return look_up(other, &target) == SUCCESS ? &row[target.gpu - current()->gpus] : NULL;
+}
+
+status_t nvmlDeviceGetTopologyCommonAncestor(device_t device, device_t other, unsigned *level);
+status_t nvmlDeviceGetTopologyCommonAncestor(device_t device, device_t other, unsigned *level)
+{
+    BEGIN(device)
+        const u64 *found = toward(at.gpu->topology, other);
+        result = found ? SUCCESS : GPU_IS_LOST;
+        *level = found ? (unsigned)*found : 0;
+    END
+}
+
+status_t nvmlDeviceGetP2PStatus(device_t device, device_t other, unsigned capability, unsigned *status);
+status_t nvmlDeviceGetP2PStatus(device_t device, device_t other, unsigned capability, unsigned *status)
+{
+    (void)capability;
+    BEGIN(device)
+        const u64 *found = toward(at.gpu->p2p, other);
+        result = found ? SUCCESS : GPU_IS_LOST;
+        *status = found ? (unsigned)*found : 0;
+    END
+}
+
+/* Real drivers call a missing link an invalid argument, and on a card without any NVLink not supported. */
+static status_t link_status(const struct gpu *gpu, unsigned index)
+{
+    if (!gpu->links[0].present)
+        return NOT_SUPPORTED;
+    return index < MAX_LINKS && gpu->links[index].present ? SUCCESS : INVALID_ARGUMENT;
+}
+
+#define LINK(function, parameters, statement)                                                                          \
+    status_t function parameters;                                                                                      \
+    status_t function parameters                                                                                       \
+    {                                                                                                                  \
+        BEGIN(device)                                                                                                  \
+            result = link_status(at.gpu, index);                                                                       \
+            if (result == SUCCESS) {                                                                                   \
+                const struct link *link = &at.gpu->links[index];                                                       \
+                statement;                                                                                             \
+            }                                                                                                          \
+        END                                                                                                            \
+    }
+
+LINK(nvmlDeviceGetNvLinkState, (device_t device, unsigned index, unsigned *active), *active = (unsigned)link->active)
+LINK(nvmlDeviceGetNvLinkVersion, (device_t device, unsigned index, unsigned *version),
+     (void)link;
+     *version = 3)
+LINK(nvmlDeviceGetNvLinkRemoteDeviceType, (device_t device, unsigned index, unsigned *type), *type = link->end)
+LINK(nvmlDeviceGetNvLinkCapability, (device_t device, unsigned index, unsigned capability, unsigned *value),
+     (void)link;
+     *value = capability <= 5)
+LINK(nvmlDeviceGetNvLinkRemotePciInfo_v2, (device_t device, unsigned index, struct pci_info *info),
+     memset(info, 0, sizeof *info);
+     snprintf(info->bus_id, sizeof info->bus_id, "%.31s", link->remote))
+
+/* MIG. */
+
+status_t nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending);
+status_t nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending)
+{
+    BEGIN(device)
+        *now = (unsigned)at.gpu->mig_mode;
+        *pending = (unsigned)at.gpu->mig_pending;
+        result = at.gpu->mig_capable ? SUCCESS : NOT_SUPPORTED;
+    END
+}
+
+status_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count);
+status_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count)
+{
+    BEGIN(device) *count = at.gpu->mig_capable ? 7 : 0;
+    END
+}
+
+status_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, device_t *mig);
+status_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, device_t *mig)
+{
+    BEGIN(device)
+        result = index < at.gpu->mig_count ? SUCCESS : NOT_FOUND;
+        if (result == SUCCESS)
+            *mig = handle_of(at.gpu->migs[index].uuid);
+    END
+}
+
+status_t nvmlDeviceIsMigDeviceHandle(device_t device, unsigned *answer);
+status_t nvmlDeviceIsMigDeviceHandle(device_t device, unsigned *answer)
+{
+    BEGIN(device) *answer = at.mig != NULL;
+    END
+}
+
+#define MIG(function, type, statement)                                                                                 \
+    status_t function(device_t device, type *value);                                                                   \
+    status_t function(device_t device, type *value)                                                                    \
+    {                                                                                                                  \
+        BEGIN(device)                                                                                                  \
+            if (!at.mig)                                                                                               \
+                result = INVALID_ARGUMENT;                                                                             \
+            else {                                                                                                     \
+                statement;                                                                                             \
+            }                                                                                                          \
+        END                                                                                                            \
+    }
+
+MIG(nvmlDeviceGetGpuInstanceId, unsigned, *value = at.mig->gpu_instance)
+MIG(nvmlDeviceGetComputeInstanceId, unsigned, *value = at.mig->compute_instance)
+MIG(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device_t, *value = handle_of(at.gpu->uuid))
+MIG(nvmlDeviceGetAttributes_v2, struct attributes,
+    *value = ((struct attributes){.gpu_slices = at.mig->gpu_slices,
+                                  .compute_slices = at.mig->compute_slices,
+                                  .memory_mib = at.mig->memory_mib}))
+
+/* Events: a set delivers what the file gained since the set was made. */
+
+static u64 newest_event(void)
+{
+    const struct machine *machine = current();
+    return machine->event_count ? machine->events[machine->event_count - 1].sequence : 0;
+}
+
+static const struct event *next_event(const struct event_set *set)
+{
+    const struct machine *machine = current();
+    for (unsigned i = 0; i < machine->event_count; i++)
+        if (machine->events[i].sequence > set->last && machine->events[i].type & set->types)
+            return &machine->events[i];
+    return NULL;
+}
+
+SYSTEM(nvmlEventSetCreate, (struct event_set **set), *set = calloc(1, sizeof **set); (*set)->last = newest_event())
+
+status_t nvmlEventSetFree(struct event_set *set);
+status_t nvmlEventSetFree(struct event_set *set)
+{
+    free(set);
+    return SUCCESS;
+}
+
+status_t nvmlDeviceGetSupportedEventTypes(device_t device, u64 *types);
+status_t nvmlDeviceGetSupportedEventTypes(device_t device, u64 *types)
+{
+    BEGIN(device) *types = 0x1f;
+    END
+}
+
+status_t nvmlDeviceRegisterEvents(device_t device, u64 types, struct event_set *set);
+status_t nvmlDeviceRegisterEvents(device_t device, u64 types, struct event_set *set)
+{
+    BEGIN(device) set->types |= types;
+    END
+}
+
+static status_t take_event(struct event_set *set, struct event_data *data)
+{
+    pthread_mutex_lock(&lock);
+    const struct event *event = next_event(set);
+    status_t result = ready() == SUCCESS ? TIMEOUT : ready();
+    if (result == TIMEOUT && event) {
+        *data = (struct event_data){handle_of(event->uuid), event->type, event->data, event->gpu_instance,
+                                    event->compute_instance};
+        set->last = event->sequence;
+        result = SUCCESS;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms);
+status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms)
+{
+    const struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
+    for (unsigned waited = 0;; waited += POLL_MS) {
+        status_t result = take_event(set, data);
+        if (result != TIMEOUT || waited >= timeout_ms)
+            return result;
+        nanosleep(&pause, NULL);
+    }
+}

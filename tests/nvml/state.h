@@ -1,0 +1,66 @@
+/* The machine that the fixture plays, as its state file describes it.
+ *
+ * The file has one `key value` line per fact. A line `gpu` begins a card, and what follows is said of that card.
+ * BERTH_NVML_STATE names the file; it is read again whenever it was replaced, so a test can change the machine
+ * under a program that has the library loaded.
+ */
+#ifndef STATE_H
+#define STATE_H
+
+#include "abi.h"
+
+enum { MAX_GPUS = 32, MAX_LINKS = 36, MAX_MIGS = 16, MAX_PROCESSES = 32, MAX_EVENTS = 256, MAX_FAILS = 8 };
+enum { TEXT = 96 };
+
+struct link {
+    int present, active;
+    enum link_end end;
+    char remote[TEXT];
+};
+
+struct mig {
+    char uuid[TEXT], profile[TEXT];
+    unsigned gpu_instance, compute_instance, gpu_slices, compute_slices;
+    u64 memory_mib;
+};
+
+struct fail {
+    char function[TEXT];
+    int code;
+};
+
+struct gpu {
+    char uuid[TEXT], name[TEXT], serial[TEXT], bus_id[TEXT];
+    u64 minor, module, numa, lost;
+    u64 memory, reserved, used, gpu_utilization, memory_utilization;
+    u64 power, power_limit, temperature, brand, architecture, major_capability, minor_capability, cores;
+    u64 mig_capable, mig_mode, mig_pending;
+    u64 ecc_mode, ecc_corrected, ecc_uncorrected, retired_pages, retired_pending;
+    u64 remapped_corrected, remapped_uncorrected, remapped_pending, remapped_failure;
+    u64 topology[MAX_GPUS], p2p[MAX_GPUS];
+    struct link links[MAX_LINKS];
+    struct mig migs[MAX_MIGS];
+    struct process_info processes[MAX_PROCESSES];
+    struct fail fails[MAX_FAILS];
+    unsigned mig_count, process_count, fail_count;
+};
+
+struct event {
+    u64 sequence;
+    char uuid[TEXT];
+    u64 type, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+struct machine {
+    u64 loaded, cuda;
+    char driver[TEXT];
+    struct gpu gpus[MAX_GPUS];
+    struct event events[MAX_EVENTS];
+    unsigned gpu_count, event_count;
+};
+
+/* Return the machine as its file describes it now, or NULL where there is no such file. */
+const struct machine *machine_now(void);
+
+#endif

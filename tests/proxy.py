@@ -1,0 +1,247 @@
+"""A reverse proxy on loopback that makes single requests go wrong.
+
+It stands between an operator and the API server, passes everything on (watches and the Authorization header
+included) and does to chosen requests what networks do:
+
+    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as proxy:
+        operator.start(kubeconfig=proxy.kubeconfig(token))
+        bind = proxy.hold("POST", r"/binding$", count=1)
+        bind.wait()      # it has arrived
+        bind.release()   # on its way, even if its sender is long dead
+
+It runs in a thread and loop of its own, so that synchronous tests can use it.
+"""
+
+import asyncio
+import contextlib
+import re
+import ssl
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeVar
+
+import aiohttp
+import yaml
+import yarl
+from aiohttp import web
+
+HOP_BY_HOP: Final = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade"})
+START_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 10.0
+
+
+class Seen(NamedTuple):
+    """One request that came through."""
+
+    method: str
+    path: str
+    """With its query, as it was sent."""
+    agent: str
+
+
+@dataclass(kw_only=True, eq=False)
+class Rule:
+    """What happens to the matches number `first` to `first + count - 1` of a method and a path."""
+
+    method: str
+    path: re.Pattern[str]
+    first: int
+    count: int | None
+    removed: bool = False
+    matched: int = 0
+    """Requests of that method and path so far, touched or not."""
+    caught: list[Seen] = field(default_factory=list)
+    """Those that this rule was applied to."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def takes(self, seen: Seen) -> bool:
+        """Tell whether this request is the rule's."""
+        if self.removed or seen.method != self.method or not self.path.search(seen.path):
+            return False
+        with self._changed:
+            self.matched += 1
+            applies = self.matched >= self.first and (self.count is None or self.matched < self.first + self.count)
+            if applies:
+                self.caught.append(seen)
+                self._changed.notify_all()
+        return applies
+
+    def wait(self, count: int = 1, *, timeout: float = WAIT_SECONDS) -> None:
+        """Block until the rule has caught that many requests."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.caught) >= count, timeout):
+                raise TimeoutError(f"{len(self.caught)} of {count} requests {self.method} {self.path.pattern}")
+
+    def remove(self) -> None:
+        """Let all further requests pass."""
+        self.removed = True
+
+
+@dataclass(kw_only=True, eq=False)
+class Hold(Rule):
+    """Keeps requests from the server until released; they go on even when their sender has gone."""
+
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.AbstractEventLoop
+
+    def release(self) -> None:
+        """Let the held requests go, and further ones pass."""
+        self.remove()
+        self.loop.call_soon_threadsafe(self.released.set)
+
+
+@dataclass(kw_only=True, eq=False)
+class Lose(Rule):
+    """Passes requests on and breaks the connection instead of giving the server's answer."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Answer(Rule):
+    """Answers in the server's place."""
+
+    status: int
+    headers: dict[str, str]
+
+
+R = TypeVar("R", bound=Rule)
+
+
+class FaultProxy:
+    """The proxy; a context manager."""
+
+    def __init__(self, *, server: str, ca_file: Path, folder: Path) -> None:
+        self.requests: list[Seen] = []
+        self.url = ""
+        self._server = server
+        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._folder = folder
+        self._rules: list[Rule] = []
+        self._started: Future[str] = Future()
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+
+    def __enter__(self) -> Self:
+        """Listen."""
+        self._thread.start()
+        self.url = self._started.result(START_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop; whatever is held or under way is dropped."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def kubeconfig(self, token: str) -> Path:
+        """Write a kubeconfig that leads through this proxy."""
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "proxy", "cluster": {"server": self.url}}],
+            "users": [{"name": "user", "user": {"token": token}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "user"}}],
+            "current-context": "proxy",
+        }
+        path = self._folder / f"proxy-{self.url.rpartition(':')[2]}-{len(list(self._folder.iterdir()))}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def hold(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Hold:
+        """Keep requests from the server until released."""
+        rule = Hold(method=method, path=re.compile(path), first=first, count=count, loop=self._loop)
+        return self._add(rule)
+
+    def lose(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Lose:
+        """Let requests through and lose their answers."""
+        return self._add(Lose(method=method, path=re.compile(path), first=first, count=count))
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        status: int,
+        headers: dict[str, str] | None = None,
+        first: int = 1,
+        count: int | None = None,
+    ) -> Answer:
+        """Answer requests here; the server does not see them."""
+        pattern = re.compile(path)
+        return self._add(
+            Answer(method=method, path=pattern, first=first, count=count, status=status, headers=headers or {})
+        )
+
+    def sent(self, method: str, path: str) -> list[Seen]:
+        """Return the requests of a method whose path matches."""
+        return [seen for seen in self.requests if seen.method == method and re.search(path, seen.path)]
+
+    def _add(self, rule: R) -> R:
+        self._rules = [*self._rules, rule]  # replaced, not changed: the other thread may be walking it
+        return rule
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with contextlib.AsyncExitStack() as stack:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+            self._upstream = await stack.enter_async_context(
+                aiohttp.ClientSession(
+                    connector=connector,
+                    auto_decompress=False,
+                    timeout=aiohttp.ClientTimeout(total=None),
+                    skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                )
+            )
+            runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self._started.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
+            await self._stop.wait()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        seen = Seen(request.method, request.raw_path, request.headers.get("User-Agent", ""))
+        self.requests.append(seen)
+        rule = next((rule for rule in self._rules if rule.takes(seen)), None)
+        body = await request.content.read()
+        if isinstance(rule, Answer):
+            return web.Response(status=rule.status, headers=rule.headers)
+        if isinstance(rule, Hold):
+            await rule.released.wait()
+        return await self._forward(request, body, lose=isinstance(rule, Lose))
+
+    async def _forward(self, request: web.BaseRequest, body: bytes, *, lose: bool) -> web.StreamResponse:
+        url = yarl.URL(self._server + request.raw_path, encoded=True)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
+        async with self._upstream.request(request.method, url, data=body or None, headers=headers) as answer:
+            response = web.StreamResponse(status=answer.status, reason=answer.reason)
+            if lose:
+                await answer.read()
+                _hang_up(request)
+                return response
+            for name, value in answer.headers.items():
+                if name.lower() not in HOP_BY_HOP:
+                    response.headers[name] = value
+            with contextlib.suppress(ConnectionError):  # whoever asked has gone
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+            return response
+
+
+def _hang_up(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.abort()

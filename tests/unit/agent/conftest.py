@@ -1,0 +1,35 @@
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.nvml.fixture import Gpu, NvmlFixture
+from tests.nvml.probe import Machine, Probe, Start
+
+# pytest-asyncio asks for the current loop before the first test; Python 3.11 would make one that nobody closes.
+asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    def build(*gpus: Gpu, loaded: bool = True) -> NvmlFixture:
+        fixture = NvmlFixture(tmp_path, gpus=list(gpus), loaded=loaded)
+        monkeypatch.setenv("BERTH_NVML_STATE", str(fixture.state))
+        fixture.write()
+        return fixture
+
+    return build
+
+
+@pytest.fixture
+def agent() -> Iterator[Start]:
+    probes: list[Probe] = []
+
+    def start(fixture: NvmlFixture) -> Probe:
+        probes.append(Probe(fixture))
+        return probes[-1]
+
+    yield start
+    for probe in probes:
+        probe.inventory.close()

@@ -1,0 +1,171 @@
+"""The allocation annotation: what is written is read back, and what cannot be read is refused by its place."""
+
+import contextlib
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_api import allocation, quantity
+from berth_api.allocation import AllocationError, Grant, parse, render
+from tests.builders import A100_BYTES, GI, grant
+
+NAMES = st.sampled_from(["gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "huawei.com/npu-core"])
+AMOUNTS = st.dictionaries(NAMES, st.integers(1, quantity.MAX), min_size=1, max_size=5)
+GRANTS = st.lists(
+    st.builds(
+        lambda kind, minor, amounts, uuid: Grant(type=kind, minor=minor, amounts=tuple(sorted(amounts)), id=uuid),
+        st.sampled_from(allocation.TYPES),
+        st.integers(0, allocation.MAX_MINOR),
+        AMOUNTS.map(dict.items),
+        st.sampled_from(["", "GPU-1", "0000:1f:00.0"]),
+    ),
+    max_size=8,
+    unique_by=lambda each: (each.type, each.minor),
+)
+
+
+@given(GRANTS, st.sampled_from(["kubernetes.io/", "koordinator.sh/"]))
+def test_what_is_rendered_is_read_back(grants: list[Grant], prefix: str) -> None:
+    order = {kind: i for i, kind in enumerate(sorted(allocation.TYPES))}
+    assert parse(render(grants, prefix)) == tuple(sorted(grants, key=lambda each: order[each.type]))
+
+
+@given(GRANTS)
+def test_equal_grants_give_equal_text(grants: list[Grant]) -> None:
+    assert render(grants) == render(list(grants))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "amounts"),
+    [
+        pytest.param("kubernetes.io/", {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory": "16Gi"}, id="ours"),
+        pytest.param(
+            "koordinator.sh/", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "16Gi"}, id="other"
+        ),
+    ],
+)
+def test_the_text_is_koordinators(prefix: str, amounts: dict[str, str]) -> None:
+    text = render([grant(3, core=50, memory=16 * GI)], prefix)
+    assert orjson.loads(text) == {"gpu": [{"minor": 3, "resources": amounts, "id": "GPU-3"}]}
+
+
+def test_memory_that_is_not_round_stays_exact() -> None:
+    text = render([grant(0, memory=A100_BYTES + 1)])
+    assert orjson.loads(text)["gpu"][0]["resources"]["kubernetes.io/gpu-memory"] == str(A100_BYTES + 1)
+
+
+def test_a_vendors_own_names_keep_their_prefix() -> None:
+    text = render([Grant(type="gpu", minor=0, amounts=(("huawei.com/npu-core", 4),))])
+    assert orjson.loads(text)["gpu"][0] == {"minor": 0, "resources": {"huawei.com/npu-core": "4"}}
+
+
+def test_koordinators_own_annotation_is_read() -> None:
+    text = (
+        '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"16Gi",'
+        '"koordinator.sh/gpu-memory-ratio":"100"},"id":"GPU-0","extension":{"gpuSharedResourceTemplate":"vir04"}}],'
+        '"rdma":[{"resources":{"koordinator.sh/rdma":"1"},"extension":{"vfs":[{"minor":3}]}}]}'
+    )
+    assert parse(text) == (
+        grant(0, core=100, memory=16 * GI, ratio=100),
+        Grant(type="rdma", minor=0, amounts=(("rdma", 1),)),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param("{}", id="no type"), pytest.param('{"gpu": []}', id="no card")],
+)
+def test_an_empty_allocation_is_read(text: str) -> None:
+    assert parse(text) == ()
+
+
+def many(count: int) -> str:
+    return orjson.dumps({"gpu": [{"minor": i, "resources": {"gpu-core": 1}} for i in range(count)]}).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("", "not JSON", id="empty"),
+        pytest.param("{", "not JSON", id="cut off"),
+        pytest.param('{"gpu": NaN}', "not JSON", id="not a number"),
+        pytest.param("[" * 5000, "not JSON", id="deep"),
+        pytest.param("[]", "not a JSON object", id="a list"),
+        pytest.param("null", "not a JSON object", id="null"),
+        pytest.param('"gpu"', "not a JSON object", id="a text"),
+        pytest.param('{"tpu": []}', '"tpu" is not a device type; allowed are gpu, rdma, fpga', id="another type"),
+        pytest.param('{"gpu": {}}', "gpu: not a list", id="no list"),
+        pytest.param('{"gpu": null}', "gpu: not a list", id="null for a list"),
+        pytest.param('{"gpu": [1]}', "gpu[0]: not an object", id="a number for a card"),
+        pytest.param('{"rdma": [{"minor": -1}]}', "rdma[0].minor: -1 is not a whole number", id="negative minor"),
+        pytest.param('{"gpu": [{"minor": 65536}]}', "gpu[0].minor: 65536", id="absurd minor"),
+        pytest.param('{"gpu": [{"minor": 99999999999999999999}]}', "gpu[0].minor", id="minor over 64 bits"),
+        pytest.param('{"gpu": [{"minor": "0"}]}', "gpu[0].minor: '0'", id="minor as text"),
+        pytest.param('{"gpu": [{"minor": 1.5}]}', "gpu[0].minor: 1.5", id="part of a minor"),
+        pytest.param('{"gpu": [{"minor": true}]}', "gpu[0].minor: True", id="minor as truth"),
+        pytest.param('{"gpu": [{"minor": null}]}', "gpu[0].minor: None", id="null minor"),
+        pytest.param('{"gpu": [{"id": 5}]}', "gpu[0]: id must be text", id="id as number"),
+        pytest.param('{"gpu": [{"resources": []}]}', "gpu[0].resources: names no amount", id="an empty list"),
+        pytest.param('{"gpu": [{"resources": [1]}]}', "gpu[0]: id must be text and resources", id="resources as list"),
+        pytest.param('{"gpu": [{"minor": 0}]}', "gpu[0].resources: names no amount", id="no resources"),
+        pytest.param('{"gpu": [{"resources": {"gpu-core": 0}}]}', "gpu[0].resources: names no amount", id="only zeros"),
+        pytest.param(
+            '{"gpu": [{"resources": {"gpu-core": 1}}, {"minor": 1, "resources": {"gpu-core": "x"}}]}',
+            'gpu[1].resources.gpu-core: "x" is not a quantity',
+            id="bad quantity",
+        ),
+        pytest.param('{"gpu": [{"resources": {"gpu-core": 1.5}}]}', "gpu[0].resources.gpu-core: 1.5", id="a float"),
+        pytest.param('{"gpu": [{"resources": {"gpu-core": null}}]}', "gpu[0].resources.gpu-core: None", id="null"),
+        pytest.param('{"gpu": [{"resources": {"gpu-core": true}}]}', "gpu[0].resources.gpu-core: True", id="truth"),
+        pytest.param(
+            '{"gpu": [{"resources": {"gpu-core": "-5"}}]}', "gpu[0].resources.gpu-core: -5 is negative", id="negative"
+        ),
+        pytest.param(
+            '{"gpu": [{"resources": {"gpu-core": 1}}, {"resources": {"gpu-core": 1}}]}',
+            "gpu: minor 0 stands more than once",
+            id="one card twice",
+        ),
+        pytest.param(many(257), "gpu: 257 entries; allowed are 256", id="more cards than a node has"),
+    ],
+)
+def test_a_malformed_annotation_is_refused_by_its_place(text: str, words: str) -> None:
+    with pytest.raises(AllocationError) as caught:
+        parse(text)
+    assert words in str(caught.value)
+
+
+def test_as_many_cards_as_a_node_has_are_read() -> None:
+    assert len(parse(many(256))) == 256
+
+
+def test_equal_minors_of_two_types_are_two_cards() -> None:
+    text = '{"gpu": [{"resources": {"gpu-core": 1}}], "rdma": [{"resources": {"rdma": 1}}]}'
+    assert {each.type for each in parse(text)} == {"gpu", "rdma"}
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(AllocationError):
+        parse(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["gpu", "minor", "id", "resources", "gpu-core"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_any_json_is_read_or_refused(body: object) -> None:
+    try:
+        text = orjson.dumps(body).decode()
+    except orjson.JSONEncodeError:  # integers over 64 bits
+        return
+    with contextlib.suppress(AllocationError):
+        parse(text)

@@ -1,0 +1,174 @@
+"""The definitions made from the models are ones that the API server takes, with a bound on everything."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_api import crd
+
+Schema = dict[str, Any]
+
+DEFINITIONS = crd.definitions()
+ALLOWED = {
+    "type",
+    "description",
+    "enum",
+    "format",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "properties",
+    "additionalProperties",
+    "items",
+    "required",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+}
+
+
+def schema_of(definition: Schema) -> Schema:
+    (version,) = definition["spec"]["versions"]
+    found: Schema = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def walk(node: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from walk(child, f"{path}.{name}")
+    if "additionalProperties" in node:
+        yield from walk(node["additionalProperties"], f"{path}.*")
+    if "items" in node:
+        yield from walk(node["items"], f"{path}[]")
+
+
+NODES = [
+    pytest.param(node, id=f"{name.partition('.')[0]}{path}")
+    for name, definition in DEFINITIONS.items()
+    for path, node in walk(schema_of(definition))
+]
+BY_PATH = {param.id: param.values[0] for param in NODES}
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_part_has_only_what_a_structural_schema_may_have(node: Schema) -> None:
+    assert set(node) <= ALLOWED
+    assert "type" in node or node.get("x-kubernetes-int-or-string")
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_part_is_bounded(node: Schema) -> None:
+    kind = node.get("type")
+    if kind == "array":
+        assert node["maxItems"] <= 256
+    elif "additionalProperties" in node:
+        assert node["maxProperties"] <= 64
+    elif node.get("x-kubernetes-int-or-string"):
+        assert "maxLength" in node
+        assert node["minimum"] == 0
+    elif kind == "string":
+        assert "maxLength" in node or "enum" in node or node.get("format") == "date-time"
+    elif kind == "integer":
+        assert "minimum" in node
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_the_keys_of_a_list_map_are_required(node: Schema) -> None:
+    keys = node.get("x-kubernetes-list-map-keys", [])
+    assert set(keys) <= set(node.get("items", {}).get("required", []))
+    assert bool(keys) == (node.get("x-kubernetes-list-type") == "map")
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        pytest.param("devices.spec.devices", ["type", "minor"], id="devices"),
+        pytest.param("devices.status.devices", ["type", "minor"], id="uses"),
+        pytest.param("devices.status.conditions", ["type"], id="conditions"),
+        pytest.param("devices.spec.devices[].conditions", ["type"], id="a card's conditions"),
+        pytest.param("gpupods.status.conditions", ["type"], id="a GpuPod's conditions"),
+        pytest.param("devices.spec.devices[].links", None, id="links are a list"),
+        pytest.param("gpupods.spec.containers[].devices", None, id="held devices are a list"),
+    ],
+)
+def test_a_list_is_a_map_by_its_keys(path: str, keys: list[str] | None) -> None:
+    assert BY_PATH[path].get("x-kubernetes-list-map-keys") == keys
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("devices.spec.devices[].topology.socketID", id="socketID"),
+        pytest.param("devices.spec.devices[].topology.nodeID", id="nodeID"),
+        pytest.param("devices.spec.devices[].topology.pcieID", id="pcieID"),
+        pytest.param("devices.spec.devices[].topology.busID", id="busID"),
+        pytest.param("devices.spec.devices[].moduleID", id="moduleID"),
+        pytest.param("devices.spec.devices[].vfGroups[].vfs[].busID", id="a virtual function's busID"),
+        pytest.param("devices.spec.devices[].mig.instances[].profile", id="MIG"),
+        pytest.param("devices.status.observedGeneration", id="observedGeneration"),
+        pytest.param("gpupods.spec.podUID", id="podUID"),
+    ],
+)
+def test_a_field_stands_under_its_name_on_the_wire(path: str) -> None:
+    assert path in BY_PATH
+
+
+@pytest.mark.parametrize("definition", [pytest.param(each, id=name) for name, each in DEFINITIONS.items()])
+def test_a_definition_serves_one_version_with_a_status(definition: Schema) -> None:
+    (version,) = definition["spec"]["versions"]
+    assert version["served"]
+    assert version["storage"]
+    assert version["subresources"] == {"status": {}}
+    assert definition["metadata"]["name"] == f"{definition['spec']['names']['plural']}.{definition['spec']['group']}"
+
+
+def test_devices_are_printed_as_documented() -> None:
+    (version,) = DEFINITIONS["devices.berth.dev.yaml"]["spec"]["versions"]
+    shown = [each["name"] for each in version["additionalPrinterColumns"]]
+    assert shown == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Driver", "Age"]
+    assert DEFINITIONS["devices.berth.dev.yaml"]["spec"]["names"]["shortNames"] == ["dev"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["crd", *arguments])
+    return crd.main()
+
+
+def test_written_definitions_are_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, str(tmp_path)) == 0
+    assert {path.name: yaml.safe_load(path.read_text()) for path in tmp_path.iterdir()} == DEFINITIONS
+    assert run(monkeypatch, "--check", str(tmp_path)) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_definition_that_differs_is_named_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, str(tmp_path))
+    stale = tmp_path / "devices.berth.dev.yaml"
+    stale.write_text("old")
+    assert run(monkeypatch, "--check", str(tmp_path)) == 1
+    assert capsys.readouterr().err == f"{stale} differs from its model: run `make generate`\n"
+    assert stale.read_text() == "old"
+
+
+def test_a_missing_definition_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, "--check", str(tmp_path)) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_committed_definitions_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[3] / "crds"
+    assert run(monkeypatch, "--check", str(folder)) == 0

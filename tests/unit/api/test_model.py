@@ -1,0 +1,82 @@
+"""Which models a pod accepts."""
+
+import pytest
+
+from berth_api import model, names
+from berth_api.model import ANY_MODEL, ModelConstraint, ModelError, of_pod
+from tests.builders import A100, T4
+
+
+def read(exact: str | None = None, regex: str | None = None, globs: str | None = None) -> ModelConstraint:
+    annotations = {names.MODEL_EXACT: exact, names.MODEL_GLOBS: globs}
+    labels = {names.MODEL_REGEX: regex}
+    return of_pod(
+        {key: value for key, value in annotations.items() if value is not None},
+        {key: value for key, value in labels.items() if value is not None},
+    )
+
+
+@pytest.mark.parametrize(
+    ("constraint", "name", "accepted"),
+    [
+        pytest.param(ANY_MODEL, A100, True, id="no constraint"),
+        pytest.param(ANY_MODEL, "", True, id="no constraint, no name"),
+        pytest.param(read(exact=A100), A100, True, id="exact"),
+        pytest.param(read(exact=f"  {A100.upper()} "), f" {A100.lower()}  ", True, id="exact, case and spaces"),
+        pytest.param(read(exact="A100"), A100, False, id="exact is not a part"),
+        pytest.param(read(exact=""), T4, True, id="empty exact accepts all"),
+        pytest.param(read(regex="A100"), A100, True, id="regex anywhere"),
+        pytest.param(read(regex="a100.sxm"), A100, True, id="regex without regard to case"),
+        pytest.param(read(regex="H100"), A100, False, id="regex that does not match"),
+        pytest.param(read(regex=r"\D100"), A100, True, id="a class keeps its meaning"),
+        pytest.param(read(globs="*A100*"), A100, True, id="glob"),
+        pytest.param(read(globs="*H100*, *a100*"), A100, True, id="any glob of several"),
+        pytest.param(read(globs="A100*"), A100, False, id="a glob covers the whole name"),
+        pytest.param(read(globs="Tesla T?"), T4, True, id="one character"),
+        pytest.param(read(globs="*A100*"), "", False, id="a card without a name"),
+        pytest.param(read(globs="*A100*", regex="SXM"), A100, True, id="both hold"),
+        pytest.param(read(globs="*A100*", regex="PCIe"), A100, False, id="one does not"),
+        pytest.param(read(exact=A100, globs="*H100*"), A100, False, id="exact holds, glob does not"),
+    ],
+)
+def test_a_model_is_accepted(constraint: ModelConstraint, name: str, *, accepted: bool) -> None:
+    assert constraint.accepts(name) is accepted
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        pytest.param({"globs": ""}, "berth.dev/gpu-model", id="no glob"),
+        pytest.param({"globs": " , ,"}, 'names no model; allowed is a list such as "*A100*, *H100*"', id="only commas"),
+        pytest.param({"regex": "(A100"}, "genius/gpu-model", id="not a regular expression"),
+        pytest.param({"regex": "*"}, "is not a regular expression: ", id="nothing to repeat"),
+        pytest.param({"exact": "x" * 1025}, "nvidia-gpu-scheduler/gpu.model: 1025 characters", id="long exact"),
+        pytest.param({"globs": "x" * 1025}, "berth.dev/gpu-model: 1025 characters; allowed are 1024", id="long glob"),
+    ],
+)
+def test_a_bad_constraint_is_named(source: dict[str, str], words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        read(**source)
+    assert words in str(caught.value)
+
+
+def test_no_constraint_is_false() -> None:
+    assert not read()
+    assert read(regex="x")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        pytest.param(read(exact="A"), "a", id="exact"),
+        pytest.param(read(regex="B"), "B", id="regex"),
+        pytest.param(read(globs="C*, D*"), "c* or d*", id="globs"),
+        pytest.param(read("A", "B", "C"), "a and B and c", id="all"),
+    ],
+)
+def test_a_constraint_is_shown(constraint: ModelConstraint, text: str) -> None:
+    assert str(constraint) == text
+
+
+def test_a_constraint_of_the_greatest_length_is_read() -> None:
+    assert read(exact="x" * model.MAX_LENGTH).exact == "x" * 1024

@@ -1,0 +1,144 @@
+"""Quantities read as Kubernetes reads them."""
+
+import contextlib
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_api import quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "milli"),
+    [
+        pytest.param("0", 0, 0, id="zero"),
+        pytest.param("100", 100, 100_000, id="plain"),
+        pytest.param(7, 7, 7_000, id="a number"),
+        pytest.param("+3", 3, 3_000, id="plus"),
+        pytest.param("-3", -3, -3_000, id="minus"),
+        pytest.param("1.", 1, 1_000, id="nothing after the point"),
+        pytest.param(".5", 1, 500, id="nothing before the point"),
+        pytest.param("1.5", 2, 1_500, id="a fraction is rounded up"),
+        pytest.param("-1.5", -1, -1_500, id="a negative fraction is rounded up"),
+        pytest.param("500m", 1, 500, id="thousandths"),
+        pytest.param("1500m", 2, 1_500, id="thousandths over one"),
+        pytest.param("1u", 1, 1, id="millionths"),
+        pytest.param("1n", 1, 1, id="billionths"),
+        pytest.param("2k", 2_000, 2_000_000, id="thousands"),
+        pytest.param("2M", 2 * 10**6, 2 * 10**9, id="millions"),
+        pytest.param("2G", 2 * 10**9, 2 * 10**12, id="billions"),
+        pytest.param("2T", 2 * 10**12, 2 * 10**15, id="trillions"),
+        pytest.param("1Ki", 1024, 1_024_000, id="kibi"),
+        pytest.param("1.5Ki", 1536, 1_536_000, id="one and a half kibi"),
+        pytest.param("16Mi", 16 * 2**20, 16_000 * 2**20, id="mebi"),
+        pytest.param("16Gi", 16 * 2**30, 16_000 * 2**30, id="gibi"),
+        pytest.param("1Ti", 2**40, 1_000 * 2**40, id="tebi"),
+        pytest.param("1e3", 1_000, 1_000_000, id="exponent"),
+        pytest.param("1E3", 1_000, 1_000_000, id="large E with digits is an exponent"),
+        pytest.param("15e-1", 2, 1_500, id="negative exponent"),
+        pytest.param("1e-999", 1, 1, id="almost nothing is rounded up"),
+        pytest.param("0e999", 0, 0, id="nothing times anything"),
+    ],
+)
+def test_a_quantity_is_read(text: str | int, units: int, milli: int) -> None:
+    assert (quantity.parse(text), quantity.parse_milli(text)) == (units, milli)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("8E", id="a large E alone is a suffix"),
+        pytest.param("10Pi", id="beyond what a node has"),
+        pytest.param("1e999", id="absurd"),
+        pytest.param("9" * 63, id="long"),
+    ],
+)
+def test_an_absurd_amount_is_cut_off(text: str) -> None:
+    assert quantity.parse(text) == quantity.MAX
+    assert quantity.parse("-" + text) == -quantity.MAX
+
+
+def test_a_thousand_of_the_largest_amount_stay_within_64_bits() -> None:
+    assert 1000 * quantity.MAX < 2**63
+    # A hundredfold of memory is computed when it is compared with hundredths of a card.
+    assert 100 * quantity.MAX < 2**63
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(" 1", id="space before"),
+        pytest.param("1 ", id="space after"),
+        pytest.param("1\n", id="end of line"),
+        pytest.param("abc", id="letters"),
+        pytest.param("1x", id="no such suffix"),
+        pytest.param("1K", id="large K"),
+        pytest.param("1GB", id="bytes spelled out"),
+        pytest.param("1ki", id="small kibi"),
+        pytest.param("1Gi5", id="suffix in the middle"),
+        pytest.param("1e", id="exponent without digits"),
+        pytest.param("1e1000", id="exponent of four digits"),
+        pytest.param("1e3k", id="exponent and suffix"),
+        pytest.param("--1", id="two signs"),
+        pytest.param(".", id="only a point"),
+        pytest.param("1.2.3", id="two points"),
+        pytest.param("0x10", id="hexadecimal"),
+        pytest.param("nan", id="not a number"),
+        pytest.param("inf", id="infinite"),
+        pytest.param("1_000", id="underscore"),
+        pytest.param("\u0661\u0662", id="digits of another script"),
+        pytest.param("1" * 65, id="longer than any quantity"),
+    ],
+)
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(quantity.QuantityError, match="is not a quantity such as 1, 500m or 16Gi"):
+        quantity.parse(text)
+
+
+def test_a_refusal_shows_only_the_beginning_of_a_long_text() -> None:
+    with pytest.raises(quantity.QuantityError) as caught:
+        quantity.parse("x" * 100_000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param(0, "0", id="zero"),
+        pytest.param(1, "1", id="one"),
+        pytest.param(1023, "1023", id="less than a unit"),
+        pytest.param(1024, "1Ki", id="a unit"),
+        pytest.param(1025, "1025", id="a unit and one"),
+        pytest.param(16 * 2**30, "16Gi", id="sixteen"),
+        pytest.param(1536 * 2**20, "1536Mi", id="not whole in the next unit"),
+        pytest.param(85198045184, "83201216Ki", id="an A100"),
+        pytest.param(2**40, "1Ti", id="tebi"),
+    ],
+)
+def test_bytes_are_rendered_in_the_largest_exact_unit(value: int, text: str) -> None:
+    assert quantity.format_bytes(value) == text
+
+
+@given(st.integers(0, quantity.MAX))
+def test_rendered_bytes_are_read_back_exactly(value: int) -> None:
+    assert quantity.parse(quantity.format_bytes(value)) == value
+
+
+@given(st.integers(-(10**12), 10**12), st.sampled_from(["", "m", "u", "k", "M", "Ki", "Mi"]))
+def test_rounding_is_up_and_by_less_than_one(number: int, suffix: str) -> None:
+    factors = {"m": Fraction(1, 1000), "u": Fraction(1, 10**6), "k": 1000, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
+    exact = number * Fraction(factors.get(suffix, 1))
+    rounded = quantity.parse(f"{number}{suffix}")
+    if abs(exact) < quantity.MAX:
+        assert 0 <= rounded - exact < 1
+    else:
+        assert abs(rounded) == quantity.MAX
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_an_amount_or_refused(text: str) -> None:
+    with contextlib.suppress(quantity.QuantityError):
+        assert abs(quantity.parse(text)) <= quantity.MAX

@@ -1,0 +1,424 @@
+"""The audit finds nothing in a sound cluster, and names each planted fault: nothing more, nothing less."""
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from demo.audit import Finding, Kind, asked, audit, quantity
+
+ALLOCATION = "scheduling.koordinator.sh/device-allocated"
+VISIBLE = "main.devices.berth.dev/visible"
+
+Manifest = dict[str, Any]
+World = dict[str, dict[str, Manifest]]
+
+
+def gpu(minor: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory: str = "80Gi") -> Manifest:
+    resources = {
+        "kubernetes.io/gpu-core": 100,
+        "kubernetes.io/gpu-memory": memory,
+        "kubernetes.io/gpu-memory-ratio": 100,
+    }
+    return {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "model": model, "health": True, "resources": resources}
+
+
+def grant(minor: int, *, core: int | None = None, memory: str, ratio: int) -> Manifest:
+    amounts = {"gpu-core": core, "gpu-memory": memory, "gpu-memory-ratio": ratio}
+    resources = {f"kubernetes.io/{name}": str(amount) for name, amount in amounts.items() if amount is not None}
+    return {"minor": minor, "id": f"GPU-{minor}", "resources": resources}
+
+
+def pod(name: str, requests: dict[str, str], *cards: Manifest, **annotations: str) -> Manifest:
+    allocation = {ALLOCATION: json.dumps({"gpu": list(cards)}), VISIBLE: ",".join(card["id"] for card in cards)}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "labels": {},
+            "annotations": {"berth.dev/epoch": "7", **(allocation if cards else {}), **annotations},
+        },
+        "spec": {
+            "schedulerName": "berth-scheduler",
+            "nodeName": "node",
+            "containers": [{"name": "main", "resources": {"requests": requests, "limits": requests}}],
+        },
+        "status": {"phase": "Running"},
+    }
+
+
+def sound() -> World:
+    """One node with two A100 and a T4, each kind of pod, and what must not be counted."""
+    nic = {"type": "rdma", "minor": 0, "id": "0000:1f:00.0", "health": True, "resources": {"kubernetes.io/rdma": 100}}
+    cards = [gpu(0), gpu(1), gpu(2, model="Tesla T4", memory="15360Mi"), gpu(3), nic]
+    device = {"metadata": {"name": "node"}, "spec": {"devices": cards}}
+    node = {"metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "10"}}}
+    pods = [
+        pod("whole", {"nvidia.com/gpu": "1", "cpu": "1500m"}, grant(0, core=100, memory="80Gi", ratio=100)),
+        pod("half", {"koordinator.sh/gpu": "50"}, grant(1, core=50, memory="40Gi", ratio=50)),
+        pod("memory", {"kubernetes.io/gpu-memory": "20Gi"}, grant(1, memory="20Gi", ratio=25)),
+        # Of 15360Mi, 33 % are 5068.8Mi: cut to whole bytes.
+        pod("small", {"kubernetes.io/gpu": "33"}, grant(2, core=33, memory="5315022028", ratio=33)),
+        pod("plain", {"cpu": "2", "memory": "1Gi"}),
+        pod("done", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)),
+        pod("waiting", {"nvidia.com/gpu": "9"}),
+        pod("elsewhere", {"nvidia.com/gpu": "1"}),
+    ]
+    world: World = {
+        "pods": {each["metadata"]["name"]: each for each in pods},
+        "nodes": {"node": node},
+        "devices": {"node": device},
+    }
+    world["pods"]["done"]["status"]["phase"] = "Succeeded"
+    del world["pods"]["waiting"]["spec"]["nodeName"]
+    # A node without a Device is none of ours.
+    world["nodes"]["other"] = {
+        "metadata": {"name": "other"},
+        "status": {"allocatable": {"nvidia.com/gpu": "8", "pods": "9"}},
+    }
+    world["pods"]["elsewhere"]["spec"] |= {"schedulerName": "default-scheduler", "nodeName": "other"}
+    return world
+
+
+def audited(world: World) -> list[Finding]:
+    return audit(**{kind: list(objects.values()) for kind, objects in world.items()})
+
+
+def test_a_sound_cluster_has_no_findings() -> None:
+    assert audited(sound()) == []
+
+
+def test_an_empty_cluster_has_no_findings() -> None:
+    assert audit(pods=[], nodes=[], devices=[]) == []
+
+
+def test_a_card_that_failed_under_its_pod_is_no_fault() -> None:
+    world = sound()
+    world["devices"]["node"]["spec"]["devices"][0]["health"] = False
+    assert audited(world) == []
+
+
+# --- planted faults -----------------------------------------------------------------------------------------
+
+Plant = Callable[[World], None]
+
+
+def annotate(name: str, key: str, value: str | None) -> Plant:
+    def plant(world: World) -> None:
+        annotations = world["pods"][name]["metadata"]["annotations"]
+        annotations.pop(key) if value is None else annotations.update({key: value})
+
+    return plant
+
+
+def allocate(name: str, *cards: Manifest) -> Plant:
+    return annotate(name, ALLOCATION, json.dumps({"gpu": list(cards)}))
+
+
+def spec(name: str, **fields: Any) -> Plant:
+    def plant(world: World) -> None:
+        world["pods"][name]["spec"] |= fields
+
+    return plant
+
+
+def requests(name: str, **amounts: str) -> Plant:
+    stated = {key.replace("_", "-"): value for key, value in amounts.items()}
+    return spec(name, containers=[{"name": "main", "resources": {"requests": stated}}])
+
+
+def label(name: str, **labels: str) -> Plant:
+    def plant(world: World) -> None:
+        world["pods"][name]["metadata"]["labels"] |= {
+            f"genius/{key.replace('_', '-')}": value for key, value in labels.items()
+        }
+
+    return plant
+
+
+def add(*pods: Manifest, **fields: Any) -> Plant:
+    def plant(world: World) -> None:
+        for each in copy.deepcopy(pods):
+            world["pods"][each["metadata"]["name"]] = each
+            each["spec"] |= fields
+
+    return plant
+
+
+def no_card(minor: int) -> Plant:
+    def plant(world: World) -> None:
+        cards = world["devices"]["node"]["spec"]["devices"]
+        cards[:] = [card for card in cards if card["minor"] != minor]
+
+    return plant
+
+
+def bad_device(world: World) -> None:
+    world["devices"]["node"]["spec"]["devices"][3]["resources"]["kubernetes.io/gpu-memory"] = "80 GB"
+
+
+def offers(name: str, amount: str) -> Plant:
+    def plant(world: World) -> None:
+        world["nodes"]["node"]["status"]["allocatable"][name] = amount
+
+    return plant
+
+
+WHOLE = grant(0, core=100, memory="80Gi", ratio=100)
+HALF = grant(1, core=50, memory="40Gi", ratio=50)
+FIFTY_ONE = {"kubernetes.io/gpu-core": "51", "kubernetes.io/gpu-memory": "8Gi"}
+
+FAULTS = [
+    pytest.param(
+        add(pod("twin", {"nvidia.com/gpu": "1"}, WHOLE)),
+        {Kind.BOOKED_TWICE: ("card node/gpu 0", "ns/twin and ns/whole have it whole")},
+        id="a minor booked twice by whole-card pods",
+    ),
+    pytest.param(
+        add(pod("guest", {"kubernetes.io/gpu": "10"}, grant(0, core=10, memory="8Gi", ratio=10))),
+        {Kind.BOOKED_TWICE: ("card node/gpu 0", "ns/whole has it whole, but its pods are ns/guest, ns/whole")},
+        id="a part of a card that another pod has whole",
+    ),
+    pytest.param(
+        add(pod("core", FIFTY_ONE, grant(1, core=51, memory="8Gi", ratio=10))),
+        {Kind.OVERBOOKED: ("card node/gpu 1", "101 % of gpu-core are taken, of 100 %, by ns/core, ns/half, ns/memory")},
+        id="101 % of a card's core",
+    ),
+    pytest.param(
+        add(pod("ratio", {"kubernetes.io/gpu-memory-ratio": "26"}, grant(1, memory="22333829939", ratio=26))),
+        {Kind.OVERBOOKED: ("card node/gpu 1", "101 % of gpu-memory-ratio are taken, of 100 %")},
+        id="101 % of a card's memory by ratio",
+    ),
+    pytest.param(
+        add(pod("bytes", {"kubernetes.io/gpu-memory": "20481Mi"}, grant(1, memory="20481Mi", ratio=25))),
+        {Kind.OVERBOOKED: ("card node/gpu 1", "80.001Gi of gpu-memory are taken, of 80Gi")},
+        id="one MiB more than a card has",
+    ),
+    pytest.param(
+        annotate("half", ALLOCATION, None),
+        {Kind.MISSING_ALLOCATION: ("pod ns/half", f"has no {ALLOCATION}")},
+        id="a missing annotation",
+    ),
+    pytest.param(
+        annotate("half", ALLOCATION, "{gpu: 1}"),
+        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", ALLOCATION)},
+        id="an annotation that is not JSON",
+    ),
+    pytest.param(
+        annotate("half", ALLOCATION, '{"gpu": {"minor": 1}}'),
+        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", "where a JSON list is wanted")},
+        id="an annotation of another form",
+    ),
+    pytest.param(
+        allocate("half", {**HALF, "minor": -1}),
+        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", "minor -1 names no card")},
+        id="a negative minor",
+    ),
+    pytest.param(
+        allocate("half", {**HALF, "resources": {"kubernetes.io/gpu-core": "many"}}),
+        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", "'many' is not a quantity")},
+        id="an amount that is none",
+    ),
+    pytest.param(
+        allocate("half", {**HALF, "id": "GPU-99"}),
+        {
+            Kind.WRONG_ID: ("pod ns/half", "calls card node/gpu 1 GPU-99, its Device GPU-1"),
+            Kind.WRONG_VISIBLE: ("pod ns/half", "names GPU-1, not of its allocation"),
+        },
+        id="a wrong UUID",
+    ),
+    pytest.param(
+        allocate("whole", {**WHOLE, "minor": 8}),
+        {Kind.UNKNOWN_CARD: ("pod ns/whole", "card node/gpu 8, which no Device has")},
+        id="a minor that the node does not have",
+    ),
+    pytest.param(
+        no_card(2),
+        {Kind.UNKNOWN_CARD: ("pod ns/small", "card node/gpu 2, which no Device has")},
+        id="a card that vanished under its pod",
+    ),
+    pytest.param(
+        allocate("small", grant(2, core=33, memory="28346784153", ratio=33)),
+        {
+            Kind.WRONG_AMOUNT: ("pod ns/small", "given 26.4Gi of gpu-memory; its request comes to 4.95Gi"),
+            Kind.OVERBOOKED: ("card node/gpu 2", "of gpu-memory are taken"),
+        },
+        id="memory of another card's size",
+    ),
+    pytest.param(
+        allocate("half", grant(1, core=40, memory="40Gi", ratio=50)),
+        {Kind.WRONG_AMOUNT: ("pod ns/half", "given 40 % of gpu-core; its request comes to 50 %")},
+        id="less core than asked for",
+    ),
+    pytest.param(
+        add(pod("two", {"nvidia.com/gpu": "2"}, grant(3, core=100, memory="80Gi", ratio=100))),
+        {Kind.WRONG_COUNT: ("pod ns/two", "asks for 2 gpu device(s), but was given 1")},
+        id="one card instead of two",
+    ),
+    pytest.param(
+        allocate("plain", grant(3, core=10, memory="8Gi", ratio=10)),
+        {Kind.WRONG_COUNT: ("pod ns/plain", "asks for 0 gpu device(s), but was given 1")},
+        id="a card for a pod that asked for none",
+    ),
+    pytest.param(
+        allocate("whole", WHOLE, WHOLE),
+        {
+            Kind.WRONG_COUNT: ("pod ns/whole", "was given 2"),
+            Kind.BOOKED_TWICE: ("pod ns/whole", "names gpu 0 2 times"),
+            Kind.OVERBOOKED: ("card node/gpu 0", "are taken"),
+        },
+        id="the same card twice in one allocation",
+    ),
+    pytest.param(
+        requests("half", gpu_core="50"),
+        {Kind.UNREADABLE: ("pod ns/half", "gpu-core mean nothing together")},
+        id="a bound pod whose request means nothing",
+    ),
+    pytest.param(
+        requests("half", gpu="150"),
+        {Kind.UNREADABLE: ("pod ns/half", "gpu 150 is neither part of a card nor whole cards")},
+        id="a bound pod that asks for a card and a half",
+    ),
+    pytest.param(
+        spec("whole", schedulerName="default-scheduler"),
+        {Kind.FOREIGN_POD: ("pod ns/whole", "of scheduler default-scheduler, but carries an allocation on node")},
+        id="a foreign pod with an allocation",
+    ),
+    pytest.param(
+        add(pod("stranger", {"nvidia.com/gpu": "1"}), schedulerName="default-scheduler"),
+        {Kind.FOREIGN_POD: ("pod ns/stranger", "takes nvidia.com/gpu on node")},
+        id="a foreign pod that takes devices",
+    ),
+    pytest.param(
+        allocate("waiting", grant(3, core=100, memory="80Gi", ratio=100)),
+        {Kind.NOT_BOUND: ("pod ns/waiting", "an allocation, but no node")},
+        id="an allocation on a pod that waits",
+    ),
+    pytest.param(
+        annotate("whole", VISIBLE, "GPU-0,GPU-3"),
+        {Kind.WRONG_VISIBLE: ("pod ns/whole", "names GPU-3, not of its allocation")},
+        id="a container that sees another pod's card",
+    ),
+    pytest.param(
+        annotate("whole", VISIBLE, None),
+        {Kind.WRONG_VISIBLE: ("pod ns/whole", "container main asks for GPUs, but is shown none")},
+        id="a container that sees none of its cards",
+    ),
+    pytest.param(
+        annotate("plain", "berth.dev/epoch", None),
+        {Kind.MISSING_EPOCH: ("pod ns/plain", "in which term")},
+        id="a pod bound without a term",
+    ),
+    pytest.param(
+        annotate("small", "berth.dev/gpu-model", "*a100*, *h100*"),
+        {Kind.WRONG_MODEL: ("pod ns/small", "is a Tesla T4, which its berth.dev/gpu-model does not allow")},
+        id="a model that no glob matches",
+    ),
+    pytest.param(
+        annotate("small", "nvidia-gpu-scheduler/gpu.model", " tesla T40"),
+        {Kind.WRONG_MODEL: ("pod ns/small", "gpu.model does not allow")},
+        id="a model other than the exact one",
+    ),
+    pytest.param(
+        label("small", gpu_model="A100|H100"),
+        {Kind.WRONG_MODEL: ("pod ns/small", "genius/gpu-model does not allow")},
+        id="a model that the regex does not find",
+    ),
+    pytest.param(
+        offers("cpu", "3"),
+        {Kind.NODE_FULL: ("node node", "its pods request 3.5 of cpu; it offers 3")},
+        id="more cpu than the node has",
+    ),
+    pytest.param(
+        offers("pods", "4"),
+        {Kind.NODE_FULL: ("node node", "its pods request 5 of pods; it offers 4")},
+        id="more pods than the node may run",
+    ),
+    pytest.param(
+        spec("plain", overhead={"memory": "63.5Gi"}),
+        {Kind.NODE_FULL: ("node node", "64.5Gi of memory; it offers 64Gi")},
+        id="more memory than the node has, with overhead",
+    ),
+    pytest.param(
+        spec("plain", nodeName="gone"),
+        {Kind.UNKNOWN_NODE: ("pod ns/plain", "bound to gone, which does not exist")},
+        id="a node that does not exist",
+    ),
+    pytest.param(
+        bad_device,
+        {Kind.UNREADABLE: ("device node", "'80 GB' is not a quantity")},
+        id="a Device that cannot be read",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), FAULTS)
+def test_each_planted_fault_is_named_and_no_other(plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
+    world = sound()
+    plant(world)
+    found = {finding.kind: finding for finding in audited(world)}
+    assert found.keys() == expected.keys()
+    for kind, (place, words) in expected.items():
+        assert found[kind].object == place
+        assert words in found[kind].text
+
+
+def test_without_its_device_every_card_of_a_node_is_unknown() -> None:
+    world = sound()
+    del world["devices"]["node"]
+    assert [finding.kind for finding in audited(world)] == [Kind.UNKNOWN_CARD] * 4
+
+
+def test_two_faults_of_one_kind_are_two_findings() -> None:
+    world = sound()
+    annotate("half", ALLOCATION, None)(world)
+    annotate("small", ALLOCATION, None)(world)
+    assert [finding.object for finding in audited(world)] == ["pod ns/half", "pod ns/small"]
+
+
+# --- requests and quantities, read without the shared language -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requests", "count", "each"),
+    [
+        pytest.param({"nvidia.com/gpu": "3"}, 3, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="whole cards"),
+        pytest.param({"kubernetes.io/gpu": "200"}, 2, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="200 percent"),
+        pytest.param({"koordinator.sh/gpu-memory-ratio": "300"}, 3, {"gpu-memory-ratio": 100}, id="a ratio of 300"),
+        pytest.param(
+            {"kubernetes.io/gpu.shared": "2", "kubernetes.io/gpu-core": "60", "kubernetes.io/gpu-memory": "3Gi"},
+            2,
+            {"gpu-core": 30, "gpu-memory": 3 * 2**29},
+            id="parts of two cards",
+        ),
+        pytest.param({"kubernetes.io/gpu": "500m"}, 1, {"gpu-core": 1, "gpu-memory-ratio": 1}, id="rounded up"),
+    ],
+)
+def test_requests_are_split_over_cards(requests: dict[str, str], count: int, each: dict[str, int]) -> None:
+    (ask,) = asked.cards({"containers": [{"name": "main", "resources": {"requests": requests}}]})
+    assert (ask.count, ask.each) == (count, each)
+
+
+def test_a_pod_needs_what_its_containers_need_at_any_moment() -> None:
+    def container(cpu: str, **fields: str) -> Manifest:
+        return {"name": cpu, "resources": {"requests": {"cpu": cpu}}, **fields}
+
+    init = [container("1", restartPolicy="Always"), container("6"), container("2", restartPolicy="Always")]
+    assert asked.total({"initContainers": init, "containers": [container("1"), container("1")]}) == {"cpu": 7}
+    assert asked.total({"initContainers": init, "containers": [container("2"), container("3")]}) == {"cpu": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("100", 100), ("1500m", 2), ("16Gi", 2**34), ("1e3", 1000), ("1E", 10**18), (".5Ki", 512), (7, 7)],
+)
+def test_quantities(text: str | int, amount: int) -> None:
+    assert quantity.whole(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1gi", "one", "1/2", "nan", "1_0", True, None, "0x10"])
+def test_what_is_no_quantity(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        quantity.exact(text)
