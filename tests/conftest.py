@@ -1,5 +1,6 @@
 """One cluster for the whole session, started by the first test that asks; one arena in it for each test."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ CRDS = Path(__file__).parent.parent / "crds"
 
 
 def pytest_configure() -> None:
-    """Cut the session off from whatever real cluster the user works with."""
+    """Cut the session off from whatever real cluster and event loop there are."""
+    # Else pytest-asyncio makes a loop of its own on Python 3.11 that nobody closes.
+    asyncio.set_event_loop(None)
     os.environ["KUBECONFIG"] = os.devnull
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         os.environ.pop(name, None)

@@ -28,6 +28,8 @@ _MAP_KEYS: Final = {
     ("conditions",): ["type"],
 }
 """Lists that are maps: the end of the path to the list -> the keys of an entry."""
+_ATOMIC: Final = ("topology", "resources", "mig", "free")
+"""Objects with one writer: the server need not keep an owner for each of their fields, which is most of an apply."""
 
 
 def _column(name: str, kind: str, path: str, **extra: object) -> Schema:
@@ -105,7 +107,7 @@ def _structural(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Sch
         return {key: value for key, value in out.items() if key not in ("type", "anyOf")}
     if "description" in out:
         out["description"] = " ".join(out["description"].split())
-    return {**out, **_children(node, definitions, path), **_list_map(path, node)}
+    return {**out, **_children(node, definitions, path), **_merging(path, node)}
 
 
 def _resolved(node: Schema, definitions: Schema) -> Schema:
@@ -134,7 +136,10 @@ def _children(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schem
     return out
 
 
-def _list_map(path: tuple[str, ...], node: Schema) -> Schema:
+def _merging(path: tuple[str, ...], node: Schema) -> Schema:
+    """Tell how server-side apply merges lists and objects."""
+    if node.get("type") == "object" and path and path[-1] in _ATOMIC:
+        return {"x-kubernetes-map-type": "atomic"}
     for end, keys in _MAP_KEYS.items():
         if node.get("type") == "array" and path[-len(end) :] == end:
             return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}

@@ -70,7 +70,7 @@ class Topology(Model):
 
 
 class Link(Model):
-    """One entry of the link matrix: how this card reaches another card of the node."""
+    """One entry of the link matrix: how this card reaches another; a pair that the driver cannot tell has none."""
 
     minor: Annotated[int, Field(ge=0, le=65535)]
     """The other card."""
@@ -136,6 +136,7 @@ class DeviceInfo(Model):
     """For selectors of device hints."""
     vf_groups: Annotated[list[VirtualFunctionGroup], Field(max_length=16)] = []
     mig: Mig | None = None
+    """Only on cards that are capable of it."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = []
 
 

@@ -117,7 +117,9 @@ class Reporter:
 
     def refused(self, pod: PendingPod, why: str) -> None:
         """The API server refused a pod's Binding."""
-        self._report(_Report(pod=pod, message=why, condition="SchedulerError", event="FailedBinding"))
+        # Something in front of the API server may refuse without a word, and a message is what is compared.
+        message = why or "the Binding was refused without a reason"
+        self._report(_Report(pod=pod, message=message, condition="SchedulerError", event="FailedBinding"))
 
     def _report(self, report: _Report) -> None:
         """Tell it now, later or not at all, by what was told before."""

@@ -1,4 +1,3 @@
-import asyncio
 import os
 import signal
 import subprocess
@@ -12,9 +11,6 @@ import pytest
 
 from devcluster import Arena
 from tests.nvml.fixture import NvmlFixture
-
-# pytest-asyncio asks for the current loop before the first test; Python 3.11 would make one that nobody closes.
-asyncio.set_event_loop(None)
 
 
 class RunningAgent:

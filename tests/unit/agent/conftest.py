@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,9 +5,6 @@ import pytest
 
 from tests.nvml.fixture import Gpu, NvmlFixture
 from tests.nvml.probe import Machine, Probe, Start
-
-# pytest-asyncio asks for the current loop before the first test; Python 3.11 would make one that nobody closes.
-asyncio.set_event_loop(None)
 
 
 @pytest.fixture

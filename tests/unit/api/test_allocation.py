@@ -32,11 +32,6 @@ def test_what_is_rendered_is_read_back(grants: list[Grant], prefix: str) -> None
     assert parse(render(grants, prefix)) == tuple(sorted(grants, key=lambda each: order[each.type]))
 
 
-@given(GRANTS)
-def test_equal_grants_give_equal_text(grants: list[Grant]) -> None:
-    assert render(grants) == render(list(grants))
-
-
 @pytest.mark.parametrize(
     ("prefix", "amounts"),
     [

@@ -33,6 +33,7 @@ ALLOWED = {
     "x-kubernetes-int-or-string",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
 }
 
 
