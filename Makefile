@@ -24,7 +24,7 @@ setup: $(VENV)/.installed ## create the virtual environment from requirements.lo
 
 .PHONY: binaries
 binaries: setup ## build the cluster's programs once per user (about 8 minutes, then cached)
-	@$(BIN)/python -m devcluster build
+	@$(BIN)/python -m devcluster build > /dev/null
 
 .PHONY: demo
 demo: binaries ## run the main job on a real control plane and audit the result

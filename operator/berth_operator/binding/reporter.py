@@ -7,6 +7,7 @@ only the numbers in them do.
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,8 +83,10 @@ class Reporter:
         """UID -> (message, when) of the last report of a pod that waits."""
         self._due: dict[str, _Report] = {}
         """UID -> report that waits for its pod's quiet time to end."""
-        self._lanes: list[asyncio.Queue[Callable[[], Any]]] = [asyncio.Queue() for _ in range(WRITERS)]
-        """One for each writer. A pod's reports share a lane, so that an older one never lands after a newer."""
+        self._jobs: dict[str, deque[Callable[[], Any]]] = {}
+        """UID -> what is to be written of that pod, one after the other: an older word must not land after a newer."""
+        self._turns: asyncio.Queue[str] = asyncio.Queue()
+        """UIDs of pods of which nothing is being written, and something is to be."""
 
     # --- what there is to tell --------------------------------------------------------------------------------
 
@@ -143,16 +146,25 @@ class Reporter:
         """Write reports until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_due())
-            for lane in self._lanes:
-                tasks.create_task(self._write(lane))
+            for _ in range(WRITERS):
+                tasks.create_task(self._write())
 
     def _enqueue(self, uid: str, job: Callable[[], Any]) -> None:
-        self._lanes[hash(uid) % WRITERS].put_nowait(job)
+        jobs = self._jobs.setdefault(uid, deque())
+        jobs.append(job)
+        if len(jobs) == 1:
+            self._turns.put_nowait(uid)
 
-    async def _write(self, lane: asyncio.Queue[Callable[[], Any]]) -> None:
+    async def _write(self) -> None:
         while True:
-            job = await lane.get()
-            await job()
+            uid = await self._turns.get()
+            jobs = self._jobs[uid]
+            await jobs[0]()
+            jobs.popleft()
+            if jobs:
+                self._turns.put_nowait(uid)
+            else:
+                del self._jobs[uid]
 
     async def _tell_due(self) -> None:
         while True:

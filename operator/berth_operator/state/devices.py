@@ -54,7 +54,8 @@ def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
         return DeviceSpec.model_validate(device.get("spec") or {}), ()
     except ValidationError as error:
         first = error.errors()[0]
-        return DeviceSpec(), (f"spec.{'.'.join(map(str, first['loc']))}: {first['msg']}",)
+        place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+        return DeviceSpec(), (f"spec{place}: {first['msg']}",)
 
 
 def _status(device: Object) -> DeviceStatus:
@@ -97,6 +98,7 @@ def _problems(spec: DeviceSpec, position: int, device: DeviceInfo) -> Iterator[s
 
 
 def _resource_problems(where: str, device: DeviceInfo) -> Iterator[str]:
+    seen: dict[str, int] = {}
     for name, value in device.resources.items():
         try:
             amount = quantity.parse(value)
@@ -105,6 +107,8 @@ def _resource_problems(where: str, device: DeviceInfo) -> Iterator[str]:
             return
         if amount < 0:
             yield f"{where}.resources.{name}: {value} is negative"
+        if seen.setdefault(allocation.short(name), amount) != amount:
+            yield f"{where}.resources.{name}: {value}; under its other prefix it is another amount"
         if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
             yield f"{where}.resources.{name}: {value}; a card has 100"
     if device.type == names.GPU and device.health and not _amounts(device).get(names.GPU_MEMORY):

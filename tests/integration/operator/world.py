@@ -46,9 +46,9 @@ class World:
 
     # --- what there is ----------------------------------------------------------------------------------------
 
-    def operator(self, **flags: object) -> Process:
-        """Start an operator and wait until it leads."""
-        return self.processes.operator(**flags)  # type: ignore[arg-type]
+    def operator(self, **flags: Any) -> Process:
+        """Start an operator and wait until it leads, unless told `wait=False`."""
+        return self.processes.operator(**flags)
 
     def agent(self, **flags: object) -> Process:
         """Start an agent for the fleet file."""

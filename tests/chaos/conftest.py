@@ -1,0 +1,67 @@
+"""A world of its own for each test, and the shipped fence around its operator's account."""
+
+import functools
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import Arena, Cluster
+from devcluster.api import ApiError
+from tests import fence
+from tests.integration.operator.world import World
+from tests.proxy import FaultProxy
+
+ACCOUNT = "operator"
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
+    """A way to the API server on which single requests go wrong; named first by a test, so that it ends last."""
+    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
+    """An empty arena; the test starts its operators and agents."""
+    own = World(arena=arena, folder=tmp_path)
+    yield own
+    own.close()
+    sys.stdout.write(own.processes.tails())
+
+
+@pytest.fixture
+def account(arena: Arena) -> Iterator[Path]:
+    """The kubeconfig of an account whose Bindings the API server fences."""
+    kubeconfig = arena.service_account(ACCOUNT, "cluster-admin")
+    documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
+    arena.apply(documents)
+    try:
+        arena.wait(functools.partial(_stands, arena), what="the API server to compile the fence", deadline=20)
+        yield kubeconfig
+    finally:
+        for document in documents:
+            arena.cluster.api.delete(arena.cluster.api.path_of(document))
+
+
+def _stands(arena: Arena) -> bool:
+    """Try a Binding of a term that never was, on a pod of its own: one that is let through is gone for good."""
+    probe = arena.pod(f"probe-{secrets.token_hex(4)}", scheduler_name="nobody")
+    name = arena.create([probe])[0]["metadata"]["name"]
+    metadata = {
+        "name": name,
+        "labels": {"berth.dev/fenced-by": arena.lease_name},
+        "annotations": {"berth.dev/epoch": "0"},
+    }
+    body = {"metadata": metadata, "target": {"kind": "Node", "name": "nowhere"}}
+    try:
+        arena.cluster.api.post(f"/api/v1/namespaces/{arena.namespace}/pods/{name}/binding", body)
+    except ApiError as error:
+        print('PROBE', error)
+        return error.status == 403
+    finally:
+        arena.delete("pods", name, grace_seconds=0)
+    return False

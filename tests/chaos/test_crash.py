@@ -1,0 +1,106 @@
+"""The operator is killed at any moment while pods arrive: none is lost, and no card is given twice."""
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from demo.audit import audit
+from devcluster.api import Manifest
+from tests.integration.operator.world import World
+from tests.processes import QUICK_TERMS, Process
+
+KILLS: Final = 20
+SEED: Final = 20_260
+NATURAL: Final = 5
+"""Every so many kills the Lease runs out by itself; else the test releases it, since that takes two seconds."""
+LONGEST: Final = 0.25
+"""Seconds after taking over within which a leader is killed: binds of a batch take about as long."""
+
+# What there is, and what asks for it. Of each kind a known number fits, in whatever order they come.
+POOLS: Final = {"whole": 5, "half": 6, "none": 1}
+PODS: Final = {
+    "whole": (50, {"nvidia.com/gpu": "1"}),
+    "half": (110, {"kubernetes.io/gpu": "50"}),
+    "none": (40, {"nvidia.com/gpu": "9"}),
+}
+FIT: Final = {"whole": 40, "half": 96, "none": 0}
+
+
+def test_killed_operator_loses_no_pod_and_books_no_card_twice(world: World) -> None:
+    world.agent()
+    chance = random.Random(SEED)  # noqa: S311 - no secret
+    arrivals = _batches(world, chance)
+
+    leader = _follower(world)
+    for pool, count in POOLS.items():
+        world.nodes(count, labels={"pool": pool})
+    for kill in range(KILLS):
+        leader.logged('"event": "leading"', deadline=30)
+        follower = _follower(world)
+        world.arena.create(next(arrivals))
+        time.sleep(chance.uniform(0, LONGEST))
+        leader.kill()
+        if kill % NATURAL:
+            world.free_lease()
+        leader = follower
+    leader.logged('"event": "leading"', deadline=30)
+
+    world.wait(lambda: _bound(world) == FIT, deadline=30, what="exactly the pods that fit to be bound")
+    assert next(arrivals, None) is None
+    _check(world)
+    _check_events(world)
+    _check_that_nothing_leaks(world)
+    assert sum(each.exit_code == -9 for each in world.processes.started) >= KILLS
+
+
+def _follower(world: World) -> Process:
+    return world.operator(wait=False, **QUICK_TERMS, status_rate=200)
+
+
+def _batches(world: World, chance: random.Random) -> Iterator[list[Manifest]]:
+    """All pods in a random order, in as many parts as there are kills."""
+    pods = [
+        world.arena.pod(f"{kind}-{number}", requests=requests, limits=requests, nodeSelector={"pool": kind})
+        for kind, (count, requests) in PODS.items()
+        for number in range(count)
+    ]
+    chance.shuffle(pods)
+    share = len(pods) // KILLS
+    return iter([pods[first : first + share] for first in range(0, len(pods), share)])
+
+
+def _bound(world: World) -> dict[str, int]:
+    names = world.bound_names()
+    return {kind: sum(name.startswith(f"{kind}-") for name in names) for kind in PODS}
+
+
+def _check(world: World) -> None:
+    """Let the independent audit look at everything."""
+    findings = audit(
+        pods=world.arena.list("pods"),
+        nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
+        devices=[each for each in world.arena.list("devices") if each["metadata"]["name"].startswith(world.arena.id)],
+        scheduler=world.arena.scheduler_name,
+    )
+    assert not findings, "\n".join(map(str, findings))
+
+
+def _check_events(world: World) -> None:
+    """A killed operator may take a Scheduled Event with it, but no pod has two."""
+    subjects = [each["involvedObject"]["uid"] for each in world.arena.list("events") if each["reason"] == "Scheduled"]
+    assert len(subjects) == len(set(subjects))
+    assert len(subjects) >= sum(FIT.values()) / 2
+
+
+def _check_that_nothing_leaks(world: World) -> None:
+    """Whoever leaves makes room for exactly one that waits."""
+    bound = sorted(world.bound_names())
+    leaving = {kind: next(name for name in bound if name.startswith(kind)) for kind in ("whole", "half")}
+    for name in leaving.values():
+        world.remove(name)
+    world.wait(
+        lambda: _bound(world) == FIT and not world.bound_names() & set(leaving.values()),
+        what="the freed cards to be taken",
+    )
+    _check(world)

@@ -1,0 +1,167 @@
+"""Paused leaders, lost answers, refusals and broken connections: each pod is bound once, with its cards."""
+
+from pathlib import Path
+
+import pytest
+
+from demo.audit import audit
+from devcluster import Cluster
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+from tests.processes import QUICK_TERMS
+from tests.proxy import FaultProxy
+
+HALF = {"kubernetes.io/gpu": "50"}
+
+
+def token(kubeconfig: Path) -> str:
+    """The token in a kubeconfig."""
+    return next(line.split("token:")[1].strip() for line in kubeconfig.read_text().splitlines() if "token:" in line)
+
+
+def check(world: World) -> None:
+    """Let the independent audit look at everything."""
+    findings = audit(
+        pods=world.arena.list("pods"),
+        nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
+        devices=[each for each in world.arena.list("devices") if each["metadata"]["name"].startswith(world.arena.id)],
+        scheduler=world.arena.scheduler_name,
+    )
+    assert not findings, "\n".join(map(str, findings))
+
+
+def test_leader_paused_between_decision_and_write_changes_nothing(
+    proxy: FaultProxy, world: World, account: Path
+) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    first = world.operator(kubeconfig=proxy.kubeconfig(token(account)), **QUICK_TERMS)
+    bind = proxy.hold("POST", "/pods/p/binding", count=1)
+    world.pod("p", {"nvidia.com/gpu": "1"})
+    bind.wait()
+
+    # It has decided and sent; from here on it sees and does nothing, and another takes over.
+    first.pause()
+    second = world.operator(kubeconfig=account, takeover_pause=0.5, **QUICK_TERMS)
+    # The other decides otherwise: this pod takes the card that the first had in mind for `p`.
+    world.remove("p")
+    world.pod("q", {"nvidia.com/gpu": "1"})
+    assert words.minors(world.bound("q")) == [0]
+    world.pod("p", {"cpu": "1"})
+    world.bound("p")
+    before = _versions(world)
+
+    bind.release()
+    first.resume()
+
+    assert first.ended() == 1
+    assert second.exit_code is None
+    assert _versions(world) == before
+    check(world)
+
+
+def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: World, account: Path) -> None:
+    """The pod still waits and its card is still free: nothing but the fence keeps the old decision out."""
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    first = world.operator(kubeconfig=proxy.kubeconfig(token(account)), **QUICK_TERMS)
+    bind = proxy.hold("POST", "/pods/p/binding", count=1)
+    world.pod("p", HALF)
+    bind.wait()
+    first.pause()
+    # The next leader takes the term, and waits so long before it reads that only the old decision is there.
+    second = world.operator(kubeconfig=account, takeover_pause=60, wait=False, **QUICK_TERMS)
+    second.logged('"event": "term changed"')
+    before = _versions(world)
+
+    bind.release()
+    first.resume()
+
+    assert first.ended() == 1
+    assert "is over, the Lease" in first.text()
+    assert _versions(world) == before
+    assert not world.bound_names()
+    second.kill()
+    world.free_lease()
+    world.operator(kubeconfig=account, **QUICK_TERMS)
+    world.bound("p")
+    check(world)
+
+
+def _versions(world: World) -> dict[str, str]:
+    return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in world.arena.list("pods")}
+
+
+def test_lost_answer_binds_once(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0), words.gpu(1)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    lost = proxy.lose("POST", "/pods/p[0-9]/binding", count=3)
+    names = [f"p{number}" for number in range(4)]
+
+    world.pods(names, HALF)
+
+    for name in names:
+        world.bound(name)
+    lost.wait(3)
+    world.wait(lambda: all(world.events(name, "Scheduled") for name in names), what="the Events")
+    world.wait_allocated(node, "2")
+    assert [len(world.events(name)) for name in names] == [1] * 4
+    # The same Binding again, a 409, and a look at the pod: nothing was decided anew.
+    assert len(proxy.sent("POST", "/binding$")) == 4 + 3
+    check(world)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_busy_server_binds_once_in_the_end(proxy: FaultProxy, world: World, cluster: Cluster, status: int) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(4)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    headers = {"Retry-After": "1"} if status == 429 else {}
+    proxy.answer("POST", "/binding$", status=status, headers=headers, count=8)
+    names = [f"p{number}" for number in range(8)]
+
+    world.pods(names, HALF)
+
+    world.wait(lambda: len(world.bound_names()) == len(names), what="all to be bound")
+    world.wait(lambda: all(world.events(name, "Scheduled") for name in names), what="the Events")
+    world.wait_allocated(node, "4")
+    assert [len(world.events(name, "Scheduled")) for name in names] == [1] * 8
+    check(world)
+
+
+def test_cards_stay_charged_while_the_answer_is_unknown(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(0)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    broken = proxy.answer("POST", "/pods/p/binding", status=500)
+    world.pod("p", {"nvidia.com/gpu": "1"})
+    broken.wait()
+
+    # Nobody knows whether `p` is bound, so nobody else gets its card.
+    world.pod("q", {"nvidia.com/gpu": "1"})
+    world.waits("q", "insufficient free GPU devices")
+    broken.wait(3)
+    assert not world.bound_names()
+    broken.remove()
+
+    world.bound("p")
+    assert world.bound_names() == {"p"}
+    check(world)
+
+
+def test_two_replicas_bind_once(world: World, account: Path) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(4)])
+    first = world.operator(kubeconfig=account, **QUICK_TERMS)
+    second = world.operator(kubeconfig=account, wait=False, **QUICK_TERMS)
+    world.pods([f"a{number}" for number in range(4)], HALF)
+    world.wait(lambda: len(world.bound_names()) == 4, what="the first to bind")
+
+    # Asked to end, a leader gives its Lease back, and the other need not wait for it to run out.
+    first.stop()
+    second.logged('"event": "leading"')
+    world.pods([f"b{number}" for number in range(4)], HALF)
+
+    world.wait(lambda: len(world.bound_names()) == 8, what="the second to bind")
+    check(world)

@@ -1,0 +1,254 @@
+"""What a Device shows of itself."""
+
+from typing import Any
+
+import pytest
+
+from berth_api.device import DeviceStatus
+from berth_operator.core.fleet import Charge
+from berth_operator.reconcile import status
+from berth_operator.state import devices, nodes
+from berth_operator.state.cluster import NodeRecord, NodeView
+from tests.builders import (
+    A100,
+    CORE,
+    GI,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    T4,
+    charge,
+    condition,
+    device,
+    entry,
+    grant,
+    node,
+)
+
+Raw = dict[str, Any]
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z"
+
+
+def view(
+    *entries: Raw, charges: tuple[Charge, ...] = (), alive: bool = True, has_node: bool = True, **fields: Any
+) -> NodeView:
+    raw = node()
+    record = NodeRecord(uid="u", info=nodes.info(raw), capacity={}, allocatable={})
+    found = devices.record(device("node", *entries, **fields))
+    return NodeView(
+        name="node", node=record if has_node else None, device=found, ours=True, alive=alive, charges=charges
+    )
+
+
+def wanted(of: NodeView) -> DeviceStatus:
+    return status.wanted(of, lambda: NEW)
+
+
+def told(of: NodeView, kind: str) -> tuple[str, str, str]:
+    found = next(each for each in wanted(of).conditions if each.type == kind)
+    return found.status, found.reason, found.message
+
+
+def gpu(minor: int, **fields: Any) -> Raw:
+    return entry(minor, memory=8 * GI, **fields)
+
+
+FULL = {"core": 100, "ratio": 100, "memory": 8 * GI}
+HALF = {"core": 50, "ratio": 50, "memory": 4 * GI}
+
+
+# --- the summary ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("charges", "allocated"),
+    [
+        pytest.param((), "0", id="none"),
+        pytest.param((charge("a", grant(0, **FULL)),), "1", id="one"),
+        pytest.param(
+            (charge("a", grant(0, **FULL), grant(1, **FULL), grant(2, **FULL)), charge("b", grant(3, **HALF))),
+            "3.5",
+            id="three and a half",
+        ),
+        pytest.param((charge("a", grant(0, memory=1, ratio=1)),), "0.01", id="a hundredth"),
+        pytest.param((charge("a", grant(0, ratio=33)), charge("b", grant(0, ratio=34))), "0.67", id="two thirds"),
+        pytest.param((charge("a", grant(0, "rdma", rdma=100)),), "0", id="a NIC is no GPU"),
+        pytest.param((charge("a", grant(0, core=100)),), "0", id="a grant without ratio"),
+        pytest.param((charge("a", unknown=("gpu",)),), "0", id="unknown"),
+    ],
+)
+def test_allocated_counts_gpus_to_hundredths(charges: tuple[Charge, ...], allocated: str) -> None:
+    assert wanted(view(gpu(0), charges=charges)).allocated == allocated
+
+
+def test_gpus_are_counted_and_those_that_can_be_handed_out() -> None:
+    nic = entry(0, type="rdma", id="N", resources={})
+    found = wanted(view(gpu(0), gpu(1, health=False), gpu(2, mig={"enabled": True}), nic, generation=5))
+    assert (found.gpus, found.healthy, found.observed_generation) == (3, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("models", "text"),
+    [
+        pytest.param([], "", id="no cards"),
+        pytest.param([A100, A100], A100, id="one model"),
+        pytest.param([A100, T4, A100], f"{A100}, {T4}", id="two models"),
+        pytest.param(["", T4], T4, id="one without a name"),
+    ],
+)
+def test_models_are_joined(models: list[str], text: str) -> None:
+    assert wanted(view(*(gpu(i, model=model) for i, model in enumerate(models)))).model == text
+
+
+def test_many_models_are_cut() -> None:
+    found = wanted(view(*(gpu(i, model=f"{i}{'x' * 200}") for i in range(10))))
+    assert len(found.model) == 1024
+
+
+# --- each card --------------------------------------------------------------------------------------------------
+
+
+def test_a_card_shows_its_holders_and_what_is_free() -> None:
+    found = wanted(view(gpu(0), charges=(charge("b", grant(0, **HALF)), charge("a", grant(0, ratio=20, memory=GI)))))
+    (use,) = found.devices
+    assert (use.type, use.minor) == ("gpu", 0)
+    assert use.free == {CORE: "50", MEMORY: "3Gi", RATIO: "30"}
+    assert [(each.namespace, each.name, each.uid) for each in use.holders] == [
+        ("ns", "a", "uid-a"),
+        ("ns", "b", "uid-b"),
+    ]
+    assert use.holders[1].resources == {CORE: "50", MEMORY: "4Gi", RATIO: "50"}
+
+
+def test_what_is_free_is_never_below_zero() -> None:
+    charges = tuple(charge(name, grant(0, ratio=80)) for name in "ab")
+    assert wanted(view(gpu(0), charges=charges)).devices[0].free[RATIO] == "0"
+
+
+def test_cards_stand_in_order_of_type_and_minor_the_vanished_last() -> None:
+    nic = entry(0, type="rdma", id="N", resources={})
+    found = wanted(view(nic, gpu(5), gpu(1), charges=(charge("a", grant(3, **HALF)),)))
+    assert [(use.type, use.minor, bool(use.free)) for use in found.devices] == [
+        ("gpu", 1, True),
+        ("gpu", 5, True),
+        ("rdma", 0, True),
+        ("gpu", 3, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "charges",
+    [
+        pytest.param(tuple(charge(f"pod-{i}", grant(0, ratio=1)) for i in range(200)), id="many holders"),
+        pytest.param(
+            tuple(charge(f"pod-{i}", *(grant(100 * i + j, ratio=1) for j in range(100))) for i in range(5)),
+            id="many cards that do not exist",
+        ),
+        pytest.param((charge("a", grant(0, ratio=1, **{f"name-{i}": 1 for i in range(50)})),), id="many resources"),
+    ],
+)
+def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charge, ...]) -> None:
+    found = wanted(view(gpu(0), charges=charges))
+    assert len(found.devices) <= 256
+    assert all(len(use.holders) <= 128 for use in found.devices)
+    assert (found.devices[0].type, found.devices[0].minor) == ("gpu", 0)
+
+
+# --- conditions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        pytest.param(view(gpu(0)), ("True", "AgentHeard"), id="all is well"),
+        pytest.param(view(gpu(0), alive=False), ("Unknown", "AgentNotHeard"), id="agent not heard"),
+        pytest.param(view(gpu(0), has_node=False), ("False", "NodeMissing"), id="no node"),
+        pytest.param(
+            view(gpu(0), conditions=[condition("DriverLoaded", "False", reason="NoDriver")]),
+            ("False", "NoDriver"),
+            id="no driver",
+        ),
+        pytest.param(
+            view(gpu(0), conditions=[condition("DriverLoaded", "True")]), ("True", "AgentHeard"), id="driver loaded"
+        ),
+        pytest.param(
+            view(gpu(0), alive=False, conditions=[condition("DriverLoaded", "False")]),
+            ("Unknown", "AgentNotHeard"),
+            id="no driver is an old story when the agent is not heard",
+        ),
+        pytest.param(view(gpu(0), alive=False, has_node=False), ("Unknown", "AgentNotHeard"), id="neither"),
+    ],
+)
+def test_ready(of: NodeView, expected: tuple[str, str]) -> None:
+    assert told(of, "Ready")[:2] == expected
+
+
+def test_the_drivers_own_words_are_passed_on() -> None:
+    of = view(
+        conditions=[condition("DriverLoaded", "False", reason="NoDriver", message="libnvidia-ml.so.1 is missing")]
+    )
+    assert told(of, "Ready") == ("False", "NoDriver", "libnvidia-ml.so.1 is missing")
+
+
+def test_a_contradiction_is_told() -> None:
+    found = told(view(gpu(0, id="X"), gpu(1, id="X")), "Valid")
+    assert found[:2] == ("False", "Contradiction")
+    assert "spec.devices[0].id: X" in found[2]
+    assert "; spec.devices[1].id: X" in found[2]
+    assert told(view(gpu(0)), "Valid") == ("True", "Consistent", "")
+
+
+def test_pods_of_unknown_allocation_are_named() -> None:
+    charges = (charge("b", unknown=("gpu",)), charge("a", unknown=("gpu",)), charge("c", grant(0, **HALF)))
+    found = told(view(gpu(0), charges=charges), "Accounted")
+    assert found[:2] == ("False", "AllocationUnknown")
+    assert found[2].endswith(": ns/a, ns/b")
+    assert told(view(gpu(0)), "Accounted") == ("True", "AllKnown", "")
+
+
+def test_long_lists_are_cut() -> None:
+    of = view(
+        *(gpu(i, id="X") for i in range(100)),
+        charges=tuple(charge(f"{'p' * 200}-{i}", unknown=("gpu",)) for i in range(20)),
+    )
+    assert [len(told(of, kind)[2]) for kind in ("Valid", "Accounted")] == [1024, 1024]
+
+
+@pytest.mark.parametrize(
+    ("before", "since"),
+    [
+        pytest.param([], NEW, id="new"),
+        pytest.param([condition("Ready", "True", OLD)], OLD, id="the same, if for another reason"),
+        pytest.param([condition("Ready", "False", OLD)], NEW, id="flipped"),
+        pytest.param([condition("Ready", "Unknown", OLD)], NEW, id="known again"),
+    ],
+)
+def test_a_condition_keeps_its_time_unless_it_flips(before: list[Raw], since: str) -> None:
+    found = wanted(view(gpu(0), conditions=before))
+    assert next(each.last_transition_time for each in found.conditions if each.type == "Ready") == since
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_what_is_shown_and_differs_no_more() -> None:
+    before = view(gpu(0), charges=(charge("a", grant(0, **HALF)),))
+    body = status.body("node", wanted(before))
+    after = view(gpu(0), charges=(charge("a", grant(0, **HALF)),), status=body["status"])
+    assert status.shown(after) == wanted(after)
+
+
+def test_the_agents_conditions_are_not_ours_to_write() -> None:
+    of = view(gpu(0), conditions=[condition("DriverLoaded", "True"), condition("InventoryRead", "True")])
+    written = status.body("node", wanted(of))["status"]["conditions"]
+    assert [each["type"] for each in written] == ["Ready", "Valid", "Accounted"]
+    assert status.shown(of).conditions == []
+
+
+def test_the_body_is_an_object_to_apply() -> None:
+    body = status.body("node", wanted(view(gpu(0), generation=3)))
+    assert (body["apiVersion"], body["kind"], body["metadata"]) == ("berth.dev/v1alpha1", "Device", {"name": "node"})
+    assert body["status"]["observedGeneration"] == 3
+    assert NVIDIA not in str(body)
+    assert None not in body["status"]["conditions"][0].values()

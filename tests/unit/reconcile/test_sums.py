@@ -1,0 +1,309 @@
+"""What a Node shows of its devices: enough that kubelet would admit every running pod again."""
+
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_operator.core.fleet import Charge
+from berth_operator.reconcile import sums
+from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX
+from berth_operator.state import devices, nodes
+from berth_operator.state.cluster import NodeRecord, NodeView
+from tests.builders import A100, CORE, GI, GPU, MEMORY, NVIDIA, RATIO, T4, charge, device, entry, grant, node
+
+Raw = dict[str, Any]
+
+MARKED = {MANAGED: "true"}
+
+
+def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = (), **fields: Any) -> NodeView:
+    """Give a node with these entries in its Device; `without=True` has no Device."""
+    shown = raw or node()
+    record = NodeRecord(
+        uid="uid-node",
+        info=nodes.info(shown),
+        capacity=nodes.device_sums(shown, "capacity"),
+        allocatable=nodes.device_sums(shown, "allocatable"),
+    )
+    without = fields.pop("without", False)
+    found = None if without else devices.record(device("node", *entries, **fields))
+    return NodeView(name="node", node=record, device=found, ours=True, alive=True, charges=charges)
+
+
+def shown(of: NodeView) -> dict[str, int]:
+    """Give the sums under our first prefix, after looking that the other has the same."""
+    wanted = sums.wanted(of)
+    ours = {name.removeprefix(names.PREFIX): amount for name, amount in wanted.items() if name.startswith(names.PREFIX)}
+    others = {name.removeprefix(names.OTHER_PREFIX): amount for name, amount in wanted.items() if name not in ours}
+    assert {name: others[name] for name in ours} == ours
+    return ours
+
+
+def gpus(count: float, memory: int, shares: int) -> dict[str, int]:
+    core = int(100 * count)
+    return {"gpu": core, "gpu.shared": shares, "gpu-core": core, "gpu-memory": memory, "gpu-memory-ratio": core}
+
+
+FULL = {"core": 100, "ratio": 100, "memory": 8 * GI}
+HALF = {"core": 50, "ratio": 50, "memory": 4 * GI}
+
+
+def gpu(minor: int, **fields: Any) -> Raw:
+    return entry(minor, memory=8 * GI, **fields)
+
+
+# --- sums -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        pytest.param(view(), {}, id="no cards"),
+        pytest.param(view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200), id="healthy cards"),
+        pytest.param(view(gpu(0), gpu(1, health=False)), gpus(1, 8 * GI, 100), id="an unhealthy card"),
+        pytest.param(view(gpu(0), gpu(1, mig={"enabled": True})), gpus(1, 8 * GI, 100), id="a card in MIG mode"),
+        pytest.param(view(entry(0, memory=8 * GI), entry(1, memory=GI)), gpus(2, 9 * GI, 200), id="two unequal cards"),
+        pytest.param(
+            view(gpu(0), charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 100), id="held on a healthy card"
+        ),
+        pytest.param(
+            view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL)),)),
+            gpus(2, 16 * GI, 101),
+            id="held on an unhealthy card",
+        ),
+        pytest.param(
+            view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **HALF)), charge("b", grant(1, **HALF)))),
+            gpus(2, 16 * GI, 102),
+            id="two halves on an unhealthy card",
+        ),
+        pytest.param(
+            view(gpu(0), charges=(charge("a", grant(7, **HALF)),)),
+            gpus(1.5, 12 * GI, 101),
+            id="held on a vanished card",
+        ),
+        pytest.param(
+            view(without=True, charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 1), id="Device deleted"
+        ),
+        pytest.param(view(without=True), {}, id="Device deleted, nobody holds anything"),
+        pytest.param(
+            view(gpu(0), entry(0, type="rdma", id="N", resources={}), entry(0, type="fpga", id="F", resources={})),
+            {**gpus(1, 8 * GI, 100), "rdma": 100, "fpga": 100},
+            id="other types",
+        ),
+        pytest.param(
+            view(charges=(charge("a", grant(0, "rdma", rdma=30)),)), {"rdma": 30}, id="held on a vanished NIC"
+        ),
+    ],
+)
+def test_a_node_shows_healthy_cards_and_what_pods_hold_on_others(of: NodeView, expected: dict[str, int]) -> None:
+    assert shown(of) == expected
+
+
+@pytest.mark.parametrize("prefix", [pytest.param("kubernetes.io/", id="ours"), pytest.param("koordinator.sh/", id="o")])
+def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
+    asked = ((f"{prefix}gpu-core", 300), (f"{prefix}gpu-memory", 30 * GI))
+    wanted = sums.wanted(view(gpu(0), charges=(charge("a", asked=asked),)))
+    assert wanted[f"{prefix}gpu-core"] == 300
+    assert wanted[f"{prefix}gpu-memory"] == 30 * GI
+    other = names.OTHER_PREFIX if prefix == names.PREFIX else names.PREFIX
+    assert wanted[f"{other}gpu-core"] == 100
+
+
+def test_requests_of_several_pods_add_up() -> None:
+    charges = tuple(charge(name, asked=((GPU, 80),)) for name in "abc")
+    assert sums.wanted(view(gpu(0), charges=charges))[GPU] == 240
+
+
+def test_names_that_others_keep_are_not_shown() -> None:
+    wanted = sums.wanted(view(gpu(0), charges=(charge("a", asked=((NVIDIA, 1),)),)))
+    assert NVIDIA not in wanted
+
+
+def test_a_half_card_still_fits_by_the_sums_when_the_other_card_fails() -> None:
+    of = view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL), asked=((GPU, 100),)),))
+    assert sums.wanted(of)[GPU] - 100 >= 50
+
+
+# --- patches of sums --------------------------------------------------------------------------------------------
+
+
+def written(of: NodeView) -> Raw:
+    patch = sums.status_patch(of)
+    assert patch is not None
+    assert patch["status"]["capacity"] == patch["status"]["allocatable"]
+    found: Raw = patch["status"]["capacity"]
+    return found
+
+
+def test_a_new_device_is_shown_in_both_fields_and_under_both_prefixes() -> None:
+    assert written(view(gpu(0))) == {
+        prefix + name: text
+        for prefix in ("kubernetes.io/", "koordinator.sh/")
+        for name, text in {
+            "gpu": "100",
+            "gpu.shared": "100",
+            "gpu-core": "100",
+            "gpu-memory": "8Gi",
+            "gpu-memory-ratio": "100",
+        }.items()
+    }
+
+
+def current(of: NodeView, **changes: str) -> Raw:
+    """Give a node that shows what it should, but for the changes."""
+    return node(labels=MARKED, allocatable={**written(of), **changes})
+
+
+def test_nothing_is_written_when_nothing_differs() -> None:
+    assert sums.status_patch(view(gpu(0), raw=current(view(gpu(0))))) is None
+
+
+def test_an_equal_amount_in_other_words_is_no_difference() -> None:
+    raw = current(view(gpu(0)), **{MEMORY: "8192Mi"})
+    assert sums.status_patch(view(gpu(0), raw=raw)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({GPU: "800"}, id="too much"),
+        pytest.param({CORE: "0"}, id="zero"),
+        pytest.param({"kubernetes.io/rdma": "100"}, id="one that should not be there"),
+    ],
+)
+def test_an_edit_by_hand_is_mended(changes: dict[str, str]) -> None:
+    patch = written(view(gpu(0), raw=current(view(gpu(0)), **changes)))
+    (name,) = changes
+    assert patch[name] == written(view(gpu(0))).get(name)
+
+
+def test_a_difference_in_one_field_is_enough() -> None:
+    raw = current(view(gpu(0)))
+    raw["status"]["capacity"] = {**raw["status"]["capacity"], GPU: "1"}
+    assert sums.status_patch(view(gpu(0), raw=raw)) is not None
+
+
+def test_what_others_write_is_left_alone() -> None:
+    raw = node(labels=MARKED, allocatable={NVIDIA: "8", "example.com/x": "1"})
+    assert not {NVIDIA, "example.com/x", "cpu"} & set(written(view(gpu(0), raw=raw)))
+
+
+def test_a_deleted_devices_sums_are_taken_away() -> None:
+    patch = written(view(raw=current(view(gpu(0))), without=True))
+    assert set(patch) == set(written(view(gpu(0))))
+    assert set(patch.values()) == {None}
+
+
+def test_a_deleted_devices_sums_stay_as_long_as_live_pods_request_them() -> None:
+    held = (charge("a", grant(0, core=50, ratio=50, memory=GI), asked=((CORE, 50), (RATIO, 50))),)
+    patch = written(view(raw=current(view(gpu(0))), without=True, charges=held))
+    assert patch[CORE] == patch["koordinator.sh/gpu-core"] == "50"
+    assert patch[MEMORY] == "1Gi"
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(view(without=True), id="bare"),
+        pytest.param(view(without=True, raw=node(allocatable={GPU: "800"})), id="another system's sums"),
+        pytest.param(view(without=True, charges=(charge("a", asked=((GPU, 50),)),)), id="a pod that requests"),
+        pytest.param(view(without=True, raw=node(labels={names.MODEL_LABEL: "x"})), id="another system's labels"),
+        pytest.param(view(without=True, raw=node(labels={MODEL_PREFIX + "x": "1"})), id="a label like ours"),
+    ],
+)
+def test_nothing_is_touched_on_a_node_that_never_had_a_device(of: NodeView) -> None:
+    assert sums.status_patch(of) is None
+    assert sums.label_patch(of) is None
+
+
+def test_without_a_node_there_is_nothing_to_write() -> None:
+    found = devices.record(device("node", gpu(0)))
+    of = NodeView(name="node", node=None, device=found, ours=True, alive=True, charges=())
+    assert sums.status_patch(of) is None
+    assert sums.label_patch(of) is None
+
+
+# --- labels -----------------------------------------------------------------------------------------------------
+
+
+def labels(of: NodeView) -> Raw:
+    patch = sums.label_patch(of)
+    assert patch is not None
+    found: Raw = patch["metadata"]["labels"]
+    return found
+
+
+SAFE = "NVIDIA-A100-SXM4-80GB"
+
+
+def test_cards_of_one_model_are_labelled() -> None:
+    assert labels(view(gpu(0), gpu(1))) == {
+        MANAGED: "true",
+        MODEL_PREFIX + SAFE: "2",
+        names.MODEL_LABEL: SAFE,
+        names.VENDOR_LABEL: "nvidia",
+        names.DRIVER_LABEL: "570.124.06",
+    }
+
+
+def test_mixed_models_are_counted_each_and_have_no_single_label() -> None:
+    found = labels(view(gpu(0), gpu(1), gpu(2, model=T4)))
+    assert found[MODEL_PREFIX + SAFE] == "2"
+    assert found[MODEL_PREFIX + "Tesla-T4"] == "1"
+    assert names.MODEL_LABEL not in found
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        pytest.param([""], {}, id="no name"),
+        pytest.param(["(?)"], {}, id="a name without a letter"),
+        pytest.param([A100, A100.replace(" ", "-")], {SAFE: "2"}, id="two names that look the same in a label"),
+        pytest.param(["A" * 100], {"A" * 63: "1"}, id="a long name"),
+        pytest.param([f"{'A' * 62}  B"], {"A" * 62: "1"}, id="cut at a space"),
+    ],
+)
+def test_a_name_that_a_label_cannot_hold(models: list[str], expected: dict[str, str]) -> None:
+    found = labels(view(*(gpu(minor, model=model) for minor, model in enumerate(models))))
+    assert {k.removeprefix(MODEL_PREFIX): v for k, v in found.items() if k.startswith(MODEL_PREFIX)} == expected
+
+
+def test_a_node_with_nics_alone_is_only_marked() -> None:
+    assert labels(view(entry(0, type="rdma", id="N", resources={}))) == {MANAGED: "true"}
+
+
+def test_a_driver_that_is_not_loaded_has_no_label() -> None:
+    assert names.DRIVER_LABEL not in labels(view(gpu(0), driver=""))
+
+
+def labelled(of: NodeView, **more: str) -> Raw:
+    return node(labels={**labels(of), **more})
+
+
+def test_nothing_is_written_when_no_label_differs() -> None:
+    assert sums.label_patch(view(gpu(0), raw=labelled(view(gpu(0))))) is None
+
+
+def test_labels_of_others_are_left_alone() -> None:
+    raw = labelled(view(gpu(0)), zone="x")
+    assert sums.label_patch(view(gpu(0), raw=raw)) is None
+
+
+def test_a_model_that_is_gone_loses_its_label() -> None:
+    raw = labelled(view(gpu(0), gpu(1, model=T4)))
+    found = labels(view(gpu(0), raw=raw))
+    assert found == {MODEL_PREFIX + "Tesla-T4": None, names.MODEL_LABEL: SAFE}
+
+
+def test_a_deleted_devices_labels_are_taken_away() -> None:
+    raw = labelled(view(gpu(0)), zone="x")
+    found = labels(view(raw=raw, without=True))
+    assert set(found) == set(labels(view(gpu(0))))
+    assert set(found.values()) == {None}
+
+
+def test_the_mark_stays_while_sums_do() -> None:
+    raw = labelled(view(gpu(0)))
+    of = view(raw=raw, without=True, charges=(charge("a", asked=((GPU, 50),)),))
+    assert labels(of)[MANAGED] == "false"

@@ -1,0 +1,280 @@
+"""The writer under virtual time: what is written, when, and in which order."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.reconcile.bucket import Bucket
+from berth_operator.reconcile.writer import CONFLICT_RETRY, RETRY, Writer
+from berth_operator.state.cluster import Cluster, NodeView
+from tests.builders import GPU, device, entry, half, node, pod
+
+pytestmark = pytest.mark.looptime
+
+Raw = dict[str, Any]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Api:
+    """Nodes and Devices in memory: what is written is shown to the cluster state at once, like by a watch."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.nodes: dict[str, Raw] = {}
+        self.devices: dict[str, Raw] = {}
+        self.calls: list[tuple[float, str]] = []
+        self.faults: dict[str, list[Exception]] = {}
+        """What a call answers, first come first served."""
+        self.during: Callable[[str], None] = lambda _what: None
+        """Called while a call is under way."""
+
+    def add(self, name: str, *entries: Raw) -> None:
+        self.nodes[name] = node(name)
+        self.devices[name] = device(name, *entries)
+        self.cluster.put_node(self.nodes[name])
+        self.cluster.put_device(self.devices[name])
+
+    async def call(self, what: str) -> None:
+        self.calls.append((now(), what))
+        self.during(what)
+        await asyncio.sleep(0.01)
+        if faults := self.faults.get(what):
+            raise faults.pop(0)
+
+    async def merge_patch(self, path: str, body: Raw) -> Raw:
+        name = path.split("/")[4]
+        await self.call(f"{'sums' if path.endswith('/status') else 'labels'} {name}")
+        found = self.nodes[name]
+        for kind, changes in body.get("status", {}).items():
+            found["status"][kind] |= changes
+            found["status"][kind] = {key: value for key, value in found["status"][kind].items() if value is not None}
+        for key, value in body.get("metadata", {}).get("labels", {}).items():
+            found["metadata"]["labels"] |= {key: value}
+            if value is None:
+                del found["metadata"]["labels"][key]
+        self.cluster.put_node(found)
+        return found
+
+    async def apply(self, path: str, body: Raw, field_manager: str) -> Raw:
+        assert field_manager == "berth-operator"
+        name = path.split("/")[5]
+        await self.call(f"device {name}")
+        found = self.devices[name]
+        mine = {each["type"] for each in body["status"]["conditions"]}
+        kept = [each for each in found["status"].get("conditions", []) if each["type"] not in mine]
+        found["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
+        self.cluster.put_device(found)
+        return found
+
+    def order(self) -> list[str]:
+        return [what for _, what in self.calls]
+
+    def times(self, what: str) -> list[float]:
+        return [round(at, 2) for at, each in self.calls if each == what]
+
+
+class World:
+    """A writer and what it writes to."""
+
+    def __init__(self, rate: float = 1000.0) -> None:
+        self.cluster = Cluster(grace=20.0, clock=now)
+        self.api = Api(self.cluster)
+        self.writer = Writer(api=self.api, view=self.view, bucket=Bucket(rate=rate, clock=now))
+
+    async def view(self, name: str) -> NodeView:
+        return self.cluster.view(name)
+
+
+@contextlib.asynccontextmanager
+async def running(world: World) -> AsyncIterator[Api]:
+    task = asyncio.create_task(world.writer.run())
+    try:
+        yield world.api
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_sums_then_labels_then_the_device() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert api.order() == ["sums a", "labels a", "device a"]
+    assert api.nodes["a"]["status"]["allocatable"][GPU] == "100"
+    assert api.nodes["a"]["metadata"]["labels"]["berth.dev/devices"] == "true"
+    assert api.devices["a"]["status"]["gpus"] == 1
+
+
+async def test_nothing_is_written_twice() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        world.writer.mark("a")
+        await asyncio.sleep(1)
+    assert len(api.calls) == 3
+
+
+async def test_the_sums_of_all_nodes_come_before_the_status_of_any() -> None:
+    world = World()
+    for name in "abc":
+        world.api.add(name, entry(0))
+        world.writer.mark(name)
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert api.order()[-3:] == ["device a", "device b", "device c"]
+    assert api.order()[:-3] == [f"{what} {name}" for name in "abc" for what in ("sums", "labels")]
+
+
+async def test_of_the_statuses_the_longest_marked_comes_first_however_often_another_is_marked() -> None:
+    world = World()
+    for name in "abc":
+        world.api.add(name, entry(0))
+    for name in "cabac":
+        world.writer.mark(name)
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert [what for what in api.order() if what.startswith("device")] == ["device c", "device a", "device b"]
+
+
+async def test_sums_overtake_statuses_that_wait() -> None:
+    world = World(rate=1.0)
+    for name in "abc":
+        world.api.add(name, entry(0))
+    world.writer.mark("a")
+    world.writer.mark("b")
+    async with running(world) as api:
+        await asyncio.sleep(3.5)  # the first status waits for its token
+        world.writer.mark("c")
+        await asyncio.sleep(10)
+    assert api.order()[4:] == ["device a", "sums c", "labels c", "device b", "device c"]
+
+
+async def test_a_mark_during_a_write_is_not_lost() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    seen = []
+
+    def during(what: str) -> None:
+        if what == "device a" and not seen:
+            seen.append(what)
+            world.cluster.put_bound(pod("p", {GPU: "50"}, on="a", allocated=half()))
+            world.writer.mark("a")
+
+    world.api.during = during
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert api.order().count("device a") == 2
+    assert api.devices["a"]["status"]["allocated"] == "0.5"
+
+
+async def test_a_change_while_a_write_waits_for_its_token_is_written_too() -> None:
+    world = World(rate=1.0)
+    world.api.add("a", entry(0))
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(0.5)
+        world.cluster.put_device(device("a", entry(0), entry(1)))
+        world.api.devices["a"] = device("a", entry(0), entry(1))
+        world.writer.mark("a")
+        await asyncio.sleep(20)
+    assert api.nodes["a"]["status"]["allocatable"][GPU] == "200"
+    assert api.devices["a"]["status"]["gpus"] == 2
+
+
+async def test_writes_keep_to_the_rate() -> None:
+    world = World(rate=2.0)
+    for i in range(10):
+        world.api.add(f"n{i}", entry(0))
+        world.writer.mark(f"n{i}")
+    async with running(world) as api:
+        await asyncio.sleep(60)
+    assert len(api.calls) == 30
+    assert api.calls[-1][0] == pytest.approx((30 - 2) / 2, abs=0.5)
+    for at, _ in api.calls:
+        assert sum(at <= other < at + 1 for other, _ in api.calls) <= 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "pause"),
+    [
+        pytest.param(Unreachable("gone"), RETRY, id="no answer"),
+        pytest.param(ApiError(500, "InternalError", "x"), RETRY, id="server error"),
+        pytest.param(ApiError(422, "Invalid", "x"), RETRY, id="refused"),
+        pytest.param(ApiError(409, "Conflict", "another manager"), CONFLICT_RETRY, id="another's field"),
+    ],
+)
+@pytest.mark.parametrize("what", [pytest.param("sums a", id="sums"), pytest.param("device a", id="device")])
+async def test_a_failed_write_is_tried_again_after_a_pause(fault: Exception, pause: float, what: str) -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.api.faults[what] = [fault]
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(100)
+    first, second = api.times(what)
+    assert second - first == pytest.approx(pause, abs=0.1)
+    assert api.devices["a"]["status"]["gpus"] == 1
+
+
+async def test_a_failed_write_keeps_no_other_node() -> None:
+    world = World()
+    for name in "ab":
+        world.api.add(name, entry(0))
+        world.writer.mark(name)
+    world.api.faults["sums a"] = [ApiError(409, "Conflict", "x")]
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert "device b" in api.order()
+
+
+@pytest.mark.parametrize("what", [pytest.param("sums a", id="node"), pytest.param("device a", id="device")])
+async def test_what_is_gone_is_dropped(what: str) -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.api.faults[what] = [ApiError(404, "NotFound", "x")]
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(100)
+    assert api.order().count(what) == 1
+
+
+async def test_a_node_that_nobody_knows_is_passed_over() -> None:
+    world = World()
+    world.writer.mark("nobody")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert api.calls == []
+
+
+async def test_another_instances_device_is_left_alone() -> None:
+    world = World()
+    world.cluster = Cluster(grace=20.0, confined=True, clock=now)
+    world.api.cluster = world.cluster
+    world.cluster.put_device(device("a", entry(0)))
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert api.calls == []
+
+
+async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    async with running(world) as api:
+        await asyncio.sleep(3600)
+        assert api.calls == []
+        world.writer.mark("a")
+        await asyncio.sleep(1)
+    assert len(api.calls) == 3

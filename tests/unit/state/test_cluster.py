@@ -1,0 +1,595 @@
+"""The picture of the cluster: what events, decisions and answers make of it, in whatever order they come."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.fleet import Charge
+from berth_operator.core.verdict import Change
+from berth_operator.state import sinks
+from berth_operator.state.cluster import Cluster
+from tests.builders import (
+    FPGA,
+    GPU,
+    NVIDIA,
+    condition,
+    device,
+    entry,
+    half,
+    lease,
+    node,
+    pod,
+    whole,
+)
+
+Raw = dict[str, Any]
+
+
+class World:
+    """A cluster whose clock and listeners the test holds: one node with two cards, and an agent that is alive."""
+
+    def __init__(self, *, confined: bool = False) -> None:
+        self.now = 100.0
+        self.cluster = Cluster(grace=20.0, confined=confined, clock=lambda: self.now)
+        self.dirty: list[str] = []
+        self.unknown: list[Charge] = []
+        self.settled: list[str] = []
+        self.work = 0
+        self.cluster.put_node(node())
+        self.cluster.put_device(device("node", entry(0), entry(1)))
+        self.cluster.on_dirty = self.dirty.append
+        self.cluster.on_unknown = self.unknown.append
+        self.cluster.on_settled = self.settled.append
+        self.cluster.on_work = self.worked
+        self.pending = sinks.pending_pods(self.cluster)
+        self.bound = sinks.bound_pods(self.cluster)
+
+    def worked(self) -> None:
+        self.work += 1
+
+    def decided(self) -> list[Placement | Failure]:
+        """Decide all that is ready, and assume or park it."""
+        found = []
+        while (each := self.cluster.queue.pop(self.now)) is not None:
+            outcome = decide(self.cluster.fleet, each, Policy())
+            found.append(outcome)
+            if isinstance(outcome, Placement):
+                self.cluster.assume(outcome)
+            else:
+                self.cluster.queue.park(each, outcome)
+        return found
+
+    def placed(self) -> Placement:
+        (outcome,) = self.decided()
+        assert isinstance(outcome, Placement), outcome
+        return outcome
+
+    def users(self) -> list[int]:
+        """Give the number of pods on each card of the node."""
+        row = self.cluster.fleet.rows["node"]
+        cards = self.cluster.fleet.cards["gpu"]
+        return [int(cards.users[row, slot]) for slot in cards.slots(row)]
+
+    def reported(self) -> list[str]:
+        self.cluster.report_unknown()
+        return [charge.pod for charge in self.unknown]
+
+
+HALF = pod("a", {GPU: "50"})
+BOUND = pod("a", {GPU: "50"}, on="node", allocated=half())
+
+
+# --- assume, confirm, forget ------------------------------------------------------------------------------------
+
+
+def test_an_assumed_pod_holds_its_card_at_once() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    assert world.users() == [1, 0]
+
+
+def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    placement = world.placed()
+    before = world.cluster.fleet.charges["uid-a"]
+    world.cluster.bound("uid-a")
+    world.pending.apply("DELETED", HALF)
+    world.bound.apply("ADDED", BOUND)
+    assert world.cluster.fleet.charges["uid-a"] == before
+    assert placement.node == "node"
+    assert world.settled == ["uid-a"]
+    assert "uid-a" not in world.cluster.queue
+
+
+def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
+    world = World()
+    world.cluster.put_device(device("node", entry(0), entry(0, type="fpga", id="F", resources={FPGA: "100"})))
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}))
+    world.placed()
+    before = world.cluster.fleet.charges["uid-a"]
+    # The annotation has the types in the order of their names.
+    allocated = {"fpga": [{"minor": 0, "resources": {FPGA: "100"}, "id": "F"}], **whole(0)}
+    world.bound.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}, on="node", allocated=allocated))
+    assert world.cluster.fleet.charges["uid-a"] is before
+
+
+def test_a_failed_bind_is_forgotten_and_backs_off() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.cluster.forget("uid-a")
+    assert world.users() == [0, 0]
+    assert world.decided() == []
+    assert world.cluster.queue.next_due() == 101.0
+    world.now = 101.0
+    world.placed()
+
+
+def test_a_lost_answer_does_not_matter_once_the_watch_shows_the_pod() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.bound.apply("ADDED", BOUND)
+    world.cluster.forget("uid-a")
+    assert world.users() == [1, 0]
+
+
+def test_an_answer_that_comes_after_the_pod_has_left_changes_nothing() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.bound.apply("ADDED", BOUND)
+    world.bound.apply("DELETED", BOUND)
+    world.cluster.bound("uid-a")
+    world.cluster.forget("uid-a")
+    assert world.users() == [0, 0]
+    assert len(world.cluster.queue) == 0
+
+
+def test_a_pod_deleted_while_assumed_keeps_its_card_until_the_answer() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.pending.apply("DELETED", HALF)
+    assert world.users() == [1, 0]
+    world.cluster.forget("uid-a")
+    assert world.users() == [0, 0]
+    assert len(world.cluster.queue) == 0
+
+
+def test_leaving_the_waiting_pods_is_no_deletion() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.pending.apply("DELETED", BOUND)
+    assert world.users() == [1, 0]
+
+
+def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.pending.apply("MODIFIED", pod("a", {GPU: "50"}, labels={"genius/priority": "5"}))
+    assert world.decided() == []
+    world.cluster.forget("uid-a")
+    world.now += 1.0
+    assert world.placed().pod.weight == 5
+
+
+def test_a_late_word_of_the_waiting_pod_does_not_undo_its_bind() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.pending.apply("MODIFIED", HALF)
+    assert world.decided() == []
+    assert world.users() == [1, 0]
+
+
+def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
+    world = World()
+    world.cluster.put_node(node("other"))
+    world.cluster.put_device(device("other", entry(0)))
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.dirty.clear()
+    world.bound.apply("ADDED", pod("a", {GPU: "50"}, on="other", allocated=half()))
+    assert world.users() == [0, 0]
+    assert world.cluster.fleet.charges["uid-a"].node == "other"
+    assert set(world.dirty) == {"node", "other"}
+
+
+def test_forgetting_one_that_was_never_assumed_changes_nothing() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.cluster.forget("uid-a")
+    world.cluster.bound("uid-x")
+    assert world.users() == [1, 0]
+
+
+# --- lists that come again --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bound_at", "requested_at", "kept"),
+    [
+        pytest.param(100.0, 101.0, False, id="bound before, so it came and went"),
+        pytest.param(102.0, 101.0, True, id="bound later, so the list may not have it"),
+        pytest.param(None, 101.0, True, id="no answer yet"),
+    ],
+)
+def test_an_assumed_pod_that_a_list_does_not_show(bound_at: float | None, requested_at: float, *, kept: bool) -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.pending.apply("DELETED", HALF)
+    if bound_at is not None:
+        world.now = bound_at
+        world.cluster.bound("uid-a")
+    world.bound.replace([], requested_at=requested_at)
+    assert bool(world.cluster.fleet.charges) is kept
+
+
+def test_an_assumed_pod_that_a_list_shows_stays() -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    world.cluster.bound("uid-a")
+    world.bound.replace([BOUND], requested_at=101.0)
+    assert world.users() == [1, 0]
+
+
+def test_the_same_list_again_changes_nothing() -> None:
+    world = World()
+    world.bound.replace([BOUND], requested_at=1.0)
+    before = world.cluster.fleet.charges["uid-a"]
+    world.dirty.clear()
+    world.bound.replace([BOUND], requested_at=2.0)
+    assert world.cluster.fleet.charges["uid-a"] is before
+    assert world.dirty == []
+
+
+def test_a_pod_made_again_under_its_name_holds_its_own() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="new"))
+    placement = world.placed()
+    assert [each.minor for each in placement.grants] == [1]
+    world.bound.apply("DELETED", BOUND)
+    assert world.users() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param("node device pod", id="node first"),
+        pytest.param("pod device node", id="pod first"),
+        pytest.param("device pod node", id="device first"),
+    ],
+)
+def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -> None:
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    steps = {
+        "node": lambda: cluster.put_node(node()),
+        "device": lambda: cluster.put_device(device("node", entry(0), entry(1))),
+        "pod": lambda: cluster.put_bound(BOUND),
+    }
+    for step in order.split():
+        steps[step]()
+    cluster.put_pending(pod("b", {GPU: "100"}))
+    waiting = cluster.queue.pop(0.0)
+    assert waiting is not None
+    outcome = decide(cluster.fleet, waiting, Policy())
+    assert isinstance(outcome, Placement)
+    assert [each.minor for each in outcome.grants] == [1]
+
+
+def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    cluster.put_bound(pod("a", {"ephemeral-storage": "1Gi", "cpu": "1"}, on="node"))
+    cluster.put_node(node(allocatable={"ephemeral-storage": "1Gi"}))
+    cluster.put_pending(pod("b", {"ephemeral-storage": "1"}))
+    waiting = cluster.queue.pop(0.0)
+    assert waiting is not None
+    outcome = decide(cluster.fleet, waiting, Policy())
+    assert isinstance(outcome, Failure)
+    assert outcome.message == "0/1 nodes available: 1 insufficient ephemeral-storage"
+
+
+# --- pods that wait ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        pytest.param({"schedulingGates": [{"name": "x"}]}, id="gated"),
+        pytest.param({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, id="being deleted"),
+    ],
+)
+def test_a_pod_that_is_not_to_be_scheduled_does_not_wait(gate: Raw) -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.pending.apply("MODIFIED", pod("a", {GPU: "50"}, **gate))
+    assert world.decided() == []
+    assert world.settled == ["uid-a"]
+
+
+def test_a_pod_whose_gate_is_lifted_waits() -> None:
+    world = World()
+    world.pending.apply("ADDED", pod("a", schedulingGates=[{"name": "x"}]))
+    assert world.work == 0
+    world.pending.apply("MODIFIED", pod("a"))
+    assert world.work == 1
+    world.placed()
+
+
+def test_a_pod_that_means_nothing_is_decided_once_and_again_when_it_is_changed() -> None:
+    world = World()
+    world.pending.apply("ADDED", pod("a", labels={"genius/priority": "high"}))
+    (outcome,) = world.decided()
+    assert isinstance(outcome, Failure)
+    world.cluster.changed(Change.NODE_ADDED)
+    assert world.decided() == []
+    world.pending.apply("MODIFIED", pod("a", labels={"genius/priority": "1"}))
+    world.placed()
+
+
+# --- released capacity wakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        pytest.param(lambda world: world.bound.apply("DELETED", HOLDER), id="deleted"),
+        pytest.param(lambda world: world.bound.replace([], requested_at=0.0), id="missing in a list"),
+        pytest.param(
+            lambda world: world.bound.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
+            id="it holds less",
+        ),
+        pytest.param(lambda world: world.cluster.put_device(device("node", entry(0), entry(1), entry(2))), id="card"),
+        pytest.param(lambda world: world.cluster.put_node(node("new")), id="nothing yet, but a new node"),
+    ],
+)
+def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
+    world = World()
+    world.bound.apply("ADDED", HOLDER)
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    (outcome,) = world.decided()
+    assert isinstance(outcome, Failure)
+    world.work = 0
+    free(world)
+    assert world.work > 0
+    assert len(world.decided()) == 1
+
+
+HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
+
+
+def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
+    world = World()
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "2"}))
+    world.placed()
+    world.pending.apply("ADDED", pod("b", {NVIDIA: "1"}))
+    assert isinstance(world.decided()[0], Failure)
+    world.cluster.forget("uid-a")
+    assert [outcome.pod.name for outcome in world.decided() if isinstance(outcome, Placement)] == ["b"]
+
+
+def test_what_cannot_help_does_not_wake() -> None:
+    world = World()
+    world.bound.apply("ADDED", HOLDER)
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    world.decided()
+    world.cluster.put_node(node(labels={"a": "b"}))
+    world.cluster.put_node(node(labels={"a": "b"}, allocatable={GPU: "200"}))
+    assert world.decided() == []
+
+
+# --- unknown allocations ----------------------------------------------------------------------------------------
+
+LOST = pod("lost", {NVIDIA: "1"}, on="node")
+
+
+def test_a_bound_pod_without_annotation_blocks_its_nodes_cards() -> None:
+    world = World()
+    world.bound.apply("ADDED", LOST)
+    world.pending.apply("ADDED", HALF)
+    (outcome,) = world.decided()
+    assert isinstance(outcome, Failure)
+    assert outcome.message.endswith("1 GPU devices held by pods whose allocation is unknown")
+    world.bound.apply("DELETED", LOST)
+    world.placed()
+
+
+def test_it_is_reported_once() -> None:
+    world = World()
+    world.bound.apply("ADDED", LOST)
+    assert world.reported() == ["ns/lost"]
+    world.bound.apply("MODIFIED", LOST)
+    world.bound.replace([LOST], requested_at=1.0)
+    assert world.reported() == ["ns/lost"]
+
+
+def test_it_is_reported_when_node_and_device_are_known_too() -> None:
+    world = World()
+    other = pod("lost", {NVIDIA: "1"}, on="other")
+    world.bound.apply("ADDED", other)
+    assert world.reported() == []
+    world.cluster.put_node(node("other"))
+    assert world.reported() == []
+    world.cluster.put_device(device("other"))
+    assert world.reported() == ["ns/lost"]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(("DELETED", LOST), id="gone"),
+        pytest.param(("MODIFIED", pod("lost", {NVIDIA: "1"}, on="node", allocated=whole(0))), id="annotated"),
+    ],
+)
+def test_what_was_lost_and_found_is_not_reported(later: Any) -> None:
+    world = World()
+    world.bound.apply("ADDED", LOST)
+    world.bound.apply(*later)
+    assert world.reported() == []
+
+
+# --- nodes and Devices ------------------------------------------------------------------------------------------
+
+
+def test_a_device_deleted_and_made_again_keeps_what_its_pods_hold() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.cluster.remove_device("node")
+    world.cluster.put_device(device("node", entry(0), entry(1), uid="another"))
+    assert world.users() == [1, 0]
+
+
+def test_a_node_without_device_takes_pods_without_devices() -> None:
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    cluster.put_node(node())
+    for name, requests in (("a", {}), ("b", {NVIDIA: "1"})):
+        cluster.put_pending(pod(name, requests))
+    outcomes = []
+    while (waiting := cluster.queue.pop(0.0)) is not None:
+        outcomes.append(decide(cluster.fleet, waiting, Policy()))
+    assert isinstance(outcomes[0], Placement)
+    assert isinstance(outcomes[1], Failure)
+    assert outcomes[1].message == "0/1 nodes available: 1 no Device"
+
+
+@pytest.mark.parametrize(
+    ("change", "dirty"),
+    [
+        pytest.param(lambda world: world.cluster.put_node(node(labels={"a": "b"})), ["node"], id="node"),
+        pytest.param(lambda world: world.cluster.put_node(node()), ["node"], id="node, edited sums perhaps"),
+        pytest.param(lambda world: world.cluster.remove_node("node"), ["node"], id="node gone"),
+        pytest.param(lambda world: world.cluster.put_device(device("node")), ["node"], id="device"),
+        pytest.param(lambda world: world.cluster.remove_device("node"), ["node"], id="device gone"),
+        pytest.param(lambda world: world.bound.apply("ADDED", BOUND), ["node"], id="pod bound"),
+        pytest.param(lambda world: world.bound.apply("DELETED", BOUND), [], id="unknown pod gone"),
+        pytest.param(lambda world: world.pending.apply("ADDED", HALF), [], id="pod waits"),
+    ],
+)
+def test_a_change_marks_its_node(change: Any, dirty: list[str]) -> None:
+    world = World()
+    change(world)
+    assert world.dirty == dirty
+
+
+@pytest.mark.parametrize("seen_by", [pytest.param("answer", id="the answer"), pytest.param("watch", id="the watch")])
+def test_a_successful_bind_marks_its_node_whoever_tells_it_first(seen_by: str) -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    assert world.dirty == []
+    if seen_by == "answer":
+        world.cluster.bound("uid-a")
+    else:
+        world.bound.apply("ADDED", BOUND)
+    assert world.dirty == ["node"]
+
+
+# --- agents -----------------------------------------------------------------------------------------------------
+
+
+def fresh(world: World) -> bool:
+    return bool(world.cluster.fleet.fresh[world.cluster.fleet.rows["node"]])
+
+
+def test_a_stale_agents_cards_are_not_handed_out_until_it_is_heard_again() -> None:
+    world = World()
+    world.cluster.put_lease(lease(renewed="1"))
+    world.now += 100.0
+    world.cluster.check_alive("node")
+    assert not fresh(world)
+    assert world.dirty == ["node"]
+    world.pending.apply("ADDED", HALF)
+    assert isinstance(world.decided()[0], Failure)
+    world.cluster.put_lease(lease(renewed="2"))
+    assert fresh(world)
+    world.placed()
+
+
+def test_nothing_changes_nothing_is_marked() -> None:
+    world = World()
+    world.cluster.check_alive("node")
+    assert world.dirty == []
+
+
+def test_running_pods_of_a_stale_agent_are_left_alone() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.now += 1000.0
+    world.cluster.check_alive("node")
+    assert world.users() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param("Unknown", False, id="Unknown stays Unknown"),
+        pytest.param("True", True, id="True is believed"),
+        pytest.param("False", True, id="False is believed of the agent"),
+    ],
+)
+def test_after_a_restart_the_devices_own_word_counts(status: str, *, expected: bool) -> None:
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    cluster.put_node(node())
+    cluster.put_lease(lease())
+    cluster.put_device(device("node", entry(0), conditions=[condition("Ready", status)]))
+    assert bool(cluster.fleet.fresh[cluster.fleet.rows["node"]]) is expected
+    assert cluster.view("node").alive is expected
+
+
+def test_a_lease_that_is_gone_makes_its_device_stale_in_time() -> None:
+    world = World()
+    world.cluster.put_lease(lease())
+    world.cluster.remove_lease("node")
+    world.now += 20.1
+    world.cluster.check_alive("node")
+    assert not fresh(world)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param({"metadata": {"name": "node"}}, id="no spec"),
+        pytest.param({"metadata": {"name": "node"}, "spec": None}, id="null spec"),
+        pytest.param(lease(renewed="", duration=None), id="empty spec"),
+        pytest.param(lease("stranger"), id="of no Device"),
+    ],
+)
+def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
+    world = World()
+    world.cluster.put_lease(raw)
+    assert fresh(world)
+    assert world.dirty == []
+
+
+# --- what others see --------------------------------------------------------------------------------------------
+
+
+def test_a_view_holds_all_that_is_known_of_a_node() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    view = world.cluster.view("node")
+    assert view.node is not None
+    assert view.device is not None
+    assert (view.node.uid, view.device.name, view.alive, view.ours) == ("uid-node", "node", True, True)
+    assert [charge.pod for charge in view.charges] == ["ns/a"]
+
+
+def test_a_view_of_a_stranger_is_empty() -> None:
+    view = World().cluster.view("stranger")
+    assert (view.node, view.device, view.alive, view.charges) == (None, None, False, ())
+
+
+@pytest.mark.parametrize(
+    ("confined", "ours"), [pytest.param(False, True, id="alone"), pytest.param(True, False, id="one of several")]
+)
+def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) -> None:
+    world = World(confined=confined)
+    world.cluster.remove_node("node")
+    assert world.cluster.view("node").ours is ours

@@ -1,0 +1,89 @@
+"""Nodes as the API server sends them."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.core.request import Taint
+from berth_operator.core.verdict import Change
+from berth_operator.state import nodes
+from tests.builders import GI, GPU, NVIDIA, RATIO, node
+
+Raw = dict[str, Any]
+
+
+def ready(status: str) -> Raw:
+    return {"conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": status}]}
+
+
+def test_a_node_is_read() -> None:
+    taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
+    found = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True))
+    assert (found.name, found.labels, found.cordoned, found.ready) == ("n", {"zone": "x"}, True, True)
+    assert found.allocatable == {"cpu": 64_000, "memory": 512 * GI, "pods": 110}
+    assert found.taints == (Taint(key="a", value="1"), Taint(key="b", effect="NoExecute"))
+
+
+def test_sums_of_devices_are_kept_apart() -> None:
+    raw = node(allocatable={GPU: "800", NVIDIA: "8", "example.com/x": "2"}, capacity={GPU: "700"})
+    assert nodes.info(raw).allocatable.get("example.com/x") == 2
+    assert not {GPU, NVIDIA} & set(nodes.info(raw).allocatable)
+    assert nodes.device_sums(raw, "allocatable") == {GPU: 800, NVIDIA: 8}
+    assert nodes.device_sums(raw, "capacity") == {GPU: 700}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(ready("True"), True, id="ready"),
+        pytest.param(ready("False"), False, id="not ready"),
+        pytest.param(ready("Unknown"), False, id="unknown"),
+        pytest.param({"conditions": []}, True, id="no condition yet"),
+        pytest.param({"conditions": None}, True, id="null conditions"),
+    ],
+)
+def test_a_node_is_ready_by_its_condition(fields: Raw, *, expected: bool) -> None:
+    assert nodes.info(node(**fields)).ready is expected
+
+
+def test_a_bare_node_is_read() -> None:
+    found = nodes.info({"metadata": {"name": "n"}})
+    assert (found.labels, found.allocatable, found.taints, found.cordoned, found.ready) == ({}, {}, (), False, True)
+    assert nodes.device_sums({"metadata": {"name": "n"}}, "capacity") == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        pytest.param({}, Change(0), id="nothing"),
+        pytest.param({"labels": {"a": "b"}}, Change.NODE_LABELS, id="labels"),
+        pytest.param({"taints": [{"key": "a", "effect": "NoSchedule"}]}, Change.NODE_TAINTS, id="taints"),
+        pytest.param({"unschedulable": True}, Change.NODE_TAINTS, id="cordon"),
+        pytest.param(ready("False"), Change.NODE_TAINTS, id="readiness"),
+        pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
+        pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums of devices are not for decisions"),
+        pytest.param({"capacity": {"cpu": "1"}}, Change(0), id="capacity"),
+        pytest.param(
+            {"labels": {"a": "b"}, "unschedulable": True}, Change.NODE_LABELS | Change.NODE_TAINTS, id="several"
+        ),
+    ],
+)
+def test_what_is_different_is_told(fields: Raw, change: Change) -> None:
+    assert nodes.change(nodes.info(node()), nodes.info(node(**fields))) == change
+
+
+def test_a_first_sight_is_a_new_node() -> None:
+    assert nodes.change(None, nodes.info(node())) == Change.NODE_ADDED
+
+
+def test_what_nobody_reads_is_dropped() -> None:
+    raw = node()
+    raw["metadata"]["managedFields"] = [1]
+    raw["status"] |= {"images": [1], "addresses": [1]}
+    kept = nodes.keep(raw)
+    assert "managedFields" not in kept["metadata"]
+    assert set(kept["status"]) == {"allocatable", "capacity", "conditions"}
+
+
+def test_a_node_without_status_is_kept() -> None:
+    assert nodes.keep({"metadata": {"name": "n"}})["status"] == {}

@@ -1,0 +1,289 @@
+"""Pods as the API server sends them: read at the edge, and never a reason to crash."""
+
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_operator.state import pods
+from tests.builders import (
+    A100,
+    A100_BYTES,
+    CORE,
+    FPGA,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    RDMA,
+    container,
+    grant,
+    half,
+    pod,
+    whole,
+)
+
+Raw = dict[str, Any]
+
+
+# --- what waits -------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
+    raw = pod(
+        "a",
+        {"cpu": "500m", GPU: "50"},
+        nodeSelector={"b": "2", "a": "1"},
+        tolerations=[{"key": "k", "operator": "Exists", "tolerationSeconds": 300}, {}],
+        priority=7,
+        labels={names.GENIUS_PRIORITY: "-3"},
+        annotations={names.MODEL_EXACT: A100},
+    )
+    found = pods.pending(raw)
+    assert (found.key, found.uid, found.priority, found.weight, found.error) == ("ns/a", "uid-a", 7, -3, "")
+    wanted = found.request
+    assert wanted.resources == (("cpu", 500), ("pods", 1))
+    assert wanted.asked == ((GPU, 50),)
+    assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
+    assert wanted.node_selector == (("a", "1"), ("b", "2"))
+    assert [(each.key, each.operator, each.effect) for each in wanted.tolerations] == [
+        ("k", "Exists", ""),
+        ("", "Equal", ""),
+    ]
+    assert wanted.model.exact == A100.lower()
+    assert [(each.container, each.first, each.end) for each in wanted.shares] == [("main", 0, 1)]
+    assert wanted.unsupported == ()
+
+
+def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class() -> None:
+    first = pods.pending(pod("a", {GPU: "50"}, labels={"app": "x"}, created="1"))
+    second = pods.pending(pod("b", {GPU: "50"}, labels={"app": "y"}, created="2"))
+    assert first.request == second.request
+
+
+def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
+    told = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes available: 1 not ready"}
+    others = [{"type": "Ready", "status": "False", "message": "x"}]
+    assert pods.pending(pod(status={"conditions": [*others, told]})).said == told["message"]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({}, id="no status"),
+        pytest.param({"conditions": None}, id="null conditions"),
+        pytest.param({"conditions": [{"type": "PodScheduled", "status": "True", "message": "x"}]}, id="scheduled"),
+        pytest.param({"conditions": [{"type": "PodScheduled", "status": "False"}]}, id="no message"),
+    ],
+)
+def test_a_pod_that_was_told_nothing(status: Raw) -> None:
+    assert pods.pending(pod(status=status)).said == ""
+
+
+def test_a_pod_without_optional_fields_is_read() -> None:
+    raw = {
+        "metadata": {"uid": "u", "namespace": "ns", "name": "a"},
+        "spec": {"containers": [{"name": "main"}], "initContainers": None, "tolerations": None, "nodeSelector": None},
+    }
+    assert pods.pending(raw).request.resources == (("pods", 1),)
+
+
+BAD = [
+    pytest.param({"annotations": {name: text}}, f"annotation {name}: {words}", id=f"{name.rpartition('/')[2]}, {id_}")
+    for name in (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
+    for text, words, id_ in (
+        ("", "not JSON", "empty"),
+        ("{", "not JSON", "cut off"),
+        ("yes", "not JSON", "a word"),
+        ('{"gpu": NaN}', "not JSON", "not a number"),
+        ("[" * 5000, "not JSON", "deep"),
+        ("[]", "not a JSON object", "a list"),
+        ("null", "not a JSON object", "null"),
+        ('"x"', "not a JSON object", "a text"),
+    )
+] + [
+    pytest.param({"labels": {names.GENIUS_PRIORITY: "high"}}, "genius/priority", id="priority, a word"),
+    pytest.param({"labels": {names.GENIUS_PRIORITY: ""}}, "genius/priority", id="priority, empty"),
+    pytest.param({"labels": {names.GENIUS_PRIORITY: "1.5"}}, "genius/priority", id="priority, a part"),
+    pytest.param({"annotations": {names.MODEL_GLOBS: ","}}, "berth.dev/gpu-model", id="model, no glob"),
+    pytest.param({"annotations": {names.MODEL_EXACT: "x" * 2000}}, "gpu.model: 2000 characters", id="model, long"),
+    pytest.param({"labels": {names.MODEL_REGEX: "("}}, "genius/gpu-model", id="model, no expression"),
+    pytest.param({"requests": {GPU: "150"}}, f"{GPU}: 150; allowed are 1 to 100", id="one and a half cards"),
+    pytest.param({"requests": {GPU: "-1"}}, f"spec.containers[0].resources.requests.{GPU}", id="negative"),
+    pytest.param({"requests": {GPU: "many"}}, f"spec.containers[0].resources.requests.{GPU}", id="a word for a number"),
+    pytest.param({"requests": {CORE: "50"}}, f"{CORE}: 50", id="core alone"),
+    pytest.param({"requests": {MEMORY: "1Gi", RATIO: "5"}}, "allowed are", id="memory and ratio"),
+    pytest.param({"requests": {NVIDIA: "1", GPU: "50"}}, "allowed are", id="two protocols"),
+    pytest.param({"requests": {RDMA: "150"}}, "rdma: 150", id="one and a half NICs"),
+    pytest.param({"requests": {"nvidia.com/mig-1g.10gb": "1"}}, "not supported by this version", id="MIG"),
+    pytest.param({"overhead": {"cpu": "x"}}, "spec.overhead.cpu", id="overhead"),
+    pytest.param({"resources": {"requests": {"cpu": "x"}}}, "spec.resources.requests.cpu", id="the pod's own"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), BAD)
+def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, words: str) -> None:
+    found = pods.pending(pod(**fields))
+    assert words in found.error
+    assert not found.request.devices
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        pytest.param({"affinity": {kind: {required: [1]}}}, f"spec.affinity.{kind}", id=kind)
+        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+        for required in ("requiredDuringSchedulingIgnoredDuringExecution",)
+    ]
+    + [
+        pytest.param(
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+            "spec.topologySpreadConstraints",
+            id="spread",
+        ),
+        pytest.param(
+            {"volumes": [{"persistentVolumeClaim": {"claimName": "x"}}]}, "spec.volumes with claims", id="a claim"
+        ),
+        pytest.param({"volumes": [{"ephemeral": {}}]}, "spec.volumes with claims", id="a claim of its own"),
+        pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, "hostPort", id="host port"),
+        pytest.param(
+            {"initContainers": [container(ports=[{"hostPort": 80}], restartPolicy="Always")]},
+            "hostPort",
+            id="a sidecar's host port",
+        ),
+        pytest.param({"resourceClaims": [{}]}, "spec.resourceClaims", id="resource claims"),
+        pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
+    ]
+    + [
+        pytest.param({"annotations": {name: "{}"}}, f"annotation {name}", id=name)
+        for name in (
+            names.ALLOCATE_HINT,
+            names.JOINT_ALLOCATE,
+            names.PARTITION_SPEC,
+            "berth.dev/min-gpu-memory",
+            "berth.dev/gpu-topology",
+            "berth.dev/pod-group",
+        )
+    ]
+    + [
+        pytest.param({"labels": {name: "x"}}, f"label {name}", id=name)
+        for name in (
+            names.GENIUS_NUMBER,
+            names.GENIUS_MEMORY_EACH,
+            names.GENIUS_MEMORY_TOTAL,
+            "scheduling.x-k8s.io/pod-group",
+        )
+    ],
+)
+def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
+    found = pods.pending(pod(**fields))
+    assert found.request.unsupported == (name,)
+    assert found.error == ""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"affinity": None}, id="no affinity"),
+        pytest.param(
+            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}},
+            id="preferred affinity",
+        ),
+        pytest.param({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, id="wished spread"),
+        pytest.param({"volumes": [{"configMap": {}}, {"emptyDir": {}}]}, id="volumes without claims"),
+        pytest.param({"containers": [container(ports=[{"containerPort": 80}])]}, id="container port"),
+        pytest.param({"resourceClaims": []}, id="no claims"),
+    ],
+)
+def test_what_needs_no_honouring_is_not_named(fields: Raw) -> None:
+    assert pods.pending(pod(**fields)).request.unsupported == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "gated"),
+    [
+        pytest.param(pod(), False, id="free"),
+        pytest.param(pod(schedulingGates=[]), False, id="no gate left"),
+        pytest.param(pod(schedulingGates=[{"name": "x"}]), True, id="gated"),
+        pytest.param(pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), True, id="being deleted"),
+    ],
+)
+def test_a_pod_is_not_to_be_scheduled(raw: Raw, *, gated: bool) -> None:
+    assert pods.is_gated(raw) is gated
+
+
+def test_what_nobody_reads_is_dropped() -> None:
+    raw = pod("a", {GPU: "50"}, metadata={"managedFields": [1]}, initContainers=[container("i", env=[1])])
+    raw["spec"]["containers"][0] |= {"env": [1], "command": ["x"], "ports": [{"hostPort": 1}]}
+    kept = pods.keep(raw)
+    assert "managedFields" not in kept["metadata"]
+    assert set(kept["spec"]["containers"][0]) == {"name", "resources", "ports"}
+    assert set(kept["spec"]["initContainers"][0]) == {"name", "resources"}
+
+
+# --- what is taken ----------------------------------------------------------------------------------------------
+
+
+def test_a_bound_pod_takes_what_its_annotation_says() -> None:
+    found = pods.charge(pod("a", {"cpu": "2", GPU: "50"}, on="node", allocated=half(3)))
+    assert (found.uid, found.pod, found.node) == ("uid-a", "ns/a", "node")
+    assert found.resources == (("cpu", 2000), ("pods", 1))
+    assert found.asked == ((GPU, 50),)
+    assert found.grants == (grant(3, core=50, ratio=50, memory=A100_BYTES // 2),)
+    assert found.unknown == ()
+
+
+def test_a_pod_that_asks_for_no_device_may_hold_one() -> None:
+    found = pods.charge(pod("a", on="node", allocated=whole(0)))
+    assert [each.minor for each in found.grants] == [0]
+    assert found.unknown == ()
+
+
+MALFORMED = [
+    pytest.param("", id="empty"),
+    pytest.param("{", id="cut off"),
+    pytest.param("null", id="null"),
+    pytest.param('{"gpu": null}', id="no list"),
+    pytest.param('{"gpu": [{"minor": -1}]}', id="bad minor"),
+    pytest.param('{"gpu": [{"minor": 0}]}', id="no amount"),
+    pytest.param('{"gpu": [{"minor": 0, "resources": {"gpu-core": "x"}}]}', id="bad amount"),
+    pytest.param('{"gpu": [{"minor": 0, "resources": {"gpu-core": "-1"}}]}', id="negative amount"),
+    pytest.param('{"tpu": []}', id="another type"),
+    pytest.param('{"gpu": [{"resources": {"gpu-core": 1}}, {"resources": {"gpu-core": 1}}]}', id="a card twice"),
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_allocation_leaves_unknown_what_the_pod_asked_for(text: str) -> None:
+    found = pods.charge(pod("a", {NVIDIA: "1", RDMA: "100"}, on="node", allocated=text))
+    assert (found.grants, found.unknown) == ((), ("gpu", "rdma"))
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_allocation_of_a_pod_that_asked_for_nothing_may_be_of_any_type(text: str) -> None:
+    found = pods.charge(pod("a", on="node", allocated=text))
+    assert (found.grants, found.unknown) == ((), ("gpu", "rdma", "fpga"))
+
+
+@pytest.mark.parametrize(
+    ("requests", "allocated", "unknown"),
+    [
+        pytest.param({}, None, (), id="no devices"),
+        pytest.param({NVIDIA: "1"}, None, ("gpu",), id="no annotation, a GPU"),
+        pytest.param({GPU: "50"}, None, ("gpu",), id="no annotation, half a GPU"),
+        pytest.param({RDMA: "100", FPGA: "50"}, None, ("rdma", "fpga"), id="no annotation, others"),
+        pytest.param({CORE: "150"}, None, ("gpu",), id="a request that means nothing"),
+        pytest.param({"nvidia.com/mig-1g.10gb": "1"}, None, ("gpu",), id="MIG"),
+        pytest.param({NVIDIA: "1"}, {}, ("gpu",), id="an empty annotation"),
+        pytest.param({NVIDIA: "1", RDMA: "100"}, whole(0), ("rdma",), id="one type is missing"),
+        pytest.param({NVIDIA: "1"}, whole(0), (), id="all there"),
+        pytest.param({"cpu": "1"}, {}, (), id="nothing asked, nothing there"),
+    ],
+)
+def test_a_type_without_an_allocation_is_unknown(requests: Raw, allocated: Any, unknown: tuple[str, ...]) -> None:
+    assert pods.charge(pod("a", requests, on="node", allocated=allocated)).unknown == unknown
+
+
+def test_absurd_requests_of_a_bound_pod_are_cut_off() -> None:
+    raw = pod("a", on="node", containers=[container(requests={"memory": "8Ei"})] * 1500)
+    assert dict(pods.charge(raw).resources)["memory"] < 2**63

@@ -1,0 +1,114 @@
+"""Tables tell what is gone, also from a full list."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.state import sinks
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.sinks import Table
+from tests.builders import GPU, NVIDIA, device, entry, half, lease, node, pod, whole
+
+Raw = dict[str, Any]
+
+
+class Log:
+    """Writes down what a table passes on."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.table = Table(
+            key=lambda obj: str(obj["name"]),
+            put=lambda obj: self.lines.append(f"put {obj['name']}{obj.get('version', '')}"),
+            remove=lambda key: self.lines.append(f"remove {key}"),
+            listed=lambda keys, at: self.lines.append(f"listed {','.join(sorted(keys))} at {at:g}"),
+        )
+
+    def take(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        return lines
+
+
+def objects(names: str) -> list[Raw]:
+    return [{"name": name} for name in names]
+
+
+def test_a_first_list_is_put() -> None:
+    log = Log()
+    log.table.replace(objects("ab"), requested_at=3.0)
+    assert log.take() == ["put a", "put b", "listed a,b at 3"]
+
+
+def test_what_is_missing_in_a_list_is_gone_before_the_rest_is_put() -> None:
+    log = Log()
+    log.table.replace(objects("ab"), requested_at=0.0)
+    log.take()
+    log.table.replace(objects("bc"), requested_at=1.0)
+    assert log.take() == ["remove a", "put b", "put c", "listed b,c at 1"]
+
+
+def test_what_came_and_went_by_events_counts() -> None:
+    log = Log()
+    log.table.replace(objects("a"), requested_at=0.0)
+    log.table.apply("ADDED", {"name": "b"})
+    log.table.apply("DELETED", {"name": "a"})
+    log.take()
+    log.table.replace([], requested_at=1.0)
+    assert log.take() == ["remove b", "listed  at 1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        pytest.param("ADDED", ["put a"], id="added"),
+        pytest.param("MODIFIED", ["put a"], id="modified"),
+        pytest.param("DELETED", ["remove a"], id="deleted"),
+    ],
+)
+def test_an_event_is_passed_on(kind: Any, lines: list[str]) -> None:
+    log = Log()
+    log.table.apply(kind, {"name": "a"})
+    assert log.take() == lines
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(grace=20.0, clock=lambda: 0.0)
+    sinks.nodes(made).apply("ADDED", node())
+    sinks.devices(made).apply("ADDED", device("node", entry(0), entry(1)))
+    return made
+
+
+def test_objects_of_every_kind_reach_the_cluster(cluster: Cluster) -> None:
+    sinks.leases(cluster).apply("ADDED", lease())
+    sinks.pending_pods(cluster).apply("ADDED", pod("a", {GPU: "50"}))
+    sinks.bound_pods(cluster).apply("ADDED", pod("b", {GPU: "50"}, on="node", allocated=half()))
+    assert list(cluster.nodes) == list(cluster.devices) == ["node"]
+    assert list(cluster.pending) == ["uid-a"]
+    assert list(cluster.fleet.charges) == ["uid-b"]
+
+
+def test_objects_of_every_kind_leave_it(cluster: Cluster) -> None:
+    tables = {
+        "pending": (sinks.pending_pods(cluster), pod("a")),
+        "bound": (sinks.bound_pods(cluster), pod("b", on="node")),
+        "lease": (sinks.leases(cluster), lease()),
+    }
+    for table, obj in tables.values():
+        table.apply("ADDED", obj)
+        table.replace([], requested_at=1.0)
+    nodes, devices = sinks.nodes(cluster), sinks.devices(cluster)
+    nodes.apply("DELETED", node())
+    devices.apply("DELETED", device())
+    assert not cluster.pending
+    assert not cluster.fleet.charges
+    assert not cluster.fleet.rows
+
+
+def test_a_pod_made_again_under_its_name_is_another_pod(cluster: Cluster) -> None:
+    table = sinks.bound_pods(cluster)
+    table.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="old", on="node", allocated=whole(0)))
+    table.replace([pod("a", {NVIDIA: "1"}, uid="new", on="node", allocated=whole(1))], requested_at=1.0)
+    assert [each.minor for each in cluster.fleet.charges["new"].grants] == [1]
+    assert list(cluster.fleet.charges) == ["new"]
+    assert int(cluster.fleet.cards["gpu"].users.sum()) == 1
