@@ -69,13 +69,14 @@ def node_info(
     taints: Sequence[Taint] = (),
     cordoned: bool = False,
     ready: bool = True,
+    more: Mapping[str, int] | None = None,
     **allocatable: int,
 ) -> NodeInfo:
-    """Give a node of 64 cores, 512 GiB and 110 pods."""
+    """Give a node of 64 cores, 512 GiB and 110 pods, and `more` of other resources."""
     return NodeInfo(
         name=name,
         labels=labels or {},
-        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **allocatable},
+        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **allocatable, **(more or {})},
         taints=tuple(taints),
         cordoned=cordoned,
         ready=ready,

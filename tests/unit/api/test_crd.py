@@ -58,7 +58,7 @@ NODES = [
     for name, definition in DEFINITIONS.items()
     for path, node in walk(schema_of(definition))
 ]
-BY_PATH = {param.id: param.values[0] for param in NODES}
+BY_PATH: dict[str, Any] = {str(param.id): param.values[0] for param in NODES}
 
 
 @pytest.mark.parametrize("node", NODES)

@@ -129,8 +129,9 @@ def test_rendered_bytes_are_read_back_exactly(value: int) -> None:
 
 @given(st.integers(-(10**12), 10**12), st.sampled_from(["", "m", "u", "k", "M", "Ki", "Mi"]))
 def test_rounding_is_up_and_by_less_than_one(number: int, suffix: str) -> None:
-    factors = {"m": Fraction(1, 1000), "u": Fraction(1, 10**6), "k": 1000, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
-    exact = number * Fraction(factors.get(suffix, 1))
+    thousandth, whole = Fraction(1, 1000), Fraction(1)
+    factors = {"m": thousandth, "u": thousandth**2, "k": 1000 * whole, "M": 10**6 * whole, "Ki": 2**10 * whole}
+    exact = number * factors.get(suffix, 2**20 * whole if suffix else whole)
     rounded = quantity.parse(f"{number}{suffix}")
     if abs(exact) < quantity.MAX:
         assert 0 <= rounded - exact < 1

@@ -190,7 +190,7 @@ NODE_CASES = [
         resources, asks({"example.com/x": 1}), node_info(), "insufficient example.com/x", id="resources: unheard of"
     ),
     pytest.param(
-        resources, asks({"example.com/x": 2}), node_info(**{"example.com/x": 2}), "", id="resources: extended"
+        resources, asks({"example.com/x": 2}), node_info(more={"example.com/x": 2}), "", id="resources: extended"
     ),
     pytest.param(resources, asks({GPU: 800}), node_info(), "", id="resources: devices are not counted here"),
     pytest.param(resources, asks({"cpu": 2**53}), node_info(), "insufficient cpu", id="resources: absurd"),
@@ -279,7 +279,8 @@ NOT_A100 = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {}))
 ANY_A100 = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*a100*"}, {}))
 FULL = charge("full", grant(0, core=100, ratio=100))
 HALF = charge("half", grant(0, core=50, ratio=50))
-npu = {"huawei.com/npu-core": 10, RATIO: 50}
+NPU: dict[str, Any] = {"huawei.com/npu-core": 10, RATIO: 50}
+NPU_CPU: dict[str, Any] = {"huawei.com/npu-cpu": 1}
 
 DEVICE_CASES = [
     pytest.param(asks(), World(), "", id="no device asked, none there"),
@@ -296,7 +297,7 @@ DEVICE_CASES = [
     pytest.param(asks({NVIDIA: 1}), with_(card(), vendor="amd"), "no nvidia devices", id="another vendor"),
     pytest.param(asks({"amd.com/gpu": 1}), with_(card()), "no amd devices", id="no such vendor"),
     pytest.param(asks({GPU: 50}), with_(card(), vendor="amd"), "", id="any vendor"),
-    pytest.param(asks(npu), with_(card(), vendor="huawei"), "GPU devices offer less", id="cards without such cores"),
+    pytest.param(asks(NPU), with_(card(), vendor="huawei"), "GPU devices offer less", id="cards without such cores"),
     pytest.param(ANY_A100, with_(card()), "", id="model"),
     pytest.param(NOT_A100, with_(card()), "GPU model is not *h100*", id="another model"),
     pytest.param(asks({MEMORY: 80 * 10**9}), with_(card()), "", id="by memory"),
@@ -337,6 +338,12 @@ DEVICE_CASES = [
         holding(charge("tiny", grant(0, memory=1))),
         "insufficient free GPU devices (1 with gpu-core 10, gpu-memory-ratio 100)",
         id="a whole card with a pod that holds a byte",
+    ),
+    pytest.param(
+        asks({RATIO: 100}),
+        holding(charge("other", grant(0, **NPU_CPU))),
+        "insufficient free GPU devices (1 with gpu-memory-ratio 100)",
+        id="a whole card with a pod that holds nothing that it asks for",
     ),
     pytest.param(
         asks({MEMORY: A100_BYTES - A100_BYTES // 2 + 1}),

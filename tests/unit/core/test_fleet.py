@@ -40,9 +40,9 @@ def free(of: Fleet, node: str, minor: int, kind: str = "gpu") -> dict[str, int]:
     return {name: int(found.free[i, row, at]) for name, i in found.index.items() if found.total[i, row, at]}
 
 
-def state(of: Fleet) -> dict[str, Any]:
+def state(of: Fleet) -> dict[Any, Any]:
     """Give all that is counted, by name, so that it can be compared whatever the rows and slots."""
-    found: dict[str, Any] = {}
+    found: dict[Any, Any] = {}
     for name, row in of.rows.items():
         found[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
         for kind, columns in of.cards.items():
@@ -53,9 +53,9 @@ def state(of: Fleet) -> dict[str, Any]:
     return found
 
 
-def arrays(of: Fleet) -> list[np.ndarray]:
+def arrays(of: Fleet) -> list[Any]:
     """Give every array of amounts as it stands."""
-    found = [of.requested, of.allocatable]
+    found: list[Any] = [of.requested, of.allocatable]
     for columns in of.cards.values():
         found += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]
     return [each.copy() for each in found]
@@ -110,7 +110,7 @@ def test_minors_need_not_be_in_order_or_close() -> None:
 
 def test_a_new_resource_gets_a_column_of_its_own() -> None:
     made = fleet()
-    made.put_node(node_info("node", **{"example.com/nic": 4}))
+    made.put_node(node_info("node", more={"example.com/nic": 4}))
     made.charge(charge("pod", resources=(("example.com/disk", 2),)))
     row = made.rows["node"]
     assert made.allocatable[made.resource("example.com/nic"), row] == 4
@@ -120,7 +120,7 @@ def test_a_new_resource_gets_a_column_of_its_own() -> None:
 
 def test_what_a_node_no_longer_offers_is_gone() -> None:
     made = Fleet()
-    made.put_node(node_info("node", **{"example.com/nic": 4}))
+    made.put_node(node_info("node", more={"example.com/nic": 4}))
     made.put_node(node_info("node"))
     assert made.allocatable[made.resource("example.com/nic"), made.rows["node"]] == 0
 
@@ -155,7 +155,7 @@ def test_a_charge_takes_from_node_and_card() -> None:
         pytest.param({"core": 7}, {"gpu-core": 7}, id="neither is invented"),
     ],
 )
-def test_a_grant_is_filled_in_by_its_cards_memory(given_: dict[str, int], filled: Mapping[str, int]) -> None:
+def test_a_grant_is_filled_in_by_its_cards_memory(given_: dict[str, Any], filled: Mapping[str, int]) -> None:
     made = fleet()
     made.charge(charge("pod", grant(0, **given_)))
     assert dict(made.charges["uid-pod"].grants[0].amounts) == filled
@@ -391,7 +391,7 @@ def test_what_was_filled_in_stays_when_the_card_changes_its_size() -> None:
 def test_a_row_lives_until_node_device_and_pods_are_gone(order: list[str]) -> None:
     made = fleet()
     made.charge(charge("pod", grant(0, ratio=50)))
-    remove = {
+    remove: dict[str, Callable[[], object]] = {
         "node": lambda: made.remove_node("node"),
         "device": lambda: made.remove_device("node"),
         "pod": lambda: made.release("uid-pod"),
@@ -406,7 +406,7 @@ def test_a_row_lives_until_node_device_and_pods_are_gone(order: list[str]) -> No
 def test_a_row_leaves_no_residue_to_its_next_node() -> None:
     taint = Taint(key="a")
     made = Fleet()
-    old = node_info("old", labels={"zone": "a"}, taints=[taint], cordoned=True, ready=False, **{"example.com/x": 9})
+    old = node_info("old", labels={"zone": "a"}, taints=[taint], cordoned=True, ready=False, more={"example.com/x": 9})
     add(made, old, inventory(*cards(8), other_card("rdma"), vendor="amd"))
     assert made.labelled("zone", "a").sum() == 1
     row = made.rows["old"]

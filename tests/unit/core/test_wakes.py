@@ -91,7 +91,7 @@ CASES = [
         "resources",
         asks({"example.com/x": 1}),
         node_is(),
-        node_is(**{"example.com/x": 1}),
+        node_is(more={"example.com/x": 1}),
         Change.NODE_ALLOCATABLE,
         id="a new resource",
     ),

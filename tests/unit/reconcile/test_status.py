@@ -54,8 +54,9 @@ def gpu(minor: int, **fields: Any) -> Raw:
     return entry(minor, memory=8 * GI, **fields)
 
 
-FULL = {"core": 100, "ratio": 100, "memory": 8 * GI}
-HALF = {"core": 50, "ratio": 50, "memory": 4 * GI}
+FULL: Raw = {"core": 100, "ratio": 100, "memory": 8 * GI}
+HALF: Raw = {"core": 50, "ratio": 50, "memory": 4 * GI}
+MANY: Raw = {f"name-{i}": 1 for i in range(50)}
 
 
 # --- the summary ------------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_cards_stand_in_order_of_type_and_minor_the_vanished_last() -> None:
             tuple(charge(f"pod-{i}", *(grant(100 * i + j, ratio=1) for j in range(100))) for i in range(5)),
             id="many cards that do not exist",
         ),
-        pytest.param((charge("a", grant(0, ratio=1, **{f"name-{i}": 1 for i in range(50)})),), id="many resources"),
+        pytest.param((charge("a", grant(0, ratio=1, **MANY)),), id="many resources"),
     ],
 )
 def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charge, ...]) -> None:

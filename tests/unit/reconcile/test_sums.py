@@ -45,8 +45,8 @@ def gpus(count: float, memory: int, shares: int) -> dict[str, int]:
     return {"gpu": core, "gpu.shared": shares, "gpu-core": core, "gpu-memory": memory, "gpu-memory-ratio": core}
 
 
-FULL = {"core": 100, "ratio": 100, "memory": 8 * GI}
-HALF = {"core": 50, "ratio": 50, "memory": 4 * GI}
+FULL: Raw = {"core": 100, "ratio": 100, "memory": 8 * GI}
+HALF: Raw = {"core": 50, "ratio": 50, "memory": 4 * GI}
 
 
 def gpu(minor: int, **fields: Any) -> Raw:

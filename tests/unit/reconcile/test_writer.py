@@ -163,7 +163,7 @@ async def test_sums_overtake_statuses_that_wait() -> None:
 async def test_a_mark_during_a_write_is_not_lost() -> None:
     world = World()
     world.api.add("a", entry(0))
-    seen = []
+    seen: list[str] = []
 
     def during(what: str) -> None:
         if what == "device a" and not seen:

@@ -336,6 +336,8 @@ def test_a_pod_that_means_nothing_is_decided_once_and_again_when_it_is_changed()
 
 # --- released capacity wakes ------------------------------------------------------------------------------------
 
+HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
+
 
 @pytest.mark.parametrize(
     "free",
@@ -360,9 +362,6 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     free(world)
     assert world.work > 0
     assert len(world.decided()) == 1
-
-
-HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
 
 
 def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:

@@ -1,0 +1,393 @@
+"""What becomes of a decision, whatever the API server answers."""
+
+import asyncio
+from itertools import pairwise
+
+import orjson
+import pytest
+
+from berth_api import names
+from berth_operator.binding.scheduler import MAX_BINDS
+from berth_operator.clients.kube import Unreachable
+from tests.builders import GPU, NVIDIA, half, pod
+from tests.component.world import LATENCY, LostError, World, now, refusal
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_a_pod_is_bound_with_its_cards_in_one_call() -> None:
+    world = World()
+    world.add_node(cards=2)
+    world.submit(pod("a", {NVIDIA: "2"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert api.bound() == {"a": "node"}
+    ((_, _, binding),) = api.binds
+    assert binding["metadata"]["uid"] == "uid-a"
+    assert binding["metadata"]["labels"] == {names.FENCED_BY: "berth"}
+    annotations = api.pods["a"]["metadata"]["annotations"]
+    assert annotations[names.EPOCH] == "1"
+    assert annotations["main.devices.berth.dev/visible"] == "GPU-0,GPU-1"
+    assert [each["minor"] for each in orjson.loads(annotations[names.ALLOCATED])["gpu"]] == [0, 1]
+    assert world.users() == 2
+    assert len(world.cluster.queue) == 0
+
+
+async def test_binds_are_concurrent_and_decisions_see_each_other() -> None:
+    world = World()
+    world.add_node(cards=8)
+    world.submit(*(pod(f"p{i}", {GPU: "50"}) for i in range(16)))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert len(api.bound()) == 16
+    assert api.most_under_way == 16
+    minors = [
+        orjson.loads(each["metadata"]["annotations"][names.ALLOCATED])["gpu"][0]["minor"] for each in api.pods.values()
+    ]
+    assert sorted(minors) == sorted([*range(8), *range(8)])
+
+
+async def test_a_conflict_with_our_own_decision_is_success() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [LostError("the answer got lost")]
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert api.bound() == {"a": "node"}
+    assert len(api.binds) == 2
+    assert world.users() == 1
+    assert len(api.events_of("a", "Scheduled")) == 1
+
+
+async def test_a_conflict_is_success_before_the_watch_tells_of_it() -> None:
+    world = World(watch=False)
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [LostError("the answer got lost")]
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert world.users() == 1
+    assert len(api.binds) == 2
+    assert len(api.events_of("a", "Scheduled")) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "annotations"),
+    [
+        pytest.param("elsewhere", {}, id="on another node"),
+        pytest.param("node", {}, id="on our node, without our cards"),
+        pytest.param("node", {names.ALLOCATED: "{}"}, id="on our node, with other cards"),
+    ],
+)
+async def test_a_conflict_with_anothers_decision_is_forgotten(node: str, annotations: dict[str, str]) -> None:
+    world = World(watch=False)
+    world.add_node()
+    found = pod("a", {NVIDIA: "1"})
+    world.submit(found)
+    found["spec"]["nodeName"] = node
+    found["metadata"]["annotations"] = annotations
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+    assert world.users() == 0
+    assert api.events_of("a", "Scheduled") == []
+
+
+async def test_a_conflict_over_a_pod_made_again_is_forgotten() -> None:
+    world = World(watch=False)
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [refusal(409, "Precondition failed: UID in precondition: uid-a")]
+    world.api.pods["a"] = pod("a", {NVIDIA: "1"}, uid="new")
+    async with world.running():
+        await asyncio.sleep(0.5)
+    assert world.users() == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Unreachable("no answer"), id="no answer"),
+        pytest.param(refusal(500), id="server error"),
+    ],
+)
+async def test_a_conflict_that_cannot_be_looked_into_is_asked_again(fault: Exception) -> None:
+    world = World(watch=False)
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults = {"bind a": [LostError("lost")], "get a": [fault, fault]}
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert len(api.binds) == 4
+    assert world.users() == 1
+
+
+async def test_a_pod_that_is_gone_frees_its_card() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}), pod("b", {NVIDIA: "1"}, created="2026-01-02T00:00:00Z"))
+    del world.api.pods["a"]
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.pending.apply("DELETED", pod("a"))
+        await asyncio.sleep(60)
+    assert api.bound() == {"b": "node"}
+    assert api.bind_times("a") == [0.0]
+    assert world.users() == 1
+
+
+async def test_a_pod_that_is_gone_while_a_conflict_is_looked_into_frees_its_card() -> None:
+    world = World(watch=False)
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults = {"bind a": [refusal(409)], "get a": [refusal(404)]}
+    async with world.running():
+        await asyncio.sleep(0.5)
+    assert world.users() == 0
+
+
+async def test_a_refused_pod_backs_off_longer_each_time() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = refusal(message="quota")
+    async with world.running() as api:
+        await asyncio.sleep(60)
+    pauses = [later - earlier for earlier, later in pairwise(api.bind_times("a"))]
+    assert pauses == pytest.approx([1, 2, 4, 8, 10, 10, 10, 10], abs=0.1)
+
+
+async def test_a_refusal_is_told_once_in_the_servers_words() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = refusal(message="exceeded quota")
+    async with world.running() as api:
+        await asyncio.sleep(60)
+    assert api.events_of("a", "FailedBinding") == ["exceeded quota"]
+    assert [condition["reason"] for _, _, condition in api.patches] == ["SchedulerError"]
+
+
+async def test_a_refused_pod_starves_nobody() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}, priority=1000))
+    world.api.always["bind a"] = refusal()
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.submit(pod("b", {NVIDIA: "1"}))
+        await asyncio.sleep(0.5)
+    assert api.bound() == {"b": "node"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Unreachable("no answer"), id="no answer"),
+        pytest.param(refusal(500, "etcd"), id="server error"),
+        pytest.param(refusal(504, "timeout"), id="gateway"),
+    ],
+)
+async def test_without_an_answer_the_same_binding_is_sent_until_there_is_one(fault: Exception) -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [fault] * 8
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert world.users() == 1
+        await asyncio.sleep(20)
+    assert api.bound() == {"a": "node"}
+    assert len(api.binds) == 9
+    assert all(binding == api.binds[0][2] for _, _, binding in api.binds)
+    pauses = [later - earlier - LATENCY for earlier, later in pairwise(api.bind_times("a"))]
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2], abs=0.02)
+
+
+async def test_a_card_whose_bind_has_no_answer_goes_to_nobody_else() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = Unreachable("no answer")
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(pod("b", {NVIDIA: "1"}, priority=1000))
+        await asyncio.sleep(60)
+        assert api.bind_times("b") == []
+        del world.api.always["bind a"]
+        await asyncio.sleep(5)
+    assert api.bound() == {"a": "node"}
+
+
+async def test_a_lost_term_ends_everything() -> None:
+    world = World()
+    world.add_node(cards=2)
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = Unreachable("no answer")
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        sent = len(api.binds)
+        world.term = None
+        world.submit(pod("b", {NVIDIA: "1"}))
+        await asyncio.sleep(60)
+        assert len(api.binds) == sent
+        assert now() > 60
+
+
+async def test_a_new_term_is_not_the_old_one() -> None:
+    world = World()
+    world.add_node()
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.term = 2
+        world.submit(pod("a", {NVIDIA: "1"}))
+        await asyncio.sleep(60)
+    assert api.binds == []
+
+
+async def test_without_a_term_nothing_is_sent() -> None:
+    world = World()
+    world.term = None
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    async with world.running() as api:
+        await asyncio.sleep(60)
+    assert api.binds == []
+
+
+async def test_a_fenced_bind_is_no_fault_of_the_pods() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = refusal(422, f"ValidatingAdmissionPolicy '{names.FENCE}-x' denied request")
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+    assert api.events == []
+    assert api.patches == []
+    assert world.users() == 0
+
+
+async def test_an_ending_process_waits_for_the_answers_to_its_binds() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.latency = 2.0
+    async with world.running():
+        await asyncio.sleep(0.1)
+    assert world.api.bound() == {"a": "node"}
+
+
+async def test_an_ending_process_does_not_wait_for_ever() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.latency = 1000.0
+    async with world.running():
+        await asyncio.sleep(0.1)
+    assert now() < 10
+
+
+# --- many at once -----------------------------------------------------------------------------------------------
+
+
+async def test_a_bounded_number_of_binds_is_under_way() -> None:
+    world = World()
+    world.add_node(cards=0, allocatable={"pods": "1000"})
+    world.submit(*(pod(f"p{i}") for i in range(600)))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert api.most_under_way == MAX_BINDS
+    assert len(api.bound()) == 600
+
+
+async def test_a_pod_that_changes_while_all_binds_are_busy_is_decided_once_and_by_its_newest_form() -> None:
+    world = World()
+    world.add_node(cards=1, allocatable={"pods": "1000"})
+    world.api.latency = 1.0
+    world.submit(*(pod(f"p{i}", priority=1) for i in range(MAX_BINDS)), pod("last", {GPU: "50"}))
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.change(pod("last", {GPU: "50"}, labels={names.GENIUS_PRIORITY: "7"}))
+        await asyncio.sleep(30)
+    assert api.bind_times("last") == [1.0]
+    assert world.users() == 1
+    assert len(api.bound()) == MAX_BINDS + 1
+
+
+async def test_a_pod_deleted_while_all_binds_are_busy_is_not_decided() -> None:
+    world = World()
+    world.add_node(cards=1, allocatable={"pods": "1000"})
+    world.api.latency = 1.0
+    world.submit(*(pod(f"p{i}", priority=1) for i in range(MAX_BINDS)), pod("last", {GPU: "200"}))
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.delete("last")
+        await asyncio.sleep(30)
+        world.add_node("new", cards=2)
+        await asyncio.sleep(5)
+    assert len(api.bound()) == MAX_BINDS
+    assert "last" not in {name for _, name, _ in api.binds}
+
+
+async def test_a_class_of_a_thousand_pods_costs_one_decision() -> None:
+    world = World()
+    world.add_node()
+    world.submit(*(pod(f"p{i}", {NVIDIA: "2"}) for i in range(1000)))
+    fleet = world.cluster.fleet
+    async with world.running() as api:
+        await asyncio.sleep(0)
+        await asyncio.sleep(5)
+        one = fleet.looks  # type: ignore[attr-defined]
+        assert one <= 3
+        assert len({name for _, name, _ in api.patches}) == 1000
+        world.cluster.remove_node("nobody")
+        await asyncio.sleep(5)
+        assert fleet.looks == one  # type: ignore[attr-defined]
+        world.add_node("second")
+        await asyncio.sleep(5)
+    assert fleet.looks <= 3 * one  # type: ignore[attr-defined]
+
+
+# --- woken by what frees them -----------------------------------------------------------------------------------
+
+
+async def test_a_pod_is_bound_as_soon_as_its_card_is_free() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(pod("b", {NVIDIA: "1"}))
+        await asyncio.sleep(100)
+        assert api.bound() == {"a": "node"}
+        world.delete("a")
+        await asyncio.sleep(0.1)
+    assert api.bound() == {"b": "node"}
+    assert api.bind_times("b") == [101.0]
+
+
+async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
+    world = World()
+    world.add_node(cards=4)
+    world.bound.apply("ADDED", pod("lost", {NVIDIA: "1"}, on="node"))
+    world.api.pods["lost"] = pod("lost", {NVIDIA: "1"}, on="node")
+    world.submit(pod("a", {GPU: "50"}))
+    async with world.running() as api:
+        world.cluster.report_unknown()
+        await asyncio.sleep(5)
+        assert api.bound() == {"lost": "node"}
+        (note,) = api.events_of("lost", "AllocationUnknown")
+        assert note.startswith("It requests gpu devices on node, but its allocation is missing")
+        world.delete("lost")
+        await asyncio.sleep(0.5)
+    assert api.bound() == {"a": "node"}
+
+
+async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:
+    world = World()
+    world.add_node(cards=1)
+    world.bound.replace([pod("old", {GPU: "50"}, on="node", allocated=half())], requested_at=0.0)
+    world.submit(pod("a", {GPU: "50"}), pod("b", {GPU: "50"}))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert api.bound() == {"a": "node"}

@@ -1,0 +1,209 @@
+"""The scheduler, its reporter and its state, on an API server in memory that fails to order, under virtual time."""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.scheduler import Scheduler
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.cycle import Policy
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import Taint
+from berth_operator.state import sinks
+from berth_operator.state.cluster import Cluster
+from tests.builders import device, entry, node
+
+Raw = dict[str, Any]
+
+LATENCY = 0.01
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def refusal(status: int = 422, message: str = "no") -> ApiError:
+    return ApiError(status, "Refused", message)
+
+
+class LostError(Unreachable):
+    """The request was carried out, but its answer got lost."""
+
+
+class Api:
+    """Pods and Events in memory. It implements what the binder and the reporter need of a client."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Raw] = {}
+        self.binds: list[tuple[float, str, Raw]] = []
+        """(when, pod, Binding) of every attempt."""
+        self.events: list[tuple[float, Raw]] = []
+        """Those that were stored."""
+        self.patches: list[tuple[float, str, Raw]] = []
+        """(when, pod, condition) of those that were stored."""
+        self.faults: dict[str, list[Exception]] = {}
+        """What the next calls for a pod answer: `bind NAME`, `get NAME`, `event NAME`, `condition NAME`."""
+        self.always: dict[str, Exception] = {}
+        """What every call for a pod answers."""
+        self.under_way = 0
+        self.most_under_way = 0
+        self.on_bound: list[Any] = []
+        self.latency = LATENCY
+
+    async def _answer(self, what: str) -> Exception | None:
+        """Let time pass; fail before anything is done, or give the failure that comes after it."""
+        await asyncio.sleep(self.latency)
+        queued = self.faults.get(what)
+        fault = queued.pop(0) if queued else self.always.get(what)
+        if fault is not None and not isinstance(fault, LostError):
+            raise fault
+        return fault
+
+    async def bind(self, namespace: str, name: str, binding: Raw) -> None:
+        assert namespace == "ns"
+        self.binds.append((now(), name, copy.deepcopy(binding)))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            lost = await self._answer(f"bind {name}")
+        finally:
+            self.under_way -= 1
+        found = self.pods.get(name)
+        if found is None or found["metadata"]["uid"] != binding["metadata"]["uid"]:
+            raise refusal(404, f"pods {name} not found")
+        if found["spec"].get("nodeName"):
+            raise refusal(409, f"pod {name} is already assigned to node")
+        found["spec"]["nodeName"] = binding["target"]["name"]
+        found["metadata"]["annotations"] |= binding["metadata"]["annotations"]
+        for tell in self.on_bound:
+            tell(found)
+        if lost is not None:
+            raise lost
+
+    async def get_pod(self, namespace: str, name: str) -> Raw:
+        assert namespace == "ns"
+        await self._answer(f"get {name}")
+        if name not in self.pods:
+            raise refusal(404, f"pods {name} not found")
+        return copy.deepcopy(self.pods[name])
+
+    async def create_event(self, namespace: str, event: Raw) -> Raw:
+        assert namespace == "ns"
+        name = event["regarding"]["name"]
+        lost = await self._answer(f"event {name}")
+        if "name" in event["metadata"] and event["metadata"]["name"] in {
+            each["metadata"].get("name") for _, each in self.events
+        }:
+            raise refusal(409, "already exists")
+        self.events.append((now(), event))
+        if lost is not None:
+            raise lost
+        return event
+
+    async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> Raw:
+        assert namespace == "ns"
+        await self._answer(f"condition {name}")
+        found = self.pods.get(name)
+        if found is None or found["metadata"]["uid"] != patch["metadata"]["uid"]:
+            raise refusal(409, "another pod of this name")
+        (condition,) = patch["status"]["conditions"]
+        self.patches.append((now(), name, condition))
+        return found
+
+    # --- what tests ask -----------------------------------------------------------------------------------------
+
+    def bound(self) -> dict[str, str]:
+        return {name: pod["spec"]["nodeName"] for name, pod in self.pods.items() if pod["spec"].get("nodeName")}
+
+    def bind_times(self, name: str) -> list[float]:
+        return [round(at, 2) for at, each, _ in self.binds if each == name]
+
+    def events_of(self, name: str, reason: str) -> list[str]:
+        return [
+            each["note"] for _, each in self.events if each["regarding"]["name"] == name and each["reason"] == reason
+        ]
+
+    def messages(self, name: str) -> list[str]:
+        return [condition["message"] for _, each, condition in self.patches if each == name]
+
+
+class CountingFleet(Fleet):
+    """Counts decisions: each asks for the taints, those that fail twice more."""
+
+    looks = 0
+
+    def taints(self) -> Mapping[Taint, Any]:
+        self.looks += 1
+        return super().taints()
+
+
+class World:
+    """All of one operator that decides and binds, but its watches: the API tells the state of binds by itself."""
+
+    def __init__(self, *, watch: bool = True) -> None:
+        self.api = Api()
+        self.cluster = Cluster(grace=1e9, clock=now)
+        self.cluster.fleet = CountingFleet()
+        self.pending = sinks.pending_pods(self.cluster)
+        self.bound = sinks.bound_pods(self.cluster)
+        self.term: int | None = 1
+        self.reporter = Reporter(api=self.api, controller="berth-scheduler", instance="me", clock=now)
+        self.cluster.on_unknown = self.reporter.unknown
+        self.cluster.on_settled = self.reporter.dismiss
+        self.scheduler = Scheduler(
+            cluster=self.cluster,
+            pods=self.api,
+            reporter=self.reporter,
+            policy=Policy(),
+            lease="berth",
+            term=lambda: self.term,
+        )
+        if watch:
+            self.api.on_bound.append(self.seen_bound)
+
+    def seen_bound(self, pod: Raw) -> None:
+        """Tell the state of a bind a moment later."""
+        found = copy.deepcopy(pod)
+        loop = asyncio.get_running_loop()
+        loop.call_later(2 * LATENCY, self.bound.apply, "ADDED", found)
+        loop.call_later(3 * LATENCY, self.pending.apply, "DELETED", found)
+
+    def add_node(self, name: str = "node", cards: int = 1, **fields: Any) -> None:
+        self.cluster.put_node(node(name, **fields))
+        self.cluster.put_device(device(name, *(entry(minor) for minor in range(cards))))
+
+    def submit(self, *pods: Raw) -> None:
+        for pod in pods:
+            self.api.pods[pod["metadata"]["name"]] = pod
+            self.pending.apply("ADDED", copy.deepcopy(pod))
+
+    def change(self, pod: Raw) -> None:
+        self.api.pods[pod["metadata"]["name"]] = pod
+        self.pending.apply("MODIFIED", copy.deepcopy(pod))
+
+    def delete(self, name: str) -> None:
+        pod = self.api.pods.pop(name)
+        (self.bound if pod["spec"].get("nodeName") else self.pending).apply("DELETED", pod)
+
+    def users(self) -> int:
+        """Give the number of grants that are charged."""
+        return int(self.cluster.fleet.cards["gpu"].users.sum())
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Api]:
+        tasks: Sequence[asyncio.Task[None]] = [
+            asyncio.create_task(self.scheduler.run()),
+            asyncio.create_task(self.reporter.run()),
+        ]
+        try:
+            yield self.api
+            failed = [task.exception() for task in tasks if task.done()]
+            assert not any(failed), failed
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.scheduler.drain()
