@@ -21,6 +21,7 @@ _MEASURES: Final = (
     request.NPU_CORE,
 )
 """By what a GPU request is measured: the first of these that the pod names."""
+_OTHERS: Final = {names.GPU_CORE, names.GPU_SHARED, request.NPU_CPU, request.NPU_DVPP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,9 @@ def _placed(
         if amount:
             end = -(-(position + amount) * cards // total)
             yield Share(container=container.name, first=position * cards // total, end=min(end, cards))
+        elif amounts.keys() & _OTHERS:
+            # It asks for cores of whatever cards the others' memory is on.
+            yield Share(container=container.name, first=0, end=cards)
         if container.sidecar or not container.init:
             position += amount
 

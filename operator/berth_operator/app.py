@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from berth_operator.binding import confirmation
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.clients.kube import KubeClient
@@ -66,9 +67,10 @@ class App:
             problem=self._problem,
             cluster=self._cluster,
             loop=asyncio.get_running_loop(),
+            failed=self._fail,
         )
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._kopf = KopfThread(memo=self._memo, failed=self._fail)
+        self._kopf = KopfThread(memo=self._memo)
         self._leading = False
 
     async def run(self) -> None:
@@ -100,6 +102,7 @@ class App:
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._reporter.run())
         tasks.create_task(self._scheduler.run())
+        tasks.create_task(confirmation.run(self._cluster, self._client))
         self._leading = True
         counters.LEADING.set(1)
         log.info("leading", term=term)

@@ -12,7 +12,7 @@ from tests.processes import QUICK_TERMS, Process
 
 KILLS: Final = 20
 SEED: Final = 20_260
-NATURAL: Final = 5
+NATURAL: Final = 10
 """Every so many kills the Lease runs out by itself; else the test releases it, since that takes two seconds."""
 LONGEST: Final = 0.25
 """Seconds after taking over within which a leader is killed: binds of a batch take about as long."""

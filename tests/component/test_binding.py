@@ -391,3 +391,24 @@ async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:
     async with world.running() as api:
         await asyncio.sleep(5)
     assert api.bound() == {"a": "node"}
+
+
+async def test_a_pod_with_too_many_annotations_is_told_so_and_its_siblings_are_bound() -> None:
+    world = World()
+    world.add_node(cards=2)
+    world.submit(pod("crowded", {NVIDIA: "1"}, annotations={"big": "x" * 250 * 1024}), pod("b", {NVIDIA: "1"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert api.bound() == {"b": "node"}
+    assert api.messages("crowded") == [
+        next(each for each in api.messages("crowded") if each.startswith("the allocation takes"))
+    ]
+
+
+async def test_a_mistake_in_a_bind_ends_the_scheduler() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [ZeroDivisionError("a mistake")]
+    with pytest.raises(ZeroDivisionError):
+        await world.scheduler.run()

@@ -15,7 +15,6 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.core.cycle import Failure, Placement, Policy, decide
 from berth_operator.core.record import RecordError, binding
 from berth_operator.core.request import PendingPod
-from berth_operator.core.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -47,6 +46,7 @@ class Scheduler:
         self._work = asyncio.Event()
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
         self.turn_at = cluster.clock()
         """When the loop last had its turn, for the liveness probe."""
         cluster.on_work = self._work.set
@@ -55,6 +55,8 @@ class Scheduler:
         """Schedule until cancelled, or until the term ends."""
         epoch = self._term()
         while epoch is not None and self._term() == epoch:
+            if self._broken is not None:
+                raise self._broken
             self._work.clear()
             self.turn_at = self._cluster.clock()
             if await self._decide_some(epoch):
@@ -92,17 +94,19 @@ class Scheduler:
     def _decide(self, pod: PendingPod, epoch: int) -> bool:
         """Decide one pod; tell whether a bind is under way."""
         outcome = self._outcome(pod)
-        if isinstance(outcome, Placement):
-            try:
-                body = binding(outcome, epoch, self._lease)
-            except RecordError as error:
-                outcome = Failure(message=str(error), wakes_on=Change.DEVICE)
-            else:
-                self._begin(outcome, body, epoch)
-                return True
-        self._cluster.queue.park(pod, outcome)
-        self._reporter.unschedulable(pod, outcome)
-        return False
+        if isinstance(outcome, Failure):
+            self._cluster.queue.park(pod, outcome)
+            self._reporter.unschedulable(pod, outcome)
+            return False
+        try:
+            body = binding(outcome, epoch, self._lease)
+        except RecordError as error:
+            # No fault of its class: a sibling may have fewer annotations of its own.
+            self._cluster.queue.back_off(pod, self._cluster.clock())
+            self._reporter.refused(pod, str(error))
+            return False
+        self._begin(outcome, body, epoch)
+        return True
 
     def _outcome(self, pod: PendingPod) -> Placement | Failure:
         outcome = self._cluster.queue.parked_failure(pod) or decide(self._cluster.fleet, pod, self._policy)
@@ -114,7 +118,14 @@ class Scheduler:
         self._cluster.assume(placement)
         task = asyncio.get_running_loop().create_task(self._bind(placement, body, epoch))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A mistake of ours: `run` raises it, and the process starts anew.
+            self._broken = error
+            self._work.set()
 
     async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Send a Binding until the answer is definite or the term has ended."""

@@ -5,8 +5,10 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_operator.core.cycle import Placement
 
-MAX_ANNOTATIONS: Final = 200 * 1024
-"""Bytes. The API server does not check a Binding's annotations, and a pod with more than 256 KiB can never change."""
+MAX_OWN: Final = 200 * 1024
+MAX_ALL: Final = 250 * 1024
+"""Bytes of annotations, ours alone and with the pod's own. The API server does not check a Binding's annotations, and a
+pod with more than 256 KiB can never change again."""
 
 
 class RecordError(ValueError):
@@ -26,9 +28,10 @@ def annotations(placement: Placement) -> dict[str, str]:
     found = {names.ALLOCATED: allocation.render(placement.grants, wanted.devices.prefix)}
     for share in wanted.shares:
         found[share.container + names.VISIBLE_SUFFIX] = ",".join(ids[share.first : share.end])
+    allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotated)
     size = sum(len(key) + len(value) for key, value in found.items())
-    if size > MAX_ANNOTATIONS:
-        raise RecordError(f"the allocation takes {size} bytes of annotations; a pod can hold {MAX_ANNOTATIONS}")
+    if size > allowed:
+        raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
     return found
 
 

@@ -79,6 +79,8 @@ class PendingPod:
     """`genius/priority`: orders pods of one priority, higher first."""
     created: str = ""
     """RFC 3339, so that text order is time order."""
+    annotated: int = 0
+    """Bytes of annotations that it has already."""
     said: str = ""
     """The message that its PodScheduled condition already carries."""
 

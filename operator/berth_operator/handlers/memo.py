@@ -24,6 +24,8 @@ class Memo:
     """Belongs to the scheduler's loop: handlers ask `view` and `nodes` instead."""
     loop: asyncio.AbstractEventLoop
     """The scheduler's."""
+    failed: Callable[[BaseException], None]
+    """Ends the process; to be called in `loop`."""
     client: KubeClient = field(init=False)
     """Lives in kopf's loop, like what follows."""
     writer: Writer = field(init=False)
@@ -51,6 +53,11 @@ class Memo:
         """Take a writer into use, in the running loop."""
         self.writer, self._own = writer, asyncio.get_running_loop()
         self.writing = self._own.create_task(writer.run())
+        self.writing.add_done_callback(self._ended)
+
+    def _ended(self, writing: asyncio.Task[None]) -> None:
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            self.loop.call_soon_threadsafe(self.failed, error)
 
     def mark(self, name: str) -> None:
         """Mark a node as to be written, from any thread; one that opens later looks at every node by itself."""

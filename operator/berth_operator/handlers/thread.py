@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import kopf
@@ -11,10 +10,10 @@ from berth_operator.handlers.memo import Memo
 
 
 class KopfThread:
-    """Starts and ends kopf's operator; `failed` is called in the caller's loop if it ends by itself."""
+    """Starts and ends kopf's operator, and tells the memo if it ends by itself."""
 
-    def __init__(self, *, memo: Memo, failed: Callable[[BaseException], None]) -> None:
-        self._memo, self._failed = memo, failed
+    def __init__(self, *, memo: Memo) -> None:
+        self._memo = memo
         self._stop = threading.Event()
         self._running: Future[None] | None = None
 
@@ -43,7 +42,7 @@ class KopfThread:
 
     def _tell(self, stop: threading.Event, error: BaseException) -> None:
         if not stop.is_set():
-            self._memo.loop.call_soon_threadsafe(self._failed, error)
+            self._memo.loop.call_soon_threadsafe(self._memo.failed, error)
 
     async def _operate(self, registry: kopf.OperatorRegistry, stop: threading.Event) -> None:
         await kopf.operator(

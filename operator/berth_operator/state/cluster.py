@@ -221,6 +221,15 @@ class Cluster:
         if alive:
             self.changed(Change.DEVICE)
 
+    def unseen(self, seconds: float) -> list[Charge]:
+        """Give what was bound at least so long ago and has not been seen bound."""
+        before = self.clock() - seconds
+        return [
+            self.fleet.charges[uid]
+            for uid, bound_at in self._assumed.items()
+            if bound_at is not None and bound_at <= before
+        ]
+
     def report_unknown(self) -> None:
         """Report bound pods that block devices of ours; lists come in any order, so this waits for all of them."""
         for uid, charge in list(self._unreported.items()):

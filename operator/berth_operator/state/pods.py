@@ -64,6 +64,7 @@ def pending(pod: Object) -> PendingPod:
         priority=spec.get("priority") or 0,
         weight=weight,
         created=metadata.get("creationTimestamp") or "",
+        annotated=sum(len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()),
         said=_said(pod),
     )
 

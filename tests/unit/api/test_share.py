@@ -65,6 +65,9 @@ def seen(containers: Sequence[Container]) -> dict[str, tuple[int, int]]:
             {"i": (0, 3), "s": (0, 1), "a": (1, 2)},
             id="init before a sidecar",
         ),
+        pytest.param(
+            [part("a", core=50), part("b", ratio=200)], {"a": (0, 2), "b": (0, 2)}, id="cores of the other's cards"
+        ),
     ],
 )
 def test_a_container_sees(containers: list[Container], places: dict[str, tuple[int, int]]) -> None:

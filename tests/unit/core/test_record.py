@@ -1,11 +1,13 @@
 """What a decision writes on its pod."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
 from berth_api.share import Share
 from berth_operator.core.cycle import Placement
-from berth_operator.core.record import MAX_ANNOTATIONS, RecordError, annotations, binding
+from berth_operator.core.record import MAX_OWN, RecordError, annotations, binding
 from berth_operator.core.request import PodRequest
 from tests.builders import GPU, NVIDIA, asks, fleet, grant, place, waiting
 
@@ -77,9 +79,18 @@ def shared_by(containers: int) -> Placement:
 
 
 def test_annotations_that_a_pod_can_hold_are_given() -> None:
-    assert sum(len(key) + len(value) for key, value in annotations(shared_by(100)).items()) < MAX_ANNOTATIONS
+    assert sum(len(key) + len(value) for key, value in annotations(shared_by(100)).items()) < MAX_OWN
 
 
 def test_annotations_that_a_pod_cannot_hold_are_refused() -> None:
-    with pytest.raises(RecordError, match=r"the allocation takes \d+ bytes of annotations; a pod can hold 204800"):
+    with pytest.raises(
+        RecordError, match=r"the allocation takes \d+ bytes of annotations; this pod can hold 204800 more"
+    ):
         annotations(shared_by(1000))
+
+
+def test_what_a_pod_has_already_counts_too() -> None:
+    placement = shared_by(100)
+    crowded = replace(placement, pod=replace(placement.pod, annotated=249 * 1024))
+    with pytest.raises(RecordError, match="this pod can hold 1024 more"):
+        annotations(crowded)

@@ -1,0 +1,55 @@
+"""Bound pods that no watch has shown."""
+
+import asyncio
+
+import pytest
+
+from berth_operator.binding import confirmation
+from berth_operator.clients.kube import Unreachable
+from tests.builders import NVIDIA, pod
+from tests.component.world import World
+
+pytestmark = pytest.mark.looptime
+
+
+async def unseen(world: World, *, seconds: float = 30) -> None:
+    """Bind pod `a` unseen by any watch, and look after it for a while."""
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    task = asyncio.create_task(confirmation.run(world.cluster, world.api))
+    async with world.running():
+        await asyncio.sleep(1)
+        assert world.api.bound() == {"a": "node"}
+        assert world.users() == 1
+        await asyncio.sleep(seconds)
+    task.cancel()
+
+
+@pytest.mark.parametrize("fate", ["deleted", "made anew", "ended"])
+async def test_one_that_came_and_went_is_released(fate: str) -> None:
+    world = World(watch=False)
+
+    def befall() -> None:
+        if fate == "deleted":
+            del world.api.pods["a"]
+        elif fate == "made anew":
+            world.api.pods["a"] = pod("a", {NVIDIA: "1"}, uid="another")
+        else:
+            world.api.pods["a"]["status"] = {"phase": "Succeeded"}
+
+    world.api.on_bound.append(lambda _pod: asyncio.get_running_loop().call_later(2, befall))
+    await unseen(world)
+    assert world.users() == 0
+
+
+async def test_one_that_is_there_stays_charged() -> None:
+    world = World(watch=False)
+    await unseen(world)
+    assert world.users() == 1
+
+
+async def test_one_that_nobody_can_ask_for_stays_charged() -> None:
+    world = World(watch=False)
+    world.api.always["get a"] = Unreachable("away")
+    await unseen(world)
+    assert world.users() == 1
