@@ -32,7 +32,7 @@ demo: binaries ## run the main job on a real control plane and audit the result
 
 .PHONY: test
 test: binaries ## run every test that needs no GPU
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 3 --dist loadfile
 
 .PHONY: unit
 unit: setup ## run the tests that need no cluster
