@@ -50,6 +50,7 @@ fmt: setup ## format the code
 .PHONY: types
 types: setup ## check the types
 	@$(BIN)/mypy
+	@$(BIN)/mypy --explicit-package-bases tests
 
 .PHONY: imports
 imports: setup ## check who imports whom

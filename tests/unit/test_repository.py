@@ -8,16 +8,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_operator_folder_is_no_package():
+def test_operator_folder_is_no_package() -> None:
     """With an __init__.py it would shadow the standard library's `operator` for everything run from the root."""
     assert not (ROOT / "operator" / "__init__.py").exists()
 
 
-def test_standard_library_imports_from_the_root():
+def test_standard_library_imports_from_the_root() -> None:
     subprocess.run([sys.executable, "-c", "import collections"], cwd=ROOT, check=True)
 
 
-def test_every_locked_package_has_hashes_and_no_address():
+def test_every_locked_package_has_hashes_and_no_address() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     packages = re.findall(r"^[a-z0-9][^\s;]*==.*(?:\n .*)*", lock, re.MULTILINE)
     assert packages
@@ -25,7 +25,7 @@ def test_every_locked_package_has_hashes_and_no_address():
     assert re.findall(r"^\s*-?-?(?:index-url|extra-index-url|find-links|-i|-f)\b.*|://.*", lock, re.MULTILINE) == []
 
 
-def test_make_help_names_every_verb():
+def test_make_help_names_every_verb() -> None:
     makefile = (ROOT / "Makefile").read_text()
     told = set(re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE))
     phony = set(re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE))

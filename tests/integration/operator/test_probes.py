@@ -43,7 +43,7 @@ def _answers(port: int) -> dict[str, bool]:
 
 def _get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - loopback
-        return response.read().decode()
+        return str(response.read(), "utf-8")
 
 
 def _ports(count: int) -> list[int]:

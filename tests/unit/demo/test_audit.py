@@ -83,7 +83,8 @@ def sound() -> World:
 
 
 def audited(world: World) -> list[Finding]:
-    return audit(**{kind: list(objects.values()) for kind, objects in world.items()})
+    pods, nodes, devices = (list(world[kind].values()) for kind in ("pods", "nodes", "devices"))
+    return audit(pods=pods, nodes=nodes, devices=devices)
 
 
 def test_a_sound_cluster_has_no_findings() -> None:
