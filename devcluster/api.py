@@ -20,7 +20,13 @@ MANAGER: Final = "devcluster"
 WORKERS: Final = 16
 TIMEOUT_SECONDS: Final = 30.0
 DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-STALE: Final = (http.client.RemoteDisconnected, http.client.CannotSendRequest, BrokenPipeError, ConnectionResetError)
+STALE: Final = (
+    http.client.RemoteDisconnected,
+    http.client.CannotSendRequest,
+    BrokenPipeError,
+    ConnectionResetError,
+    ssl.SSLEOFError,
+)
 
 
 class ApiError(Exception):

@@ -17,7 +17,6 @@ from berth_operator.binding.scheduler import Scheduler
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.cycle import Policy
-from berth_operator.handlers import leading, standby
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
@@ -79,10 +78,10 @@ class App:
         Raises:
             ExceptionGroup: of a TermLostError when the term ended, or of what else went wrong.
         """
+        self._kopf.start()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._kopf_failed())
-                await self._kopf.play(standby.REGISTRY)
                 term = await self._election.acquired()
                 # The fence takes a moment to stand; what is read before that may still change under the last leader.
                 await asyncio.sleep(self._settings.takeover_pause)
@@ -97,8 +96,9 @@ class App:
         for reflector in self._reflectors.values():
             tasks.create_task(reflector.run())
         await self._synced()
-        self._cluster.on_dirty = self._memo.mark
-        await self._kopf.play(leading.REGISTRY)
+        # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
+        self._cluster.on_dirty = self._memo.mark_from_outside
+        await self._memo.lead()
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._reporter.run())
         tasks.create_task(self._scheduler.run())

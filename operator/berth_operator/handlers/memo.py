@@ -1,11 +1,15 @@
 """What handlers share: a bridge between kopf's thread and the scheduler's."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from berth_operator.clients.kube import KubeClient
+from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster, NodeView
@@ -20,46 +24,78 @@ class Memo:
     settings: Settings
     problem: Callable[[], str]
     """What is wrong with the process, for the liveness probe; empty if nothing is."""
-    cluster: Cluster
-    """Belongs to the scheduler's loop: handlers ask `view` and `nodes` instead."""
-    loop: asyncio.AbstractEventLoop
-    """The scheduler's."""
     failed: Callable[[BaseException], None]
     """Ends the process; to be called in `loop`."""
+    cluster: Cluster
+    """Belongs to `loop`: handlers ask `view` and `nodes` instead."""
+    loop: asyncio.AbstractEventLoop
+    """The scheduler's."""
+    own: Future[asyncio.AbstractEventLoop] = field(default_factory=Future, init=False)
+    """kopf's, once it has started; what follows lives in it."""
     client: KubeClient = field(init=False)
-    """Lives in kopf's loop, like what follows."""
-    writer: Writer = field(init=False)
-    writing: asyncio.Task[None] = field(init=False)
-    _own: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    writer: Writer | None = field(default=None, init=False)
+    writing: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __copy__(self) -> Self:
         return self
 
+    # --- from the scheduler's thread --------------------------------------------------------------------------
+
+    async def lead(self) -> None:
+        """Begin to write what Devices and Nodes should show."""
+        own = await asyncio.wrap_future(self.own)
+        await _in(own, self._write())
+
+    def mark_from_outside(self, name: str) -> None:
+        """Mark a node as to be written."""
+        if self.own.done():
+            with suppress(RuntimeError):  # kopf's loop has ended, and the process is about to
+                self.own.result().call_soon_threadsafe(self.mark, name)
+
+    # --- from kopf's thread -----------------------------------------------------------------------------------
+
+    def start(self, client: KubeClient) -> None:
+        """Take kopf's connection, in kopf's loop."""
+        self.client = client
+        self.own.set_result(asyncio.get_running_loop())
+
+    def mark(self, name: str) -> None:
+        """Mark a node as to be written; one who does not lead writes nothing."""
+        if self.writer is not None:
+            self.writer.mark(name)
+
     async def view(self, name: str) -> NodeView:
-        """Read a node's state from kopf's thread."""
+        """Read a node's state."""
         return await self._ask(lambda: self.cluster.view(name))
 
-    async def nodes(self) -> list[str]:
-        """Read the names of all Nodes and Devices, from kopf's thread."""
-        return await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices}))
+    async def stop(self) -> None:
+        """Stop writing and close the connection."""
+        if self.writing is not None:
+            self.writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.writing
+        await self.client.close()
 
-    async def _ask(self, question: Callable[[], T]) -> T:
-        async def answer() -> T:
-            return question()
-
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer(), self.loop))
-
-    def open(self, writer: Writer) -> None:
-        """Take a writer into use, in the running loop."""
-        self.writer, self._own = writer, asyncio.get_running_loop()
-        self.writing = self._own.create_task(writer.run())
+    async def _write(self) -> None:
+        """Open the writer, and let it look at every node once: much may have happened before this term."""
+        bucket = Bucket(rate=self.settings.status_rate, clock=time.monotonic)
+        self.writer = Writer(api=self.client, view=self.view, bucket=bucket)
+        self.writing = asyncio.get_running_loop().create_task(self.writer.run())
         self.writing.add_done_callback(self._ended)
+        for name in await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices})):
+            self.writer.mark(name)
 
     def _ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:
             self.loop.call_soon_threadsafe(self.failed, error)
 
-    def mark(self, name: str) -> None:
-        """Mark a node as to be written, from any thread; one that opens later looks at every node by itself."""
-        if self._own is not None and not self._own.is_closed():
-            self._own.call_soon_threadsafe(self.writer.mark, name)
+    async def _ask(self, question: Callable[[], T]) -> T:
+        async def answer() -> T:
+            return question()
+
+        return await _in(self.loop, answer())
+
+
+async def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run something in another thread's loop, and wait for it in this one."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,4 +1,4 @@
-"""kopf in a thread and loop of its own, playing one role at a time."""
+"""kopf in a thread and loop of its own."""
 
 import asyncio
 import threading
@@ -7,49 +7,46 @@ from concurrent.futures import Future
 import kopf
 
 from berth_operator.handlers.memo import Memo
+from berth_operator.handlers.operator import REGISTRY
 
 
 class KopfThread:
-    """Starts and ends kopf's operator, and tells the memo if it ends by itself."""
+    """Runs kopf's operator until stopped, and tells the memo if it ends by itself."""
 
     def __init__(self, *, memo: Memo) -> None:
         self._memo = memo
         self._stop = threading.Event()
-        self._running: Future[None] | None = None
+        self._ended: Future[None] = Future()
 
-    async def play(self, registry: kopf.OperatorRegistry) -> None:
-        """End the present role and begin another."""
-        await self.stop()
-        self._stop = threading.Event()
-        self._running = Future()
-        threading.Thread(target=self._run, args=(registry, self._stop, self._running), name="kopf", daemon=True).start()
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="kopf", daemon=True).start()
 
     async def stop(self) -> None:
-        """End the present role and wait for its clean-up."""
+        """End kopf and wait for its clean-up."""
         self._stop.set()
-        if self._running is not None:
-            await asyncio.wait({asyncio.wrap_future(self._running)})
+        await asyncio.wrap_future(self._ended)
 
-    def _run(self, registry: kopf.OperatorRegistry, stop: threading.Event, running: "Future[None]") -> None:
+    def _run(self) -> None:
         try:
-            asyncio.run(self._operate(registry, stop))
+            asyncio.run(self._operate())
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which ends the process
-            self._tell(stop, error)
+            self._tell(error)
         else:
-            self._tell(stop, RuntimeError("kopf ended by itself"))
+            self._tell(RuntimeError("kopf ended by itself"))
         finally:
-            running.set_result(None)
+            self._ended.set_result(None)
 
-    def _tell(self, stop: threading.Event, error: BaseException) -> None:
-        if not stop.is_set():
+    def _tell(self, error: BaseException) -> None:
+        if not self._stop.is_set():
             self._memo.loop.call_soon_threadsafe(self._memo.failed, error)
 
-    async def _operate(self, registry: kopf.OperatorRegistry, stop: threading.Event) -> None:
+    async def _operate(self) -> None:
         await kopf.operator(
-            registry=registry,
+            registry=REGISTRY,
             memo=self._memo,
             standalone=True,
             clusterwide=True,
             liveness_endpoint=self._memo.settings.health or None,
-            stop_flag=stop,
+            stop_flag=self._stop,
         )

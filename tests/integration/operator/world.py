@@ -132,7 +132,7 @@ class World:
             pod = self.arena.get("pods", name)
             return pod if pod["spec"].get("nodeName") else None
 
-        found = self.wait(look, deadline=deadline, what=f"pod {name} to be bound; it says {self.said(name)!r}")
+        found = self._wait_for_pod(name, look, deadline=deadline, what="to be bound")
         assert found is not None
         return found
 
@@ -147,12 +147,17 @@ class World:
 
     def waits(self, name: str, pattern: str = ".", *, deadline: float = 10.0) -> str:
         """Wait until a pod says why it waits; give its words."""
-        self.wait(
-            lambda: re.search(pattern, self.said(name)),
-            deadline=deadline,
-            what=f"pod {name} to say {pattern!r}; it says {self.said(name)!r}",
+        self._wait_for_pod(
+            name, lambda: re.search(pattern, self.said(name)), deadline=deadline, what=f"to say {pattern!r}"
         )
         return self.said(name)
+
+    def _wait_for_pod(self, name: str, predicate: Callable[[], T], *, deadline: float, what: str) -> T:
+        """Wait; where that fails, tell what the pod says by then."""
+        try:
+            return self.wait(predicate, deadline=deadline, what=what)
+        except TimeoutError:
+            raise AssertionError(f"pod {name} was {what} in {deadline:g} s; it says {self.said(name)!r}") from None
 
     def events(self, name: str, reason: str = "") -> list[Manifest]:
         """The Events of a pod that exists, of one reason or all, the oldest first."""

@@ -1,18 +1,21 @@
-"""What both roles do: connect, log in, answer probes."""
+"""Start-up, log-in, probes, Devices, clean-up."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import kopf
 
+from berth_api import names
 from berth_operator.clients.credentials import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
 from berth_operator.handlers.memo import Memo
 
+REGISTRY: Final = kopf.OperatorRegistry()
 CONNECTIONS: Final = 8
 
 
-async def connect(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> None:
+@kopf.on.startup(registry=REGISTRY)
+async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> None:
     """Open kopf's own connection to the API server, and set kopf up for production."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -22,15 +25,17 @@ async def connect(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -
     settings.networking.request_timeout = 30
     settings.execution.default_backoff = 5
     settings.process.ultimate_exiting_timeout = 10
-    memo.client = await KubeClient.connect(memo.settings.kubeconfig, "berth-operator/reconcile", limit=CONNECTIONS)
+    memo.start(await KubeClient.connect(memo.settings.kubeconfig, "berth-operator/reconcile", limit=CONNECTIONS))
 
 
+@kopf.on.login(registry=REGISTRY)
 async def login(*, memo: Memo, **_: object) -> kopf.ConnectionInfo:
     """Log kopf in as the rest of the operator is, and again before the token is rotated."""
     expiration = datetime.now(UTC) + timedelta(seconds=RELOAD_SECONDS)
     return kopf.ConnectionInfo(**await memo.client.facts(), expiration=expiration)
 
 
+@kopf.on.probe(registry=REGISTRY, id="alive")
 async def alive(*, memo: Memo, **_: object) -> bool:
     """Answer the liveness probe; only this kind of error makes kopf answer 500 at once."""
     if problem := memo.problem():
@@ -38,16 +43,13 @@ async def alive(*, memo: Memo, **_: object) -> bool:
     return True
 
 
-async def disconnect(*, memo: Memo, **_: object) -> None:
-    """Close the connection."""
-    await memo.client.close()
+@kopf.on.event(names.GROUP, names.VERSION, names.DEVICES, registry=REGISTRY)
+async def device_changed(*, name: str | None, memo: Memo, **_: object) -> None:
+    """Compare a Device and its Node with what they should show."""
+    memo.mark(name or "")
 
 
-def registry() -> kopf.OperatorRegistry:
-    """Give a registry with these handlers."""
-    handlers = kopf.OperatorRegistry()
-    kopf.on.startup(registry=handlers)(connect)
-    kopf.on.login(registry=handlers)(login)
-    kopf.on.probe(registry=handlers, id="alive")(alive)
-    kopf.on.cleanup(registry=handlers)(disconnect)
-    return handlers
+@kopf.on.cleanup(registry=REGISTRY)
+async def stop(*, memo: Memo, **_: object) -> None:
+    """Stop writing and close the connection."""
+    await memo.stop()
