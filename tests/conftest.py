@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from devcluster import Arena, Cluster, programs
+from tests import fence
 
 CRDS = Path(__file__).parent.parent / "crds"
 
@@ -36,6 +38,8 @@ def cluster() -> Iterator[Cluster]:
     with Cluster() as running:
         assert running.server.startswith("https://127.0.0.1:")
         running.install_crds(CRDS)
+        for document in yaml.safe_load_all(fence.KEEPER):
+            running.api.apply(document)
         yield running
 
 

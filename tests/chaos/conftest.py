@@ -16,29 +16,6 @@ from tests.proxy import FaultProxy
 
 ACCOUNT = "operator"
 
-# An API server follows the Leases for the first policy that has them as its parameter, stops when the last such
-# policy goes, and cannot begin again: from then on it sees no new term. So one such policy stays for good.
-KEEPER = """
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: test-keeps-leases-in-view}
-spec:
-  paramKind: {apiVersion: coordination.k8s.io/v1, kind: Lease}
-  matchConstraints:
-    resourceRules:
-      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods/binding]}
-  validations: [{expression: "true"}]
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: test-keeps-leases-in-view}
-spec:
-  policyName: test-keeps-leases-in-view
-  validationActions: [Deny]
-  matchResources: {objectSelector: {matchLabels: {example.com/nobody: has-this}}}
-  paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
-"""
-
 
 @pytest.fixture
 def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
@@ -61,7 +38,6 @@ def account(arena: Arena) -> Iterator[Path]:
     """The kubeconfig of an account whose Bindings the API server fences."""
     kubeconfig = arena.service_account(ACCOUNT, "cluster-admin")
     documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
-    arena.apply(KEEPER)
     arena.apply(documents)
     try:
         arena.wait(functools.partial(_stands, arena), what="the API server to compile the fence", deadline=20)

@@ -173,12 +173,13 @@ def charge(pod: Object) -> Charge:
 
 def _grants(annotation: str | None, total: Mapping[str, int]) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
     requested = _types(total)
-    if annotation is None:
+    if annotation is None or not requested:
+        # Who requests nothing holds nothing, whatever is written on it.
         return (), requested
     try:
         grants = allocation.parse(annotation)
     except allocation.AllocationError:
-        return (), requested or allocation.TYPES
+        return (), requested
     return grants, tuple(kind for kind in requested if kind not in {grant.type for grant in grants})
 
 

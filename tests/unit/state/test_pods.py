@@ -233,10 +233,9 @@ def test_a_bound_pod_takes_what_its_annotation_says() -> None:
     assert found.unknown == ()
 
 
-def test_a_pod_that_asks_for_no_device_may_hold_one() -> None:
-    found = pods.charge(pod("a", on="node", allocated=whole(0)))
-    assert [each.minor for each in found.grants] == [0]
-    assert found.unknown == ()
+def test_a_pod_that_asks_for_no_device_holds_none_whatever_is_written_on_it() -> None:
+    found = pods.charge(pod("a", {"cpu": "1"}, on="node", allocated=whole(0)))
+    assert (found.grants, found.unknown) == ((), ())
 
 
 MALFORMED = [
@@ -260,9 +259,9 @@ def test_a_malformed_allocation_leaves_unknown_what_the_pod_asked_for(text: str)
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_allocation_of_a_pod_that_asked_for_nothing_may_be_of_any_type(text: str) -> None:
+def test_a_malformed_allocation_of_a_pod_that_asks_for_nothing_blocks_nothing(text: str) -> None:
     found = pods.charge(pod("a", on="node", allocated=text))
-    assert (found.grants, found.unknown) == ((), ("gpu", "rdma", "fpga"))
+    assert (found.grants, found.unknown) == ((), ())
 
 
 @pytest.mark.parametrize(
