@@ -412,15 +412,3 @@ async def test_a_mistake_in_a_bind_ends_the_scheduler() -> None:
     world.api.faults["bind a"] = [ZeroDivisionError("a mistake")]
     with pytest.raises(ZeroDivisionError):
         await world.scheduler.run()
-
-
-async def test_a_fenced_bind_is_no_fault_of_the_pods() -> None:
-    world = World()
-    world.add_node()
-    world.submit(pod("a", {NVIDIA: "1"}))
-    world.api.always["bind a"] = refusal(403, "ValidatingAdmissionPolicy 'berth-fence-epoch' denied request: over")
-    async with world.running() as api:
-        await asyncio.sleep(5)
-    assert len(api.binds) > 1
-    assert api.messages("a") == []
-    assert api.events == []
