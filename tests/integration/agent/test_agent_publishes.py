@@ -152,8 +152,7 @@ def test_a_restart_keeps_times_and_a_node_may_come_later(
     arena.wait(lambda: "no such Node yet" in first.log, what="a word on the missing Node")
     arena.nodes(1)
     before = device(node)
-    status, seconds = first.stop()
-    assert (status, seconds < 2) == (0, True)
+    assert first.stop() == 0
     time.sleep(1.1)
     second = start_nvml(node, fixture)
     arena.wait(lambda: "Device published" in second.log, what="the second agent")

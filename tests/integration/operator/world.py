@@ -21,7 +21,7 @@ from tests.processes import Process, Processes
 T = TypeVar("T")
 
 POLL: Final = 0.03
-PROMPT: Final = 2.0
+PROMPT: Final = 5.0
 """Seconds in which a freed place must be taken."""
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 EPOCH: Final = "berth.dev/epoch"
