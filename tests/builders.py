@@ -16,7 +16,8 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Placement, Policy, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import PendingPod, PodRequest, Taint, Toleration
+from berth_operator.core.request import NodeTerm, PendingPod, PodRequest, Taint, Toleration
+from berth_operator.core.selectors import Requirement
 
 Raw = dict[str, Any]
 
@@ -87,6 +88,7 @@ def asks(
     *,
     model: ModelConstraint = ANY_MODEL,
     selector: Mapping[str, str] | None = None,
+    affinity: Sequence[NodeTerm] | None = None,
     tolerations: Sequence[Toleration] = (),
     unsupported: Sequence[str] = (),
 ) -> PodRequest:
@@ -100,10 +102,16 @@ def asks(
         asked=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
         shares=share.of_pod((resources.Container(name="main", requests=amounts),), devices),
         model=model,
-        node_selector=tuple(sorted((selector or {}).items())),
+        node_selector=tuple(label(key, "In", value) for key, value in (selector or {}).items()),
+        node_affinity=None if affinity is None else tuple(affinity),
         tolerations=tuple(tolerations),
         unsupported=tuple(unsupported),
     )
+
+
+def label(key: str, operator: str, *values: str) -> Requirement:
+    """Give a condition on a label."""
+    return Requirement(key=key, operator=operator, values=values)
 
 
 def waiting(name: str = "pod", wanted: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:

@@ -14,6 +14,7 @@ from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
+from berth_operator.core.labels import Labels
 from berth_operator.core.request import Taint
 
 ANY_VENDOR: Final = ""
@@ -65,7 +66,7 @@ class Fleet:
         self.rows: dict[str, int] = {}
         """Node name -> row."""
         self.names: list[str] = [""] * rows
-        self.labels: list[Mapping[str, str]] = [{}] * rows
+        self.labels = Labels(rows)
         self.present: Mask = np.zeros(rows, np.bool_)
         """Rows whose Node exists; all others fit nothing and count for nothing."""
         self.ready: Mask = np.zeros(rows, np.bool_)
@@ -87,14 +88,13 @@ class Fleet:
         self._models: dict[str, int] = {}
         self._model_masks: dict[ModelConstraint, Mask] = {}
         self._taints: dict[Taint, Mask] = {}
-        self._label_masks: dict[tuple[str, str], Mask] = {}
 
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def put_node(self, node: NodeInfo) -> None:
         """Add a Node or replace what is known of it."""
         row = self._row(node.name)
-        self.labels[row] = node.labels
+        self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self._set_allocatable(row, node.allocatable)
         for taint in node.taints:
@@ -102,8 +102,6 @@ class Fleet:
         for taint, mask in self._taints.items():
             mask[row] = taint in node.taints
         self._forget_taints()
-        for (key, value), mask in self._label_masks.items():
-            mask[row] = node.labels.get(key) == value
 
     def remove_node(self, name: str) -> None:
         """Take a Node away; its Device and its pods' charges stay until they go themselves."""
@@ -195,12 +193,11 @@ class Fleet:
         """Give for each taint in the fleet the rows that carry it."""
         return self._taints
 
-    def labelled(self, key: str, value: str) -> Mask:
-        """Give the rows whose Node has this label; kept current from the first question on."""
-        mask = self._label_masks.get((key, value))
-        if mask is None:
-            mask = np.array([labels.get(key) == value for labels in self.labels], np.bool_)
-            self._label_masks[key, value] = mask
+    def named(self, name: str) -> Mask:
+        """Give the row of the node with this name, if there is one."""
+        mask = np.zeros(len(self.names), np.bool_)
+        if (row := self.rows.get(name)) is not None:
+            mask[row] = True
         return mask
 
     def of_vendor(self, vendor: str) -> Mask:
@@ -239,8 +236,9 @@ class Fleet:
             return
         self._on_node.pop(name, None)
         del self.rows[name]
-        self.names[row], self.labels[row] = "", {}
-        for mask in (*self._taints.values(), *self._label_masks.values()):
+        self.names[row] = ""
+        self.labels.put(row, {})
+        for mask in self._taints.values():
             mask[row] = False
         self._forget_taints()
         self._free_rows.append(row)
@@ -253,13 +251,12 @@ class Fleet:
         old = len(self.names)
         more = (0, old)
         self.names += [""] * old
-        self.labels += [{}] * old
+        self.labels.grow(2 * old)
         for name in ("present", "ready", "cordoned", "has_device", "fresh", "vendor"):
             setattr(self, name, np.pad(getattr(self, name), more))
         self.allocatable = np.pad(self.allocatable, ((0, 0), more))
         self.requested = np.pad(self.requested, ((0, 0), more))
         self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
-        self._label_masks = {pair: np.pad(mask, more) for pair, mask in self._label_masks.items()}
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))

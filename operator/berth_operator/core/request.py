@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.share import Share
+from berth_operator.core.selectors import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,15 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerm:
+    """Conditions on a node that must all hold; a term without any matches no node."""
+
+    labels: tuple[Requirement, ...] = ()
+    names: tuple[Requirement, ...] = ()
+    """Conditions on the node's name, `In` or `NotIn`; their key means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
     """A pod's class."""
 
@@ -54,7 +64,9 @@ class PodRequest:
     shares: tuple[Share, ...] = ()
     """Which of the pod's cards each container sees."""
     model: ModelConstraint = ANY_MODEL
-    node_selector: tuple[tuple[str, str], ...] = ()
+    node_selector: tuple[Requirement, ...] = ()
+    node_affinity: tuple[NodeTerm, ...] | None = None
+    """Terms of which at least one must match; None where the pod does not mind."""
     tolerations: tuple[Toleration, ...] = ()
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""

@@ -9,6 +9,7 @@ from berth_api import allocation, model, names, request, resources, share
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
+from berth_operator.state import terms
 
 Object = Mapping[str, Any]
 
@@ -80,7 +81,8 @@ def _request(pod: Object) -> PodRequest:
         asked=_asked(total),
         shares=share.of_pod(resources.containers(spec), devices),
         model=model.of_pod(annotations, labels),
-        node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
+        node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
         unsupported=tuple(_unsupported(spec, annotations, labels)),
     )
@@ -125,7 +127,7 @@ def _weight(metadata: Object) -> int:
 def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
     affinity = spec.get("affinity") or {}
-    for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):
+    for kind in ("podAffinity", "podAntiAffinity"):
         if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
             yield f"spec.affinity.{kind}"
     if any(each.get("whenUnsatisfiable") == "DoNotSchedule" for each in spec.get("topologySpreadConstraints") or ()):

@@ -8,9 +8,19 @@ import pytest
 from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core import filters
-from berth_operator.core.filters import cordon, devices, node_ready, node_selector, resources, supported, taints
+from berth_operator.core.filters import (
+    cordon,
+    devices,
+    node_affinity,
+    node_ready,
+    node_selector,
+    resources,
+    supported,
+    taints,
+)
 from berth_operator.core.fleet import DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import PodRequest, Taint, Toleration
+from berth_operator.core.request import NodeTerm, PodRequest, Taint, Toleration
+from berth_operator.core.selectors import Requirement
 from tests.builders import (
     A100,
     A100_BYTES,
@@ -32,6 +42,7 @@ from tests.builders import (
     charge,
     grant,
     inventory,
+    label,
     node_info,
     other_card,
 )
@@ -58,6 +69,63 @@ def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
 def tolerates(**fields: str) -> Toleration:
     return Toleration(**fields)
 
+
+def term(*labels: Requirement, names: tuple[Requirement, ...] = ()) -> NodeTerm:
+    return NodeTerm(labels=labels, names=names)
+
+
+def named(operator: str, name: str) -> NodeTerm:
+    return term(names=(label("metadata.name", operator, name),))
+
+
+X, Y = label("zone", "In", "x"), label("zone", "In", "y")
+MISMATCH = "node affinity does not match"
+LABELS = {"zone": "x", "disk": "", "cores": "12", "far": "9223372036854775807", "farther": "9223372036854775808"}
+
+AFFINITY_CASES = [
+    pytest.param(node_affinity, asks(affinity=terms), node_info(labels=LABELS), reason, id=f"affinity: {id_}")
+    for terms, reason, id_ in (
+        (None, "", "none"),
+        ([], MISMATCH, "no term"),
+        ([term()], MISMATCH, "an empty term"),
+        ([term(X)], "", "In"),
+        ([term(label("zone", "In", "y", "x"))], "", "In, one of two"),
+        ([term(Y)], MISMATCH, "In, another value"),
+        ([term(label("none", "In", ""))], MISMATCH, "In, no such label is not an empty one"),
+        ([term(label("disk", "In", ""))], "", "In, an empty one"),
+        ([term(label("zone", "NotIn", "x", "y"))], MISMATCH, "NotIn"),
+        ([term(label("zone", "NotIn", "y"))], "", "NotIn, another value"),
+        ([term(label("none", "NotIn", "x"))], "", "NotIn, no such label"),
+        ([term(label("disk", "Exists"))], "", "Exists, empty"),
+        ([term(label("none", "Exists"))], MISMATCH, "Exists, no such label"),
+        ([term(label("disk", "DoesNotExist"))], MISMATCH, "DoesNotExist, empty"),
+        ([term(label("none", "DoesNotExist"))], "", "DoesNotExist"),
+        ([term(label("cores", "Gt", "11"))], "", "Gt"),
+        ([term(label("cores", "Gt", "12"))], MISMATCH, "Gt, equal"),
+        ([term(label("cores", "Lt", "13"))], "", "Lt"),
+        ([term(label("cores", "Lt", "12"))], MISMATCH, "Lt, equal"),
+        ([term(label("cores", "Gt", "2"))], "", "Gt, as numbers and not as texts"),
+        ([term(label("none", "Gt", "0"))], MISMATCH, "Gt, no such label"),
+        ([term(label("none", "Lt", "0"))], MISMATCH, "Lt, no such label"),
+        ([term(label("zone", "Gt", "0"))], MISMATCH, "Gt, no number"),
+        ([term(label("zone", "Lt", "0"))], MISMATCH, "Lt, no number"),
+        ([term(label("cores", "Lt", "1_000"))], MISMATCH, "Lt, a bound that only Python reads"),
+        ([term(label("far", "Gt", "0"))], "", "Gt, 64 bits"),
+        ([term(label("farther", "Gt", "0"))], MISMATCH, "Gt, more than 64 bits"),
+        ([term(X, label("disk", "Exists"))], "", "two conditions"),
+        ([term(X, label("none", "Exists"))], MISMATCH, "two conditions, one fails"),
+        ([term(X, Y)], MISMATCH, "two conditions that exclude each other"),
+        ([term(Y), term(X)], "", "two terms, one matches"),
+        ([term(Y), term()], MISMATCH, "two terms, one empty"),
+        ([named("In", "node")], "", "name"),
+        ([named("In", "other")], MISMATCH, "another name"),
+        ([named("NotIn", "other")], "", "not another name"),
+        ([named("NotIn", "node")], MISMATCH, "not this name"),
+        ([term(X, names=named("In", "node").names)], "", "name and label"),
+        ([term(Y, names=named("In", "node").names)], MISMATCH, "name and another label"),
+        ([term(X, names=named("In", "other").names)], MISMATCH, "label and another name"),
+    )
+]
 
 NODE_CASES = [
     pytest.param(supported, asks(), node_info(), "", id="supported: nothing special"),
@@ -182,6 +250,7 @@ NODE_CASES = [
     pytest.param(
         node_selector, asks(selector={"zone": ""}), node_info(), "node selector does not match", id="selector: empty"
     ),
+    *AFFINITY_CASES,
     pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
     pytest.param(resources, asks({"cpu": 64_001}), node_info(), "insufficient cpu", id="resources: cpu"),
     pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "insufficient memory", id="resources: memory"),
@@ -212,6 +281,36 @@ def test_a_filter_passes_a_node_or_tells_why_not(
 )
 def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
+
+
+def test_selector_and_affinity_must_both_hold() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("both", labels={"zone": "x", "disk": "ssd"}))
+    add(fleet, node_info("one", labels={"zone": "x"}))
+    add(fleet, node_info("other", labels={"disk": "ssd"}))
+    wanted = asks(selector={"disk": "ssd"}, affinity=[term(X)])
+    assert passing(node_selector, fleet, wanted) & passing(node_affinity, fleet, wanted) == {"both"}
+
+
+def test_a_value_that_comes_later_is_judged_too() -> None:
+    fleet = Fleet()
+    wanted = asks(affinity=[term(label("cores", "Gt", "8"))])
+    add(fleet, node_info("a", labels={"cores": "4"}))
+    assert passing(node_affinity, fleet, wanted) == set()
+    add(fleet, node_info("b", labels={"cores": "16"}))
+    assert passing(node_affinity, fleet, wanted) == {"b"}
+    fleet.put_node(node_info("b", labels={"cores": "4"}))
+    assert passing(node_affinity, fleet, wanted) == set()
+
+
+def test_nodes_are_judged_by_their_own_labels_however_many_come() -> None:
+    fleet = Fleet()
+    wanted = asks(affinity=[term(X), named("In", "node-3"), named("In", "gone")])
+    for i in range(40):
+        add(fleet, node_info(f"node-{i}", labels={"zone": "x" if i % 10 == 0 else "y"}))
+        passing(node_affinity, fleet, wanted)
+    fleet.remove_node("node-20")
+    assert passing(node_affinity, fleet, wanted) == {"node-0", "node-3", "node-10", "node-30"}
 
 
 def test_what_pods_hold_is_not_free() -> None:
@@ -429,6 +528,7 @@ def test_a_verdict_is_told_by_every_filter() -> None:
         "cordon": "unresolvable",
         "taints": "unresolvable",
         "node-selector": "unresolvable",
+        "node-affinity": "unresolvable",
         "resources": "unschedulable",
         "devices": "unschedulable",
     }

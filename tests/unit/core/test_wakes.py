@@ -10,7 +10,7 @@ from berth_operator.core import filters
 from berth_operator.core.cycle import Failure, Placement, Policy, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.queue import Queue
-from berth_operator.core.request import PendingPod, PodRequest, Taint
+from berth_operator.core.request import NodeTerm, PendingPod, PodRequest, Taint
 from berth_operator.core.verdict import Change
 from berth_operator.state import nodes
 from tests.builders import (
@@ -27,6 +27,7 @@ from tests.builders import (
     charge,
     grant,
     inventory,
+    label,
     node_info,
     other_card,
     waiting,
@@ -83,6 +84,14 @@ CASES = [
         node_is(labels={"zone": "x"}),
         Change.NODE_LABELS,
         id="labelled",
+    ),
+    pytest.param(
+        "node-affinity",
+        asks(affinity=[NodeTerm(labels=(label("zone", "NotIn", "x"),))]),
+        node_is(labels={"zone": "x"}),
+        node_is(labels={"zone": "y"}),
+        Change.NODE_LABELS,
+        id="labelled as the affinity wants",
     ),
     pytest.param(
         "resources", asks({"cpu": 1000}), node_is(cpu=0), node_is(), Change.NODE_ALLOCATABLE, id="more allocatable"

@@ -19,6 +19,7 @@ from tests.builders import (
     container,
     grant,
     half,
+    label,
     pod,
     whole,
 )
@@ -45,7 +46,8 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
     assert wanted.resources == (("cpu", 500), ("pods", 1))
     assert wanted.asked == ((GPU, 50),)
     assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
-    assert wanted.node_selector == (("a", "1"), ("b", "2"))
+    assert wanted.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
+    assert wanted.node_affinity is None
     assert [(each.key, each.operator, each.effect) for each in wanted.tolerations] == [
         ("k", "Exists", ""),
         ("", "Equal", ""),
@@ -132,7 +134,7 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
     ("fields", "name"),
     [
         pytest.param({"affinity": {kind: {required: [1]}}}, f"spec.affinity.{kind}", id=kind)
-        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+        for kind in ("podAffinity", "podAntiAffinity")
         for required in ("requiredDuringSchedulingIgnoredDuringExecution",)
     ]
     + [

@@ -9,7 +9,16 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from berth_operator.core.cards import Mask
-from berth_operator.core.filters import cordon, devices, node_ready, node_selector, resources, supported, taints
+from berth_operator.core.filters import (
+    cordon,
+    devices,
+    node_affinity,
+    node_ready,
+    node_selector,
+    resources,
+    supported,
+    taints,
+)
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -35,5 +44,14 @@ def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
     return cast("tuple[Filter, ...]", modules)
 
 
-ORDER = _filters(supported, node_ready, cordon, taints, node_selector, resources, devices)
+ORDER = _filters(
+    supported,
+    node_ready,
+    cordon,
+    taints,
+    node_selector,
+    node_affinity,
+    resources,
+    devices,
+)
 """The first filter that rejects a node gives its reason."""
