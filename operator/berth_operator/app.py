@@ -141,6 +141,7 @@ class App:
             "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
             "devices": (Source(path="/apis/berth.dev/v1alpha1/devices"), sinks.devices(cluster)),
             "leases": (Source(path=leases), sinks.leases(cluster)),
+            "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
             "bound pods": (_pods(sinks.BOUND), sinks.bound_pods(cluster)),
         }
         for name in settings.names:

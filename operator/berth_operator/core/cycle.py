@@ -54,6 +54,8 @@ class Placement:
             resources=self.pod.request.resources,
             asked=self.pod.request.asked,
             grants=self.grants,
+            identity=self.pod.request.identity,
+            wishes=self.pod.request.wishes,
         )
 
 

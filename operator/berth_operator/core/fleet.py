@@ -15,6 +15,8 @@ from berth_api.model import ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
 from berth_operator.core.labels import Labels
+from berth_operator.core.neighbours import Neighbours
+from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.request import Taint
 
 ANY_VENDOR: Final = ""
@@ -56,6 +58,9 @@ class Charge:
     grants: tuple[Grant, ...] = ()
     unknown: tuple[str, ...] = ()
     """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
+    identity: Identity = NOBODY
+    wishes: Wishes = NO_WISHES
+    terminating: bool = False
 
 
 class Fleet:
@@ -82,6 +87,7 @@ class Fleet:
         self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
+        self.neighbours = Neighbours(rows)
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
@@ -170,6 +176,7 @@ class Fleet:
             self.cards[grant.type].charge(row, grant, sign)
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
+        self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
 
     # --- what filters ask -------------------------------------------------------------------------------------
 
@@ -259,6 +266,7 @@ class Fleet:
         self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
+        self.neighbours.grow(2 * old)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.share import Share
+from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.selectors import Requirement
 
 
@@ -68,6 +69,9 @@ class PodRequest:
     node_affinity: tuple[NodeTerm, ...] | None = None
     """Terms of which at least one must match; None where the pod does not mind."""
     tolerations: tuple[Toleration, ...] = ()
+    identity: Identity = NOBODY
+    """Its namespace and labels: pods on a node may mind them."""
+    wishes: Wishes = NO_WISHES
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""
 

@@ -25,6 +25,12 @@ class Change(enum.IntFlag):
     """A Device's inventory, health or freshness."""
     RELEASED = enum.auto()
     """A pod left its node."""
+    PLACED = enum.auto()
+    """A pod came to a node."""
+    POD_LABELS = enum.auto()
+    """A placed pod's labels changed, or it began to terminate."""
+    NAMESPACE_LABELS = enum.auto()
+    NODE_REMOVED = enum.auto()
 
 
 ANY = ~Change(0)

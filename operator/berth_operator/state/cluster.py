@@ -115,7 +115,8 @@ class Cluster:
         self.on_dirty(charge.node)
         if known is not None:
             self.on_dirty(known.node)
-            self.changed(Change.RELEASED)
+            self.changed(Change.RELEASED | Change.POD_LABELS)
+        self._placed(charge)
         if charge.unknown:
             self._unreported[uid] = charge
 
@@ -132,6 +133,7 @@ class Cluster:
         """Charge a decision at once, so that the next one sees it."""
         self._assumed[placement.pod.uid] = None
         self.fleet.charge(placement.charge)
+        self._placed(placement.charge)
 
     def bound(self, uid: str) -> None:
         """The bind of an assumed pod succeeded."""
@@ -176,7 +178,13 @@ class Cluster:
         """A Node is gone, or no longer ours."""
         self.nodes.pop(name, None)
         self.fleet.remove_node(name)
+        self.changed(Change.NODE_REMOVED)
         self.on_dirty(name)
+
+    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """A namespace has these labels; none if it is gone."""
+        if self.fleet.neighbours.put_namespace(name, labels):
+            self.changed(Change.NAMESPACE_LABELS)
 
     def put_device(self, raw: Object) -> None:
         """A Device exists or changed."""
@@ -234,6 +242,12 @@ class Cluster:
         """Wake the pods that a change may help."""
         self.queue.wake(change)
         self.on_work()
+
+    def _placed(self, charge: Charge) -> None:
+        """Wake the pods that wait for such a pod."""
+        neighbours = self.fleet.neighbours
+        if self.queue.wake(Change.PLACED, lambda waiting: neighbours.awaits(waiting, charge.identity)):
+            self.on_work()
 
     def view(self, name: str) -> NodeView:
         """Give what is known of a node, as values that do not change."""

@@ -9,7 +9,7 @@ from berth_api import allocation, model, names, request, resources, share
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
-from berth_operator.state import terms
+from berth_operator.state import terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -84,6 +84,8 @@ def _request(pod: Object) -> PodRequest:
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
+        identity=wishes.identity(pod),
+        wishes=wishes.of_pod(pod),
         unsupported=tuple(_unsupported(spec, annotations, labels)),
     )
 
@@ -126,12 +128,6 @@ def _weight(metadata: Object) -> int:
 
 def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
-    affinity = spec.get("affinity") or {}
-    for kind in ("podAffinity", "podAntiAffinity"):
-        if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
-            yield f"spec.affinity.{kind}"
-    if any(each.get("whenUnsatisfiable") == "DoNotSchedule" for each in spec.get("topologySpreadConstraints") or ()):
-        yield "spec.topologySpreadConstraints"
     if any("persistentVolumeClaim" in each or "ephemeral" in each for each in spec.get("volumes") or ()):
         yield "spec.volumes with claims"
     containers = (*(spec.get("initContainers") or ()), *spec["containers"])
@@ -169,6 +165,9 @@ def charge(pod: Object) -> Charge:
         asked=_asked(total),
         grants=grants,
         unknown=unknown,
+        identity=wishes.identity(pod),
+        wishes=wishes.of_pod(pod),
+        terminating=bool(metadata.get("deletionTimestamp")),
     )
 
 

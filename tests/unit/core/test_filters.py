@@ -276,8 +276,12 @@ def test_a_filter_passes_a_node_or_tells_why_not(
     assert told(module, fleet, request_) == ({reason: 1} if reason else {})
 
 
+ELSEWHERE = ("devices", "topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
+"""Filters that need more than one node; the last four are tested among pods."""
+
+
 @pytest.mark.parametrize(
-    "module", [pytest.param(each, id=each.NAME) for each in filters.ORDER if each.NAME != "devices"]
+    "module", [pytest.param(each, id=each.NAME) for each in filters.ORDER if each.NAME not in ELSEWHERE]
 )
 def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
@@ -531,4 +535,8 @@ def test_a_verdict_is_told_by_every_filter() -> None:
         "node-affinity": "unresolvable",
         "resources": "unschedulable",
         "devices": "unschedulable",
+        "topology-spread": "unschedulable",
+        "pod-affinity": "unresolvable",
+        "pod-anti-affinity": "unschedulable",
+        "existing-anti-affinity": "unschedulable",
     }

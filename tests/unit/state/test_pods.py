@@ -58,8 +58,8 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
 
 
 def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class() -> None:
-    first = pods.pending(pod("a", {GPU: "50"}, labels={"app": "x"}, created="1"))
-    second = pods.pending(pod("b", {GPU: "50"}, labels={"app": "y"}, created="2"))
+    first = pods.pending(pod("a", {GPU: "50"}, annotations={"app": "x"}, created="1"))
+    second = pods.pending(pod("b", {GPU: "50"}, annotations={"app": "y"}, created="2"))
     assert first.request == second.request
 
 
@@ -133,16 +133,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        pytest.param({"affinity": {kind: {required: [1]}}}, f"spec.affinity.{kind}", id=kind)
-        for kind in ("podAffinity", "podAntiAffinity")
-        for required in ("requiredDuringSchedulingIgnoredDuringExecution",)
-    ]
-    + [
-        pytest.param(
-            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
-            "spec.topologySpreadConstraints",
-            id="spread",
-        ),
         pytest.param(
             {"volumes": [{"persistentVolumeClaim": {"claimName": "x"}}]}, "spec.volumes with claims", id="a claim"
         ),
@@ -191,7 +181,7 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
             {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}},
             id="preferred affinity",
         ),
-        pytest.param({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, id="wished spread"),
+        pytest.param({"affinity": {"podAffinity": {}, "podAntiAffinity": None}}, id="no affinity to pods"),
         pytest.param({"volumes": [{"configMap": {}}, {"emptyDir": {}}]}, id="volumes without claims"),
         pytest.param({"containers": [container(ports=[{"containerPort": 80}])]}, id="container port"),
         pytest.param({"resourceClaims": []}, id="no claims"),

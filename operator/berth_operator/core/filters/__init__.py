@@ -12,12 +12,16 @@ from berth_operator.core.cards import Mask
 from berth_operator.core.filters import (
     cordon,
     devices,
+    existing_anti_affinity,
     node_affinity,
     node_ready,
     node_selector,
+    pod_affinity,
+    pod_anti_affinity,
     resources,
     supported,
     taints,
+    topology_spread,
 )
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -53,5 +57,9 @@ ORDER = _filters(
     node_affinity,
     resources,
     devices,
+    topology_spread,
+    pod_affinity,
+    pod_anti_affinity,
+    existing_anti_affinity,
 )
 """The first filter that rejects a node gives its reason."""
