@@ -70,6 +70,7 @@ def node_info(
     taints: Sequence[Taint] = (),
     cordoned: bool = False,
     ready: bool = True,
+    unreachable: bool = False,
     **allocatable: int,
 ) -> NodeInfo:
     """Give a node of 64 cores, 512 GiB and 110 pods."""
@@ -79,7 +80,8 @@ def node_info(
         allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **allocatable},
         taints=tuple(taints),
         cordoned=cordoned,
-        ready=ready,
+        ready=ready and not unreachable,
+        unreachable=unreachable,
     )
 
 

@@ -34,6 +34,8 @@ class NodeInfo:
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     ready: bool = True
+    unreachable: bool = False
+    """Not ready because nobody hears of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class Fleet:
         self.present: Mask = np.zeros(rows, np.bool_)
         """Rows whose Node exists; all others fit nothing and count for nothing."""
         self.ready: Mask = np.zeros(rows, np.bool_)
+        self.unreachable: Mask = np.zeros(rows, np.bool_)
         self.cordoned: Mask = np.zeros(rows, np.bool_)
         self.has_device: Mask = np.zeros(rows, np.bool_)
         self.fresh: Mask = np.zeros(rows, np.bool_)
@@ -102,6 +105,7 @@ class Fleet:
         row = self._row(node.name)
         self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
+        self.unreachable[row] = node.unreachable
         self._set_allocatable(row, node.allocatable)
         for taint in node.taints:
             self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
@@ -259,7 +263,7 @@ class Fleet:
         more = (0, old)
         self.names += [""] * old
         self.labels.grow(2 * old)
-        for name in ("present", "ready", "cordoned", "has_device", "fresh", "vendor"):
+        for name in ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "vendor"):
             setattr(self, name, np.pad(getattr(self, name), more))
         self.allocatable = np.pad(self.allocatable, ((0, 0), more))
         self.requested = np.pad(self.requested, ((0, 0), more))

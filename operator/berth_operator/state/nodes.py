@@ -31,7 +31,8 @@ def info(node: Object) -> NodeInfo:
         allocatable=resources.amounts(plain, "status.allocatable"),
         taints=tuple(_taint(each) for each in spec.get("taints") or ()),
         cordoned=bool(spec.get("unschedulable")),
-        ready=_ready(status),
+        ready=_readiness(status) not in ("False", "Unknown"),
+        unreachable=_readiness(status) == "Unknown",
     )
 
 
@@ -39,10 +40,9 @@ def _taint(raw: Object) -> Taint:
     return Taint(key=raw["key"], value=raw.get("value") or "", effect=raw.get("effect") or "")
 
 
-def _ready(status: Object) -> bool:
+def _readiness(status: Object) -> str:
     """Give the Ready condition; a node that has none yet carries a taint that says so."""
-    found = [each["status"] for each in status.get("conditions") or () if each["type"] == "Ready"]
-    return not {"False", "Unknown"} & set(found)
+    return next((str(each["status"]) for each in status.get("conditions") or () if each["type"] == "Ready"), "")
 
 
 def change(old: NodeInfo | None, new: NodeInfo) -> Change:
@@ -52,11 +52,15 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
     found = Change(0)
     if old.labels != new.labels:
         found |= Change.NODE_LABELS
-    if (old.taints, old.cordoned, old.ready) != (new.taints, new.cordoned, new.ready):
+    if _repelling(old) != _repelling(new):
         found |= Change.NODE_TAINTS
     if old.allocatable != new.allocatable:
         found |= Change.NODE_ALLOCATABLE
     return found
+
+
+def _repelling(node: NodeInfo) -> tuple[object, ...]:
+    return (node.taints, node.cordoned, node.ready, node.unreachable)
 
 
 def device_sums(node: Object, field: str) -> dict[str, int]:

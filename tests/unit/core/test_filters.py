@@ -51,6 +51,7 @@ A = Taint(key="a", value="1")
 B = Taint(key="b", effect="NoExecute")
 SOFT = Taint(key="c", effect="PreferNoSchedule")
 GONE = Taint(key="node.kubernetes.io/not-ready")
+SILENT = Taint(key="node.kubernetes.io/unreachable")
 
 
 def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
@@ -152,6 +153,28 @@ NODE_CASES = [
         "not ready",
         id="ready: not, and tolerated only while it runs",
     ),
+    pytest.param(node_ready, asks(), node_info(unreachable=True), "not ready", id="ready: unreachable"),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
+        node_info(unreachable=True),
+        "",
+        id="ready: unreachable, but tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
+        node_info(ready=False),
+        "not ready",
+        id="ready: not, and only the unreachable tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
+        node_info(unreachable=True),
+        "not ready",
+        id="ready: unreachable, and only those not ready tolerated",
+    ),
     pytest.param(cordon, asks(), node_info(), "", id="cordon: none"),
     pytest.param(cordon, asks(), node_info(cordoned=True), "unschedulable", id="cordon"),
     pytest.param(
@@ -172,7 +195,13 @@ NODE_CASES = [
     pytest.param(taints, asks(), node_info(taints=[A]), "untolerated taint a=1:NoSchedule", id="taints: one"),
     pytest.param(taints, asks(), node_info(taints=[B]), "untolerated taint b:NoExecute", id="taints: no value"),
     pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
-    pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not told twice"),
+    pytest.param(
+        taints,
+        asks(),
+        node_info(taints=[cordon.TAINT]),
+        "untolerated taint node.kubernetes.io/unschedulable:NoSchedule",
+        id="taints: the cordon's, while the cordon itself is gone",
+    ),
     pytest.param(
         taints, asks(tolerations=[tolerates(key="a", value="1")]), node_info(taints=[A]), "", id="taints: equal"
     ),
@@ -216,7 +245,7 @@ NODE_CASES = [
         asks(tolerations=[tolerates(key="a", operator="Gt", value="1")]),
         node_info(taints=[A]),
         "untolerated taint a=1:NoSchedule",
-        id="taints: an operator that we do not know",
+        id="taints: an operator behind a gate that is off",
     ),
     pytest.param(
         taints,

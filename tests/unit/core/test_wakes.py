@@ -75,6 +75,9 @@ HALF = grant(0, core=50, ratio=50)
 
 CASES = [
     pytest.param("node-ready", asks(), node_is(ready=False), node_is(), Change.NODE_TAINTS, id="node ready"),
+    pytest.param(
+        "node-ready", asks(), node_is(unreachable=True), node_is(), Change.NODE_TAINTS, id="node heard of again"
+    ),
     pytest.param("cordon", asks(), node_is(cordoned=True), node_is(), Change.NODE_TAINTS, id="uncordoned"),
     pytest.param("taints", asks(), node_is(taints=[Taint(key="a")]), node_is(), Change.NODE_TAINTS, id="taint gone"),
     pytest.param(

@@ -46,6 +46,11 @@ def test_a_node_is_ready_by_its_condition(fields: Raw, *, expected: bool) -> Non
     assert nodes.info(node(**fields)).ready is expected
 
 
+@pytest.mark.parametrize("status", ["True", "False", "Unknown"])
+def test_a_node_that_nobody_hears_of_is_unreachable(status: str) -> None:
+    assert nodes.info(node(**ready(status))).unreachable is (status == "Unknown")
+
+
 def test_a_bare_node_is_read() -> None:
     found = nodes.info({"metadata": {"name": "n"}})
     assert (found.labels, found.allocatable, found.taints, found.cordoned, found.ready) == ({}, {}, (), False, True)
@@ -60,6 +65,7 @@ def test_a_bare_node_is_read() -> None:
         pytest.param({"taints": [{"key": "a", "effect": "NoSchedule"}]}, Change.NODE_TAINTS, id="taints"),
         pytest.param({"unschedulable": True}, Change.NODE_TAINTS, id="cordon"),
         pytest.param(ready("False"), Change.NODE_TAINTS, id="readiness"),
+        pytest.param(ready("Unknown"), Change.NODE_TAINTS, id="silence"),
         pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
         pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums of devices are not for decisions"),
         pytest.param({"capacity": {"cpu": "1"}}, Change(0), id="capacity"),
