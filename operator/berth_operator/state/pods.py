@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import allocation, model, names, request, resources, share
+from berth_api import allocation, model, names, request, resize, resources, share
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
@@ -13,6 +13,8 @@ from berth_operator.state import terms, wishes
 
 Object = Mapping[str, Any]
 
+_KEPT: Final = ("name", "resources", "allocatedResources")
+"""Of a container's status: what it holds while it is resized."""
 _JSON_ANNOTATIONS: Final = (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
 _OTHER_ANNOTATIONS: Final = (
     "berth.dev/min-gpu-memory",
@@ -38,6 +40,10 @@ def keep(pod: dict[str, Any]) -> dict[str, Any]:
     for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in ("env", "envFrom", "command", "args", "volumeMounts", "livenessProbe", "readinessProbe"):
             each.pop(name, None)
+    status = pod.get("status") or {}
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        if kind in status:
+            status[kind] = [{name: each[name] for name in _KEPT if name in each} for each in status[kind]]
     return pod
 
 
@@ -155,7 +161,7 @@ def charge(pod: Object) -> Charge:
     hold any card of those types, so none of them is free.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    total = resources.total(spec)
+    total = resize.held(spec, pod.get("status") or {})
     grants, unknown = _grants((metadata.get("annotations") or {}).get(names.ALLOCATED), total)
     return Charge(
         uid=metadata["uid"],

@@ -292,6 +292,12 @@ NODE_CASES = [
     ),
     pytest.param(resources, asks({GPU: 800}), node_info(), "", id="resources: devices are not counted here"),
     pytest.param(resources, asks({"cpu": 2**53}), node_info(), "insufficient cpu", id="resources: absurd"),
+    pytest.param(
+        resources, asks({"ephemeral-storage": 2}), node_info(), "insufficient ephemeral-storage", id="resources: disk"
+    ),
+    pytest.param(
+        resources, asks({"hugepages-2Mi": 2}), node_info(**{"hugepages-2Mi": 2}), "", id="resources: huge pages"
+    ),
 ]
 
 
@@ -352,6 +358,14 @@ def test_what_pods_hold_is_not_free() -> None:
     fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
     assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
     assert told(resources, fleet, asks({"cpu": 4_001})) == {"insufficient cpu": 1}
+
+
+def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node", cpu=0))
+    fleet.charge(charge("pod", resources=(("cpu", 1), ("memory", 2**53), ("pods", 1))))
+    assert passing(resources, fleet, asks()) == {"node"}
+    assert passing(resources, fleet, asks({"cpu": 1})) == set()
 
 
 def test_the_first_resource_that_is_short_gives_the_reason() -> None:

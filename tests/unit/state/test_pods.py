@@ -279,3 +279,17 @@ def test_a_type_without_an_allocation_is_unknown(requests: Raw, allocated: Any, 
 def test_absurd_requests_of_a_bound_pod_are_cut_off() -> None:
     raw = pod("a", on="node", containers=[container(requests={"memory": "8Ei"})] * 1500)
     assert dict(pods.charge(raw).resources)["memory"] < 2**63
+
+
+def test_a_bound_pod_takes_what_it_still_holds_while_it_shrinks() -> None:
+    status = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}
+    found = pods.charge(pods.keep(pod("a", {"cpu": "2"}, on="node", status=status)))
+    assert dict(found.resources)["cpu"] == 3000
+
+
+def test_of_a_container_s_status_only_what_it_holds_is_kept() -> None:
+    told = {"name": "main", "resources": {}, "allocatedResources": {}, "imageID": "x", "state": {}}
+    kept = pods.keep(pod(status={"containerStatuses": [told], "initContainerStatuses": [told], "phase": "Running"}))
+    assert {
+        tuple(each) for kind in ("containerStatuses", "initContainerStatuses") for each in kept["status"][kind]
+    } == {("name", "resources", "allocatedResources")}
