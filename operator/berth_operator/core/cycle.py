@@ -33,6 +33,8 @@ class Policy:
         ("card-packing", 10.0),
         ("spare-devices", 10.0),
         ("least-allocated", 1.0),
+        ("pods-near", 2.0),
+        ("even-spread", 2.0),
     )
 
 
@@ -90,7 +92,7 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
     total = np.zeros(len(fleet.names))
     for each in scores.ALL:
         if weight := weights.get(each.NAME, 0.0):
-            total += weight * each.score(fleet, request)
+            total += weight * each.score(fleet, request, fits)
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
     return int(np.argmax(np.where(fits, total, -np.inf)))
 

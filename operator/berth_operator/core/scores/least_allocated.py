@@ -6,13 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.resources import CPU, MEMORY
+from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
 NAME: Final = "least-allocated"
 
 
-def score(fleet: Fleet, _request: PodRequest) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, _request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
     """Give the mean free share of cpu and memory, in hundredths."""
     columns = [fleet.resource(CPU), fleet.resource(MEMORY)]
     total = np.maximum(fleet.allocatable[columns], 1)
