@@ -183,7 +183,7 @@ class Neighbours:
         for population in self._populations.values():
             if self._is_part(population, crowd):
                 population.lines.append(line)
-                self._crowds.counts[line, list(population.rows)] = list(population.rows.values())
+                self._crowds.counts[line, list(population.rows)] += list(population.rows.values())
         return line
 
     def _drop(self, crowd: Crowd) -> None:

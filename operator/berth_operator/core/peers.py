@@ -36,9 +36,9 @@ class Peers:
 
     def include(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Tell whether a pod of this namespace with these labels is one of them."""
-        if namespace not in self.namespaces and not self.namespace_selector.matches(labels_of(namespace)):
-            return False
-        return self.selector.matches(labels)
+        if namespace in self.namespaces or self._selects(labels_of(namespace)):
+            return self.selector.matches(labels)
+        return False
 
     def reach(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Tell the same as kube-scheduler does for the terms of the pod that it places.
@@ -46,9 +46,13 @@ class Peers:
         It looks up the selected namespaces, and then asks the selector once more without any labels: one that an
         unlabelled namespace would match (DoesNotExist, NotIn) reaches pods of all namespaces there.
         """
-        if self.namespace_selector.matches({}):
+        if namespace in self.namespaces or self._selects({}) or self._selects(labels_of(namespace)):
             return self.selector.matches(labels)
-        return self.include(namespace, labels, labels_of)
+        return False
+
+    def _selects(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a namespace with these labels is selected; nearly always there is no selector."""
+        return self.namespace_selector is not NOTHING and self.namespace_selector.matches(labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,4 +107,8 @@ class Crowd:
 
     def includes(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Tell whether a pod of this namespace with these labels counts."""
-        return all(each.reach(namespace, labels, labels_of) for each in self.peers)
+        # A loop: see LabelSelector.matches.
+        for each in self.peers:  # noqa: SIM110
+            if not each.reach(namespace, labels, labels_of):
+                return False
+        return True

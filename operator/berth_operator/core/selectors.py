@@ -61,7 +61,11 @@ class LabelSelector:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether all requirements hold."""
-        return all(each.holds(labels) for each in self.requirements)
+        # A loop: this is asked for every selector when a pod with new labels is placed.
+        for each in self.requirements:  # noqa: SIM110
+            if not each.holds(labels):
+                return False
+        return True
 
 
 EVERYTHING: Final = LabelSelector()

@@ -59,9 +59,11 @@ def test_a_filter_passes_what_kubernetes_promises(
 # --- counts are kept --------------------------------------------------------------------------------------------
 
 CROWDS = st.builds(Crowd, peers=st.lists(crowds.PEERS, min_size=1, max_size=2).map(tuple), living=st.booleans())
+CLOSE = st.tuples(crowds.IDENTITIES, st.just(Wishes()), st.just("n0"), st.booleans())
+"""Pods that often meet on a node."""
 EVENTS = st.one_of(
     st.tuples(st.just("charge"), st.integers(0, 6), crowds.PLACED),
-    st.tuples(st.just("charge"), st.integers(0, 6), crowds.PLACED),
+    st.tuples(st.just("charge"), st.integers(0, 6), CLOSE),
     st.tuples(st.just("release"), st.integers(0, 6), st.none()),
     st.tuples(st.just("node"), st.sampled_from(crowds.NAMES), crowds.NODE_LABELS),
     st.tuples(st.just("no node"), st.sampled_from(crowds.NAMES), st.none()),
@@ -142,6 +144,15 @@ def test_what_is_kept_is_what_a_recount_gives(
 def _counts(fleet: Fleet, peers: Peers, identity: Identity) -> bool:
     world = World(nodes=(), pods=(), namespaces={each: fleet.neighbours.labels_of(each) for each in "abc"})
     return crowds.reaches(world, peers, identity)
+
+
+def test_pods_of_several_kinds_on_a_node_count_together() -> None:
+    fleet = Fleet()
+    for name in ("x", "y"):
+        fleet.charge(charge(name, identity=Identity(namespace="ns", labels=(("app", name),))))
+        fleet.charge(charge(f"{name}2", identity=Identity(namespace="ns", labels=(("app", name),))))
+    crowd = Crowd(peers=(Peers(selector=EVERYTHING, namespaces=("ns",)),))
+    assert by_name(fleet, fleet.neighbours.count(crowd)) == {"node": 4}
 
 
 def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
