@@ -16,7 +16,7 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Placement, Policy, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import NodeTerm, PendingPod, PodRequest, Taint, Toleration
+from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
 
 Raw = dict[str, Any]
@@ -92,6 +92,7 @@ def asks(
     selector: Mapping[str, str] | None = None,
     affinity: Sequence[NodeTerm] | None = None,
     tolerations: Sequence[Toleration] = (),
+    ports: Sequence[HostPort] = (),
     unsupported: Sequence[str] = (),
 ) -> PodRequest:
     """Give a pod's class: one container with these requests (cpu in thousandths)."""
@@ -107,8 +108,14 @@ def asks(
         node_selector=tuple(label(key, "In", value) for key, value in (selector or {}).items()),
         node_affinity=None if affinity is None else tuple(affinity),
         tolerations=tuple(tolerations),
+        ports=tuple(ports),
         unsupported=tuple(unsupported),
     )
+
+
+def listens(port: int = 80, address: str = "0.0.0.0", protocol: str = "TCP") -> HostPort:  # noqa: S104 - no socket
+    """Give a host port."""
+    return HostPort(protocol=protocol, port=port, address=address)
 
 
 def label(key: str, operator: str, *values: str) -> Requirement:

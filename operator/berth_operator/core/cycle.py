@@ -55,6 +55,7 @@ class Placement:
             node=self.node,
             resources=self.pod.request.resources,
             asked=self.pod.request.asked,
+            ports=self.pod.request.ports,
             grants=self.grants,
             identity=self.pod.request.identity,
             wishes=self.pod.request.wishes,

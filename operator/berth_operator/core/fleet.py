@@ -17,7 +17,8 @@ from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
 from berth_operator.core.labels import Labels
 from berth_operator.core.neighbours import Neighbours
 from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
-from berth_operator.core.request import Taint
+from berth_operator.core.ports import Ports
+from berth_operator.core.request import HostPort, Taint
 
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
@@ -57,6 +58,7 @@ class Charge:
     resources: tuple[tuple[str, int], ...] = ()
     asked: tuple[tuple[str, int], ...] = ()
     """(name, amount) of the device resources that it requests, as kubelet counts them."""
+    ports: tuple[HostPort, ...] = ()
     grants: tuple[Grant, ...] = ()
     unknown: tuple[str, ...] = ()
     """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
@@ -91,6 +93,7 @@ class Fleet:
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
         self.neighbours = Neighbours(rows)
+        self.ports = Ports(rows)
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
@@ -180,6 +183,7 @@ class Fleet:
             self.cards[grant.type].charge(row, grant, sign)
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
+        self.ports.charge(row, charge.ports, sign)
         self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
 
     # --- what filters ask -------------------------------------------------------------------------------------
@@ -271,6 +275,7 @@ class Fleet:
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
         self.neighbours.grow(2 * old)
+        self.ports.grow(2 * old)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:

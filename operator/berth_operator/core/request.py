@@ -54,6 +54,15 @@ class NodeTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostPort:
+    """A port of the node on which a pod listens."""
+
+    protocol: str = "TCP"
+    port: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
     """A pod's class."""
 
@@ -69,6 +78,7 @@ class PodRequest:
     node_affinity: tuple[NodeTerm, ...] | None = None
     """Terms of which at least one must match; None where the pod does not mind."""
     tolerations: tuple[Toleration, ...] = ()
+    ports: tuple[HostPort, ...] = ()
     identity: Identity = NOBODY
     """Its namespace and labels: pods on a node may mind them."""
     wishes: Wishes = NO_WISHES

@@ -9,7 +9,7 @@ from berth_api import allocation, model, names, request, resize, resources, shar
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
-from berth_operator.state import terms, wishes
+from berth_operator.state import ports, terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -90,6 +90,7 @@ def _request(pod: Object) -> PodRequest:
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
+        ports=ports.of_pod(spec),
         identity=wishes.identity(pod),
         wishes=wishes.of_pod(pod),
         unsupported=tuple(_unsupported(spec, annotations, labels)),
@@ -136,9 +137,6 @@ def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[s
     """Name the fields that would have to be honoured, and are not yet."""
     if any("persistentVolumeClaim" in each or "ephemeral" in each for each in spec.get("volumes") or ()):
         yield "spec.volumes with claims"
-    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
-    if any(port.get("hostPort") for each in containers for port in each.get("ports") or ()):
-        yield "hostPort"
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
     yield from (f"annotation {name}" for name in (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS) if name in annotations)
     yield from (f"label {name}" for name in _OTHER_LABELS if name in labels)
@@ -169,6 +167,7 @@ def charge(pod: Object) -> Charge:
         node=spec["nodeName"],
         resources=_without_devices(total),
         asked=_asked(total),
+        ports=ports.of_pod(spec),
         grants=grants,
         unknown=unknown,
         identity=wishes.identity(pod),

@@ -11,6 +11,7 @@ from berth_operator.core import filters
 from berth_operator.core.filters import (
     cordon,
     devices,
+    host_ports,
     node_affinity,
     node_ready,
     node_selector,
@@ -19,7 +20,7 @@ from berth_operator.core.filters import (
     taints,
 )
 from berth_operator.core.fleet import DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import NodeTerm, PodRequest, Taint, Toleration
+from berth_operator.core.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
 from tests.builders import (
     A100,
@@ -43,6 +44,7 @@ from tests.builders import (
     grant,
     inventory,
     label,
+    listens,
     node_info,
     other_card,
 )
@@ -311,8 +313,8 @@ def test_a_filter_passes_a_node_or_tells_why_not(
     assert told(module, fleet, request_) == ({reason: 1} if reason else {})
 
 
-ELSEWHERE = ("devices", "topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
-"""Filters that need more than one node; the last four are tested among pods."""
+ELSEWHERE = ("devices", "host-ports", "topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
+"""Filters that need more than a node: the first two are tested below, the rest among pods."""
 
 
 @pytest.mark.parametrize(
@@ -389,6 +391,53 @@ def test_a_look_for_an_unheard_of_resource_changes_nothing() -> None:
     before = dict(fleet.resources)
     passing(resources, fleet, asks({"example.com/x": 1}))
     assert fleet.resources == before
+
+
+ANY, ONE, OTHER = listens(), listens(address="10.0.0.1"), listens(address="10.0.0.2")
+PORT_CASES = [
+    pytest.param([], [ANY], "", id="none wanted"),
+    pytest.param([ANY], [], "", id="none taken"),
+    pytest.param([ANY], [ANY], "host ports in use", id="all addresses, twice"),
+    pytest.param([ANY], [ONE], "host ports in use", id="all addresses, and one is taken"),
+    pytest.param([ONE], [ANY], "host ports in use", id="one address, and all are taken"),
+    pytest.param([ONE], [ONE], "host ports in use", id="one address, twice"),
+    pytest.param([ONE], [OTHER], "", id="two addresses"),
+    pytest.param([ONE], [OTHER, ANY], "host ports in use", id="two addresses, and all are taken"),
+    pytest.param([listens(81)], [ANY], "", id="another port"),
+    pytest.param([listens(protocol="UDP")], [ANY], "", id="another protocol"),
+    pytest.param([listens(81), ONE], [ANY], "host ports in use", id="one of two"),
+    pytest.param([listens(address="::")], [ONE], "", id="all addresses of the newer protocol are one address"),
+    pytest.param([listens(address="::")], [ANY], "host ports in use", id="which all addresses include"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "taken", "reason"), PORT_CASES)
+def test_host_ports_are_free_or_the_filter_tells(wanted: list[HostPort], taken: list[HostPort], reason: str) -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    for i, port in enumerate(taken):
+        fleet.charge(charge(f"pod-{i}", ports=(port,)))
+    assert passing(host_ports, fleet, asks(ports=wanted)) == (set() if reason else {"node"})
+    assert told(host_ports, fleet, asks(ports=wanted)) == ({reason: 1} if reason else {})
+
+
+def test_a_port_is_free_when_the_last_pod_that_listens_leaves() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    for name in ("first", "second"):
+        fleet.charge(charge(name, ports=(ANY,)))
+    fleet.release("uid-first")
+    assert passing(host_ports, fleet, asks(ports=[ONE])) == set()
+    fleet.release("uid-second")
+    assert passing(host_ports, fleet, asks(ports=[ONE])) == {"node"}
+
+
+def test_ports_are_those_of_their_node_however_many_come() -> None:
+    fleet = Fleet()
+    fleet.charge(charge("pod", node="node-0", ports=(ANY,)))
+    for i in range(40):
+        add(fleet, node_info(f"node-{i}"))
+    assert passing(host_ports, fleet, asks(ports=[ANY])) == {f"node-{i}" for i in range(1, 40)}
 
 
 # --- the devices filter -----------------------------------------------------------------------------------------
@@ -576,6 +625,7 @@ def test_a_verdict_is_told_by_every_filter() -> None:
         "taints": "unresolvable",
         "node-selector": "unresolvable",
         "node-affinity": "unresolvable",
+        "host-ports": "unschedulable",
         "resources": "unschedulable",
         "devices": "unschedulable",
         "topology-spread": "unschedulable",

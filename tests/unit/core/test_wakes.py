@@ -28,6 +28,7 @@ from tests.builders import (
     grant,
     inventory,
     label,
+    listens,
     node_info,
     other_card,
     waiting,
@@ -122,6 +123,14 @@ CASES = [
         leaves,
         Change.RELEASED,
         id="a pod's place released",
+    ),
+    pytest.param(
+        "host-ports",
+        asks(ports=[listens()]),
+        both(node_is(), holds(ports=(listens(),))),
+        leaves,
+        Change.RELEASED,
+        id="a host port released",
     ),
     pytest.param("devices", asks({NVIDIA: 1}), node_is(), device_is(card()), Change.DEVICE, id="a Device appears"),
     pytest.param(

@@ -20,6 +20,7 @@ from tests.builders import (
     grant,
     half,
     label,
+    listens,
     pod,
     whole,
 )
@@ -137,12 +138,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
             {"volumes": [{"persistentVolumeClaim": {"claimName": "x"}}]}, "spec.volumes with claims", id="a claim"
         ),
         pytest.param({"volumes": [{"ephemeral": {}}]}, "spec.volumes with claims", id="a claim of its own"),
-        pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, "hostPort", id="host port"),
-        pytest.param(
-            {"initContainers": [container(ports=[{"hostPort": 80}], restartPolicy="Always")]},
-            "hostPort",
-            id="a sidecar's host port",
-        ),
         pytest.param({"resourceClaims": [{}]}, "spec.resourceClaims", id="resource claims"),
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
     ]
@@ -183,7 +178,7 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
         ),
         pytest.param({"affinity": {"podAffinity": {}, "podAntiAffinity": None}}, id="no affinity to pods"),
         pytest.param({"volumes": [{"configMap": {}}, {"emptyDir": {}}]}, id="volumes without claims"),
-        pytest.param({"containers": [container(ports=[{"containerPort": 80}])]}, id="container port"),
+        pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, id="host port"),
         pytest.param({"resourceClaims": []}, id="no claims"),
     ],
 )
@@ -293,3 +288,34 @@ def test_of_a_container_s_status_only_what_it_holds_is_kept() -> None:
     assert {
         tuple(each) for kind in ("containerStatuses", "initContainerStatuses") for each in kept["status"][kind]
     } == {("name", "resources", "allocatedResources")}
+
+
+def ports(*hosts: Raw, **fields: Any) -> Raw:
+    return container(ports=[{"containerPort": 1, **each} for each in hosts], **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"containers": [ports({}), container()]}, (), id="container port"),
+        pytest.param({"containers": [container(ports=None)], "initContainers": None}, (), id="null"),
+        pytest.param({"containers": [ports({"hostPort": 80})]}, (listens(),), id="host port"),
+        pytest.param(
+            {"containers": [ports({"hostPort": 80, "hostIP": "10.0.0.1", "protocol": "UDP"})]},
+            (listens(80, "10.0.0.1", "UDP"),),
+            id="address and protocol",
+        ),
+        pytest.param(
+            {"containers": [ports({"hostPort": 81}), ports({"hostPort": 80}, {"hostPort": 81})]},
+            (listens(80), listens(81)),
+            id="each once, in order",
+        ),
+        pytest.param({"initContainers": [ports({"hostPort": 80})]}, (), id="an init container's"),
+        pytest.param(
+            {"initContainers": [ports({"hostPort": 80}, restartPolicy="Always")]}, (listens(),), id="a sidecar's"
+        ),
+    ],
+)
+def test_host_ports_are_read_alike_of_pods_that_wait_and_pods_that_are_bound(fields: Raw, expected: Any) -> None:
+    assert pods.pending(pod(**fields)).request.ports == expected
+    assert pods.charge(pod(on="node", **fields)).ports == expected
