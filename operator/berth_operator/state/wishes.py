@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from berth_operator.core.peers import NO_WISHES, Identity, Peers, Spread, Term, Wishes
-from berth_operator.core.selectors import IN, NOTHING, OPERATORS, LabelSelector, Requirement
+from berth_operator.core.selectors import IN, NOTHING, OPERATORS, Labels, LabelSelector, Requirement
 
 Object = Mapping[str, Any]
 
@@ -23,7 +23,13 @@ PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 def identity(pod: Object) -> Identity:
     """Read what other pods' selectors see of a pod."""
     metadata = pod["metadata"]
-    return Identity(namespace=metadata["namespace"], labels=tuple(sorted((metadata.get("labels") or {}).items())))
+    return _identity(metadata["namespace"], tuple(sorted((metadata.get("labels") or {}).items())))
+
+
+@lru_cache(maxsize=16384)
+def _identity(namespace: str, labels: Labels) -> Identity:
+    """Keep one value for all replicas: there are ten thousands of them."""
+    return Identity(namespace=namespace, labels=labels)
 
 
 def of_pod(pod: Object) -> Wishes:
