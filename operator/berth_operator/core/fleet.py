@@ -15,10 +15,12 @@ from berth_api.model import ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
 from berth_operator.core.labels import Labels
+from berth_operator.core.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
 from berth_operator.core.neighbours import Neighbours
 from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.ports import Ports
 from berth_operator.core.request import HostPort, Taint
+from berth_operator.core.volumes import Volumes
 
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
@@ -64,6 +66,9 @@ class Charge:
     """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
     identity: Identity = NOBODY
     wishes: Wishes = NO_WISHES
+    mounts: Mounts = NO_MOUNTS
+    chosen: Chosen = NOTHING_CHOSEN
+    """What it was promised, until the API server says the same."""
     terminating: bool = False
 
 
@@ -94,6 +99,7 @@ class Fleet:
         """Pod UID -> its charge."""
         self.neighbours = Neighbours(rows)
         self.ports = Ports(rows)
+        self.volumes = Volumes(rows, self.rows)
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
@@ -184,6 +190,8 @@ class Fleet:
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
         self.ports.charge(row, charge.ports, sign)
+        if charge.mounts:
+            self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
         self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
 
     # --- what filters ask -------------------------------------------------------------------------------------
@@ -241,6 +249,7 @@ class Fleet:
             self._grow()
         row = self.rows[name] = self._free_rows.pop()
         self.names[row] = name
+        self.volumes.enter(row, name)
         # Nothing is handed out until the lifecycle controller has seen the agent alive.
         self.fresh[row] = False
         return row
@@ -251,6 +260,7 @@ class Fleet:
             return
         self._on_node.pop(name, None)
         del self.rows[name]
+        self.volumes.leave(row, name)
         self.names[row] = ""
         self.labels.put(row, {})
         for mask in self._taints.values():
@@ -276,6 +286,7 @@ class Fleet:
             cards.grow(2 * old, 1)
         self.neighbours.grow(2 * old)
         self.ports.grow(2 * old)
+        self.volumes.grow(2 * old)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.selectors import Requirement
+from berth_operator.core.selectors import IN, Requirement
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int32]
@@ -57,10 +57,18 @@ class LabelColumn:
         if table is None or len(table) <= len(self.values):
             if len(self._tables) >= MOST:
                 self._tables.clear()
-            answers = (requirement.accepts(value) for value in (None, *self.values))
-            table = self._tables[requirement] = np.fromiter(answers, np.bool_, len(self.values) + 1)
+            table = self._tables[requirement] = self._table(requirement)
         found: Mask = table[self.numbers]
         return found
+
+    def _table(self, requirement: Requirement) -> Mask:
+        if requirement.operator != IN:
+            answers = (requirement.accepts(value) for value in (None, *self.values))
+            return np.fromiter(answers, np.bool_, len(self.values) + 1)
+        # Looked up rather than asked one by one: of host names there are as many as nodes.
+        table = np.zeros(len(self.values) + 1, np.bool_)
+        table[[self.values[each] for each in requirement.values if each in self.values]] = True
+        return table
 
 
 class Labels:
@@ -69,6 +77,8 @@ class Labels:
     def __init__(self, rows: int) -> None:
         self._rows: list[Mapping[str, str]] = [{}] * rows
         self._columns: dict[str, LabelColumn] = {}
+        self.version = 0
+        """Higher after every change, for whoever remembers what follows from labels."""
 
     def __getitem__(self, row: int) -> Mapping[str, str]:
         """Give a node's labels."""
@@ -76,6 +86,7 @@ class Labels:
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         """Replace a node's labels."""
+        self.version += self._rows[row] != labels
         self._rows[row] = labels
         for column in self._columns.values():
             column.put(row, labels)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.share import Share
+from berth_operator.core.mounts import NO_MOUNTS, Mounts
 from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.selectors import Requirement
 
@@ -82,6 +83,7 @@ class PodRequest:
     identity: Identity = NOBODY
     """Its namespace and labels: pods on a node may mind them."""
     wishes: Wishes = NO_WISHES
+    mounts: Mounts = NO_MOUNTS
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""
 

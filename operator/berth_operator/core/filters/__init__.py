@@ -23,6 +23,13 @@ from berth_operator.core.filters import (
     supported,
     taints,
     topology_spread,
+    volume_affinity,
+    volume_binding,
+    volume_claims,
+    volume_conflicts,
+    volume_in_use,
+    volume_limits,
+    volume_zones,
 )
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -51,6 +58,7 @@ def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
 
 ORDER = _filters(
     supported,
+    volume_claims,
     node_ready,
     cordon,
     taints,
@@ -59,9 +67,23 @@ ORDER = _filters(
     host_ports,
     resources,
     devices,
+    volume_in_use,
+    volume_conflicts,
+    volume_limits,
+    volume_affinity,
+    volume_binding,
+    volume_zones,
     topology_spread,
     pod_affinity,
     pod_anti_affinity,
     existing_anti_affinity,
 )
 """The first filter that rejects a node gives its reason."""
+
+UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
+"""Those that are asked of a pod without volumes that matter, which most pods are."""
+
+
+def of(request: PodRequest) -> tuple[Filter, ...]:
+    """Give the filters that may reject a pod."""
+    return ORDER if request.mounts else UNMOUNTED
