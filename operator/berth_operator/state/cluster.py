@@ -127,7 +127,8 @@ class Cluster:
         charge = self.fleet.release(uid)
         if charge is not None:
             self.on_dirty(charge.node)
-            self.changed(Change.RELEASED)
+            # Volumes that it was promised are free again.
+            self.changed(Change.RELEASED | Change.VOLUME if charge.chosen else Change.RELEASED)
 
     def assume(self, placement: Placement) -> None:
         """Charge a decision at once, so that the next one sees it."""

@@ -9,7 +9,7 @@ from berth_api import allocation, model, names, request, resize, resources, shar
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
-from berth_operator.state import ports, terms, wishes
+from berth_operator.state import mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -93,6 +93,7 @@ def _request(pod: Object) -> PodRequest:
         ports=ports.of_pod(spec),
         identity=wishes.identity(pod),
         wishes=wishes.of_pod(pod),
+        mounts=mounts.of_pod(pod),
         unsupported=tuple(_unsupported(spec, annotations, labels)),
     )
 
@@ -135,8 +136,6 @@ def _weight(metadata: Object) -> int:
 
 def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
-    if any("persistentVolumeClaim" in each or "ephemeral" in each for each in spec.get("volumes") or ()):
-        yield "spec.volumes with claims"
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
     yield from (f"annotation {name}" for name in (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS) if name in annotations)
     yield from (f"label {name}" for name in _OTHER_LABELS if name in labels)
@@ -172,6 +171,7 @@ def charge(pod: Object) -> Charge:
         unknown=unknown,
         identity=wishes.identity(pod),
         wishes=wishes.of_pod(pod),
+        mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
     )
 

@@ -134,10 +134,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        pytest.param(
-            {"volumes": [{"persistentVolumeClaim": {"claimName": "x"}}]}, "spec.volumes with claims", id="a claim"
-        ),
-        pytest.param({"volumes": [{"ephemeral": {}}]}, "spec.volumes with claims", id="a claim of its own"),
         pytest.param({"resourceClaims": [{}]}, "spec.resourceClaims", id="resource claims"),
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
     ]
@@ -177,7 +173,7 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
             id="preferred affinity",
         ),
         pytest.param({"affinity": {"podAffinity": {}, "podAntiAffinity": None}}, id="no affinity to pods"),
-        pytest.param({"volumes": [{"configMap": {}}, {"emptyDir": {}}]}, id="volumes without claims"),
+        pytest.param({"volumes": [{"configMap": {}}, {"persistentVolumeClaim": {"claimName": "x"}}]}, id="volumes"),
         pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, id="host port"),
         pytest.param({"resourceClaims": []}, id="no claims"),
     ],
