@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core import domains
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -21,9 +19,10 @@ REASON: Final = "anti-affinity of pods there does not allow it"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows whose domains hold no pod with such a term that matches this one."""
-    mask = np.ones(len(fleet.names), np.bool_)
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
     for key, holders in fleet.neighbours.repelled(request.identity):
-        mask &= domains.around(fleet, key, holders) == 0
+        mask = mask & (domains.around(fleet, key, holders) == 0)
     return mask
 
 

@@ -7,8 +7,6 @@ find one: while no pod in any domain counts, and it would count itself, any node
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core import domains
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -35,7 +33,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows whose domains all hold a pod that counts."""
     terms = request.wishes.near
     if not terms:
-        return np.ones(len(fleet.names), np.bool_)
+        return fleet.present
     mask = domains.members_of_all(fleet, {each.key for each in terms})
     crowd = Crowd(peers=tuple(each.peers for each in terms))
     totals = [domains.around(fleet, each.key, fleet.neighbours.count(crowd)) for each in terms]

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core import domains
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -27,9 +25,10 @@ REASON: Final = "pod anti-affinity does not allow it"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows without such a pod in their domain, which includes rows without the key."""
-    mask = np.ones(len(fleet.names), np.bool_)
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
     for each in request.wishes.apart:
-        mask &= domains.around(fleet, each.key, fleet.neighbours.count(Crowd(peers=(each.peers,)))) == 0
+        mask = mask & (domains.around(fleet, each.key, fleet.neighbours.count(Crowd(peers=(each.peers,)))) == 0)
     return mask
 
 

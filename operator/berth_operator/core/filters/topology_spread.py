@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core import domains, spreading
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -38,7 +36,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows with all the keys where no constraint is broken."""
     constraints = request.wishes.spread
     if not constraints:
-        return np.ones(len(fleet.names), np.bool_)
+        return fleet.present
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     mask = keyed.copy()
     for each in constraints:
