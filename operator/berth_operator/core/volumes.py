@@ -148,6 +148,7 @@ class Volumes:
         """A capacity is gone."""
         for each in self.capacities.values():
             each.pop(key, None)
+        self.capacities = {name: each for name, each in self.capacities.items() if each}
 
     def put_limits(self, node: str, limits: Mapping[str, int]) -> None:
         """Take how many volumes of each driver a node can hold; those not named have no limit."""
@@ -222,6 +223,10 @@ class Volumes:
     def selected_node(self, claim: Claim) -> str | None:
         """Give the node for which a volume is being made, or about to be."""
         return self._selected.get(claim.key) or claim.selected_node
+
+    def attachments(self) -> Iterable[Attachment]:
+        """Give all attachments."""
+        return self._attachments.values()
 
     def limits(self, driver: str) -> Counts | None:
         """Give how many of a driver's volumes each row can hold; None where none has a limit."""
