@@ -115,7 +115,7 @@ NODE_TERM: Final = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "op
 PART_OR_WHOLE: Final = "allowed are 1 to 100 (part of a card) or multiples of 100"
 SPREAD: Final = {
     "maxSkew": 1,
-    "topologyKey": "kubernetes.io/hostname",
+    "topologyKey": "nowhere",
     "whenUnsatisfiable": "DoNotSchedule",
     "labelSelector": {"matchLabels": {"a": "b"}},
 }
@@ -291,9 +291,13 @@ PODS = [
         f"{NO_NODE}3 node affinity does not match",
         affinity=affinity("nodeAffinity", NODE_TERM),
     ),
-    specified("pod-affinity", "spec.affinity.podAffinity", affinity=affinity("podAffinity", [HOST_TERM])),
-    specified("anti-affinity", "spec.affinity.podAntiAffinity", affinity=affinity("podAntiAffinity", [HOST_TERM])),
-    specified("spread", "spec.topologySpreadConstraints", topologySpreadConstraints=[SPREAD]),
+    pod_row(
+        "pod-affinity",
+        ONE_CARD,
+        f"{NO_NODE}2 pod affinity does not match",
+        affinity=affinity("podAffinity", [HOST_TERM]),
+    ),
+    pod_row("spread", ONE_CARD, f"{NO_NODE}2 no label nowhere to spread over", topologySpreadConstraints=[SPREAD]),
     specified("volume-claim", "spec.volumes with claims", volumes=[CLAIM_VOLUME]),
     # Amounts that no cluster has.
     pod_row("gpu-100Ei", {K + "gpu": "100Ei"}, f"invalid request: {K}gpu: "),
