@@ -170,7 +170,7 @@ def charge(pod: Object) -> Charge:
         grants=grants,
         unknown=unknown,
         identity=wishes.identity(pod),
-        wishes=wishes.of_pod(pod),
+        wishes=wishes.of_placed(pod),
         mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
     )

@@ -47,6 +47,14 @@ def of_pod(pod: Object) -> Wishes:
     return _read(orjson.dumps(read, option=orjson.OPT_SORT_KEYS))
 
 
+def of_placed(pod: Object) -> Wishes:
+    """Read what a placed pod wants of others; what cannot be read is nobody else's trouble."""
+    try:
+        return of_pod(pod)
+    except ValueError:
+        return NO_WISHES
+
+
 @lru_cache(maxsize=4096)
 def _read(body: bytes) -> Wishes:
     """Read the same wishes once: a Deployment's pods share one value, which is compared by being the same."""

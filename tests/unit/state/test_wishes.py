@@ -83,6 +83,7 @@ def test_a_selector_is_read(raw: Raw | None, expected: LabelSelector) -> None:
 def test_an_operator_that_we_do_not_know_is_told() -> None:
     bad = {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}
     assert 'operator "Gt"; allowed are In, ' in pods.pending(pod(affinity=near(term(bad)))).error
+    assert pods.charge(pod(on="node", affinity=near(term(bad)))).wishes is NO_WISHES
 
 
 NAMESPACES = [
