@@ -16,7 +16,7 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Placement, Policy, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodRequest, Taint, Toleration
+from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
 
 Raw = dict[str, Any]
@@ -71,6 +71,7 @@ def node_info(
     cordoned: bool = False,
     ready: bool = True,
     unreachable: bool = False,
+    images: Mapping[str, int] | None = None,
     **allocatable: int,
 ) -> NodeInfo:
     """Give a node of 64 cores, 512 GiB and 110 pods."""
@@ -82,6 +83,7 @@ def node_info(
         cordoned=cordoned,
         ready=ready and not unreachable,
         unreachable=unreachable,
+        images=tuple((images or {}).items()),
     )
 
 
@@ -91,6 +93,8 @@ def asks(
     model: ModelConstraint = ANY_MODEL,
     selector: Mapping[str, str] | None = None,
     affinity: Sequence[NodeTerm] | None = None,
+    preferred: Sequence[tuple[NodeTerm, int]] = (),
+    images: Sequence[str] = (),
     tolerations: Sequence[Toleration] = (),
     ports: Sequence[HostPort] = (),
     unsupported: Sequence[str] = (),
@@ -101,12 +105,15 @@ def asks(
     plain = {name: amount for name, amount in amounts.items() if not request.is_device(name)}
     return PodRequest(
         resources=tuple(sorted({**plain, "pods": 1}.items())),
+        assumed=(plain.get("cpu", 100), plain.get("memory", 200 * MI)),
         devices=devices,
         asked=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
         shares=share.of_pod((resources.Container(name="main", requests=amounts),), devices),
         model=model,
         node_selector=tuple(label(key, "In", value) for key, value in (selector or {}).items()),
         node_affinity=None if affinity is None else tuple(affinity),
+        preferred_nodes=tuple(preferred),
+        images=PodImages(names=tuple(images), containers=1),
         tolerations=tuple(tolerations),
         ports=tuple(ports),
         unsupported=tuple(unsupported),
@@ -162,6 +169,8 @@ def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
 
 def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:
     """Give what a pod takes of a node."""
+    taken = dict(fields.get("resources", ()))
+    fields = {"assumed": (taken.get("cpu", 0), taken.get("memory", 0)), **fields}
     return Charge(uid=f"uid-{name}", pod=f"ns/{name}", node=node, grants=grants, **fields)
 
 
@@ -179,6 +188,7 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
             "allocatable": {**amounts, **fields.get("allocatable", {})},
             "capacity": {**amounts, **fields.get("capacity", fields.get("allocatable", {}))},
             "conditions": fields.get("conditions", [{"type": "Ready", "status": "True"}]),
+            "images": fields.get("images", []),
         },
     }
 

@@ -36,6 +36,10 @@ class Policy:
         ("card-packing", 10.0),
         ("spare-devices", 10.0),
         ("least-allocated", 1.0),
+        ("balanced-allocation", 1.0),
+        ("image-locality", 1.0),
+        ("node-affinity", 2.0),
+        ("taints", 3.0),
         ("pods-near", 2.0),
         ("even-spread", 2.0),
     )
@@ -59,6 +63,7 @@ class Placement:
             pod=self.pod.key,
             node=self.node,
             resources=self.pod.request.resources,
+            assumed=self.pod.request.assumed,
             asked=self.pod.request.asked,
             ports=self.pod.request.ports,
             grants=self.grants,

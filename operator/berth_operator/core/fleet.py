@@ -14,6 +14,7 @@ from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
+from berth_operator.core.images import Images
 from berth_operator.core.labels import Labels
 from berth_operator.core.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
 from berth_operator.core.neighbours import Neighbours
@@ -39,6 +40,8 @@ class NodeInfo:
     ready: bool = True
     unreachable: bool = False
     """Not ready because nobody hears of it."""
+    images: tuple[tuple[str, int], ...] = ()
+    """(name, bytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class Charge:
     """namespace/name."""
     node: str
     resources: tuple[tuple[str, int], ...] = ()
+    assumed: tuple[int, int] = (0, 0)
+    """cpu and memory, with what is assumed of containers that name none."""
     asked: tuple[tuple[str, int], ...] = ()
     """(name, amount) of the device resources that it requests, as kubelet counts them."""
     ports: tuple[HostPort, ...] = ()
@@ -94,11 +99,14 @@ class Fleet:
         """Resource name -> index of its column."""
         self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
         self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
+        self.assumed: Column = np.zeros((2, rows), np.int64)
+        """Requested cpu and memory, with what is assumed of containers that name none."""
         self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
         self.neighbours = Neighbours(rows)
         self.ports = Ports(rows)
+        self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
@@ -115,6 +123,7 @@ class Fleet:
         self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self.unreachable[row] = node.unreachable
+        self.images.put(row, node.images)
         self._set_allocatable(row, node.allocatable)
         for taint in node.taints:
             self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
@@ -189,6 +198,8 @@ class Fleet:
             self.cards[grant.type].charge(row, grant, sign)
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
+        self.assumed[0, row] += sign * charge.assumed[0]
+        self.assumed[1, row] += sign * charge.assumed[1]
         self.ports.charge(row, charge.ports, sign)
         if charge.mounts:
             self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
@@ -263,6 +274,7 @@ class Fleet:
         self.volumes.leave(row, name)
         self.names[row] = ""
         self.labels.put(row, {})
+        self.images.put(row, ())
         for mask in self._taints.values():
             mask[row] = False
         self._forget_taints()
@@ -286,6 +298,8 @@ class Fleet:
             cards.grow(2 * old, 1)
         self.neighbours.grow(2 * old)
         self.ports.grow(2 * old)
+        self.images.grow(2 * old)
+        self.assumed = np.pad(self.assumed, ((0, 0), more))
         self.volumes.grow(2 * old)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 

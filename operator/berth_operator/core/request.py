@@ -64,11 +64,21 @@ class HostPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodImages:
+    """The images of a pod's containers and volumes."""
+
+    names: tuple[str, ...] = ()
+    containers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
     """A pod's class."""
 
     resources: tuple[tuple[str, int], ...] = ()
     """(name, amount) without devices; `pods: 1` is always there."""
+    assumed: tuple[int, int] = (0, 0)
+    """cpu and memory, with what is assumed of containers that name none."""
     devices: DeviceRequest = NOTHING
     asked: tuple[tuple[str, int], ...] = ()
     """The device resources as the pod names them."""
@@ -78,7 +88,10 @@ class PodRequest:
     node_selector: tuple[Requirement, ...] = ()
     node_affinity: tuple[NodeTerm, ...] | None = None
     """Terms of which at least one must match; None where the pod does not mind."""
+    preferred_nodes: tuple[tuple[NodeTerm, int], ...] = ()
+    """(term, weight)."""
     tolerations: tuple[Toleration, ...] = ()
+    images: PodImages = PodImages()
     ports: tuple[HostPort, ...] = ()
     identity: Identity = NOBODY
     """Its namespace and labels: pods on a node may mind them."""

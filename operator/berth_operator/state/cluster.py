@@ -169,9 +169,9 @@ class Cluster:
             capacity=nodes.device_sums(raw, "capacity"),
             allocatable=nodes.device_sums(raw, "allocatable"),
         )
-        change = nodes.change(known.info if known else None, info)
-        if change:
+        if known is None or known.info != info:
             self.fleet.put_node(info)
+        if change := nodes.change(known.info if known else None, info):
             self.changed(change)
         self.on_dirty(info.name)
 

@@ -7,14 +7,15 @@ from berth_api import quantity, request, resources
 from berth_operator.core.fleet import NodeInfo
 from berth_operator.core.request import Taint
 from berth_operator.core.verdict import Change
+from berth_operator.state import images
 
 Object = Mapping[str, Any]
 
-_KEPT: Final = ("allocatable", "capacity", "conditions")
+_KEPT: Final = ("allocatable", "capacity", "conditions", "images")
 
 
 def keep(node: dict[str, Any]) -> dict[str, Any]:
-    """Drop from a node what nobody here reads: images and addresses are most of it."""
+    """Drop from a node what nobody here reads."""
     node["metadata"].pop("managedFields", None)
     status = node.get("status") or {}
     node["status"] = {name: status[name] for name in _KEPT if name in status}
@@ -33,6 +34,7 @@ def info(node: Object) -> NodeInfo:
         cordoned=bool(spec.get("unschedulable")),
         ready=_readiness(status) not in ("False", "Unknown"),
         unreachable=_readiness(status) == "Unknown",
+        images=images.of_node(status),
     )
 
 

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import allocation, model, names, request, resize, resources, share
+from berth_api import allocation, assumed, model, names, request, resize, resources, share
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
-from berth_operator.state import mounts, ports, terms, wishes
+from berth_operator.state import images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -83,14 +83,17 @@ def _request(pod: Object) -> PodRequest:
     devices = request.of_resources(total)
     return PodRequest(
         resources=_without_devices(total),
+        assumed=assumed.of_pod(spec, {}),
         devices=devices,
         asked=_asked(total),
         shares=share.of_pod(resources.containers(spec), devices),
         model=model.of_pod(annotations, labels),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
+        preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
         tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
         ports=ports.of_pod(spec),
+        images=images.of_pod(spec),
         identity=wishes.identity(pod),
         wishes=wishes.of_pod(pod),
         mounts=mounts.of_pod(pod),
@@ -165,6 +168,7 @@ def charge(pod: Object) -> Charge:
         pod=f"{metadata['namespace']}/{metadata['name']}",
         node=spec["nodeName"],
         resources=_without_devices(total),
+        assumed=assumed.of_pod(spec, pod.get("status") or {}),
         asked=_asked(total),
         ports=ports.of_pod(spec),
         grants=grants,

@@ -37,6 +37,12 @@ def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:
     return tuple(node_term(each) for each in required.get("nodeSelectorTerms") or ())
 
 
+def preferred_nodes(affinity: Object) -> tuple[tuple[NodeTerm, int], ...]:
+    """Read what a pod's `spec.affinity` prefers of nodes."""
+    found = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    return tuple((node_term(each.get("preference") or {}), each["weight"]) for each in found)
+
+
 def _has_meaning(each: Requirement) -> bool:
     if each.operator in OPERATORS:
         return True

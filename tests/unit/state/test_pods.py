@@ -169,7 +169,7 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
     [
         pytest.param({"affinity": None}, id="no affinity"),
         pytest.param(
-            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}},
+            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
             id="preferred affinity",
         ),
         pytest.param({"affinity": {"podAffinity": {}, "podAntiAffinity": None}}, id="no affinity to pods"),

@@ -70,3 +70,10 @@ def test_a_node_selector_is_read_in_any_order() -> None:
 def test_the_order_of_values_makes_no_class() -> None:
     one, other = (affinity({"matchExpressions": [condition("zone", "In", *each)]}) for each in ("xy", "yx"))
     assert terms.required_nodes(one) == terms.required_nodes(other)
+
+
+def test_preferred_terms_come_with_their_weights() -> None:
+    preferred = [{"weight": 5, "preference": {"matchExpressions": [condition("zone", "Exists")]}}]
+    raw = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    assert terms.preferred_nodes(raw) == ((NodeTerm(labels=(label("zone", "Exists"),)), 5),)
+    assert terms.preferred_nodes({}) == terms.preferred_nodes({"nodeAffinity": None}) == ()

@@ -9,7 +9,18 @@ import numpy.typing as npt
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.scores import card_packing, even_spread, least_allocated, pods_near, spare_devices
+from berth_operator.core.scores import (
+    balanced_allocation,
+    card_packing,
+    even_spread,
+    image_locality,
+    least_allocated,
+    most_allocated,
+    node_affinity,
+    pods_near,
+    spare_devices,
+    taints,
+)
 
 
 class Score(Protocol):
@@ -25,4 +36,15 @@ def _scores(*modules: ModuleType) -> tuple[Score, ...]:
     return cast("tuple[Score, ...]", modules)
 
 
-ALL = _scores(card_packing, spare_devices, least_allocated, pods_near, even_spread)
+ALL = _scores(
+    card_packing,
+    spare_devices,
+    least_allocated,
+    most_allocated,
+    balanced_allocation,
+    image_locality,
+    node_affinity,
+    taints,
+    pods_near,
+    even_spread,
+)
