@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from berth_operator.core.peers import Crowd, Identity, Term, Wishes
 from berth_operator.core.request import PodRequest
+from berth_operator.core.selectors import NOTHING
 from berth_operator.core.tally import Counts, Tally
 
 MAX_CROWDS: Final = 1024
@@ -87,7 +88,8 @@ class Neighbours:
     """All placed pods."""
 
     def __init__(self, rows: int) -> None:
-        self._populations: dict[tuple[Identity, bool], Population] = {}
+        self._populations: dict[str, dict[tuple[Identity, bool], Population]] = {}
+        """Namespace -> (identity, whether terminating) -> population."""
         self._crowds: Tally[Crowd] = Tally(rows)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self.repelling: Held[Term] = Held(rows, lambda term: term)
@@ -104,7 +106,7 @@ class Neighbours:
         if not population.rows[row]:
             del population.rows[row]
             if not population.rows:
-                del self._populations[identity, terminating]
+                self._drop_population(identity, terminating=terminating)
         self.repelling.place(row, wishes.apart, sign)
         self.drawing.place(row, wishes.preferred, sign)
         self.drawing.place(row, ((each, HARD_WEIGHT) for each in wishes.near), sign)
@@ -164,12 +166,19 @@ class Neighbours:
             tally.grow(rows)
 
     def _population(self, identity: Identity, *, terminating: bool) -> Population:
-        found = self._populations.get((identity, terminating))
+        there = self._populations.setdefault(identity.namespace, {})
+        found = there.get((identity, terminating))
         if found is None:
             found = Population(namespace=identity.namespace, labels=dict(identity.labels), terminating=terminating)
             found.lines = [line for crowd, line in self._crowds.lines.items() if self._is_part(found, crowd)]
-            self._populations[identity, terminating] = found
+            there[identity, terminating] = found
         return found
+
+    def _drop_population(self, identity: Identity, *, terminating: bool) -> None:
+        there = self._populations[identity.namespace]
+        del there[identity, terminating]
+        if not there:
+            del self._populations[identity.namespace]
 
     def _is_part(self, population: Population, crowd: Crowd) -> bool:
         if crowd.living and population.terminating:
@@ -180,15 +189,21 @@ class Neighbours:
         if len(self._crowds) >= MAX_CROWDS:
             self._drop(next(iter(self._crowds.lines)))
         line = self._crowds.add(crowd)
-        for population in self._populations.values():
+        for population in self._within(crowd):
             if self._is_part(population, crowd):
                 population.lines.append(line)
                 self._crowds.counts[line, list(population.rows)] += list(population.rows.values())
         return line
 
+    def _within(self, crowd: Crowd) -> Iterator[Population]:
+        """Give the populations of the namespaces that the crowd may reach."""
+        first = crowd.peers[0]
+        for namespace in self._populations if first.namespace_selector != NOTHING else first.namespaces:
+            yield from self._populations.get(namespace, {}).values()
+
     def _drop(self, crowd: Crowd) -> None:
         line = self._crowds.drop(crowd)
-        for population in self._populations.values():
+        for population in self._within(crowd):
             if line in population.lines:
                 population.lines.remove(line)
 
