@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.cards import Mask
-from berth_operator.core.filters import cordon
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest, Taint
 from berth_operator.core.verdict import Change, Verdict
@@ -37,6 +36,5 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Taint, Mask]]:
     for taint, rows in fleet.taints().items():
-        # The cordon's own taint is told by its filter, which reads spec.unschedulable.
-        if taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint):
+        if taint.effect != "PreferNoSchedule" and not request.tolerates(taint):
             yield taint, rows
