@@ -5,11 +5,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
 
 from devcluster import Arena, Cluster, programs
 from tests import fence
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("berth", deadline=None)
+hypothesis.settings.load_profile("berth")
 
 CRDS = Path(__file__).parent.parent / "crds"
 
