@@ -73,6 +73,7 @@ def node_info(
     more: Mapping[str, int] | None = None,
     unreachable: bool = False,
     images: Mapping[str, int] | None = None,
+    features: Sequence[str] = (),
     **allocatable: int,
 ) -> NodeInfo:
     """Give a node of 64 cores, 512 GiB and 110 pods, and `more` of other resources."""
@@ -84,6 +85,7 @@ def node_info(
         cordoned=cordoned,
         ready=ready and not unreachable,
         unreachable=unreachable,
+        features=tuple(features),
         images=tuple((images or {}).items()),
     )
 
@@ -98,6 +100,7 @@ def asks(
     images: Sequence[str] = (),
     tolerations: Sequence[Toleration] = (),
     ports: Sequence[HostPort] = (),
+    features: Sequence[str] = (),
     unsupported: Sequence[str] = (),
 ) -> PodRequest:
     """Give a pod's class: one container with these requests (cpu in thousandths)."""
@@ -117,6 +120,7 @@ def asks(
         images=PodImages(names=tuple(images), containers=1),
         tolerations=tuple(tolerations),
         ports=tuple(ports),
+        features=tuple(features),
         unsupported=tuple(unsupported),
     )
 
@@ -190,6 +194,7 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
             "capacity": {**amounts, **fields.get("capacity", fields.get("allocatable", {}))},
             "conditions": fields.get("conditions", [{"type": "Ready", "status": "True"}]),
             "images": fields.get("images", []),
+            "declaredFeatures": fields.get("features", []),
         },
     }
 

@@ -53,7 +53,7 @@ class App:
             instance=settings.identity,
             clock=self._cluster.clock,
         )
-        volumes = VolumeBinder(api=client, cluster=self._cluster)
+        volumes = VolumeBinder(api=client, cluster=self._cluster, timeout=settings.volume_timeout)
         self._storage.on_claim = volumes.changed
         self._scheduler = Scheduler(
             cluster=self._cluster,

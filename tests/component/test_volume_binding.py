@@ -9,7 +9,7 @@ import pytest
 
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
-from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, TIMEOUT, VolumeBinder
+from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Policy
 from berth_operator.state.cluster import Cluster
@@ -19,6 +19,8 @@ from tests.builders import Raw, node, pod
 from tests.volumes import raw_claim, raw_class, raw_volume
 
 pytestmark = pytest.mark.looptime
+
+TIMEOUT = 600.0
 
 
 def now() -> float:
@@ -114,7 +116,7 @@ class World:
         self.server = Server(self.storage)
         self.term: int | None = 1
         self.reporter = Reporter(api=self.server, controller="c", instance="i", clock=now)
-        volumes = VolumeBinder(api=self.server, cluster=self.cluster)
+        volumes = VolumeBinder(api=self.server, cluster=self.cluster, timeout=TIMEOUT)
         self.storage.on_claim = volumes.changed
         self.scheduler = Scheduler(
             cluster=self.cluster,
@@ -325,6 +327,17 @@ async def test_what_goes_while_its_volume_is_made(
     assert world.charged == set()
     assert world.server.told("condition")[: len(said)] == said
     assert "bind p" not in world.server.told()
+
+
+async def test_a_bound_pod_keeps_what_it_holds_and_nothing_that_it_was_promised(world: World) -> None:
+    world.server.put(raw_volume())
+    world.server.put(raw_claim())
+    world.pod("p", "claim")
+    await asyncio.sleep(5)
+    volumes = [{"name": "claim", "persistentVolumeClaim": {"claimName": "claim"}}]
+    world.cluster.put_bound(pod("p", volumes=volumes, on="node"))
+    charge = world.cluster.fleet.charges["uid-p"]
+    assert (bool(charge.mounts), bool(charge.chosen)) == (True, False)
 
 
 async def test_nothing_is_sent_once_the_term_is_over(world: World) -> None:

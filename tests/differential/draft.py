@@ -10,6 +10,8 @@ from typing import Any
 
 Raw = dict[str, Any]
 
+MARK = "berth.dev/differential"
+"""A label of all that a scenario makes, and is to be taken away with it."""
 PLENTY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
 
 
@@ -25,7 +27,9 @@ class Draft:
     """Pods that are bound already; a `status` among their fields is written after they are made."""
     probe: Raw = field(default_factory=dict)
     objects: list[tuple[str, Raw]] = field(default_factory=list)
-    """(path, manifest) of whatever else a rule needs, made before the nodes."""
+    """(path, manifest) of whatever else a rule needs, made before the nodes; a `status` is written afterwards."""
+    volumes: dict[str, list[Raw]] = field(default_factory=dict)
+    """Node -> volumes that only the probe asked of it has."""
 
     @property
     def first(self) -> Raw:
@@ -48,6 +52,10 @@ class Draft:
         pod = pod_of(name, self.namespace, {"nodeName": name_of(node), **(spec or {})}, **metadata)
         self.pods.append({**pod, **({"status": status} if status else {})})
         return pod
+
+    def own(self, node: Raw) -> list[Raw]:
+        """Give the volumes of a node's own probe, to be added to."""
+        return self.volumes.setdefault(name_of(node), [])
 
     def on(self, node: Raw) -> list[Raw]:
         """Give the pods that are bound to a node."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, Protocol
 
-from tests.differential import draft, on_nodes, on_pods, on_ports, on_resources
+from tests.differential import draft, on_nodes, on_pods, on_ports, on_resources, on_volumes
 from tests.differential.draft import Draft, Raw
 
 
@@ -24,17 +24,25 @@ RULES: Final[dict[str, Rule]] = {
     "taints": on_nodes.taints,
     "cordon": on_nodes.cordon,
     "readiness": on_nodes.readiness,
+    "declared-features": on_nodes.declared_features,
     "host-ports": on_ports.host_ports,
     "pod-affinity": on_pods.pod_affinity,
     "pod-anti-affinity": on_pods.pod_anti_affinity,
     "existing-anti-affinity": on_pods.existing_anti_affinity,
     "topology-spread": on_pods.topology_spread,
+    "volume-claims": on_volumes.volume_claims,
+    "volume-in-use": on_volumes.volume_in_use,
+    "volume-conflicts": on_volumes.volume_conflicts,
+    "volume-limits": on_volumes.volume_limits,
+    "volume-affinity": on_volumes.volume_affinity,
+    "volume-binding": on_volumes.volume_binding,
+    "volume-zones": on_volumes.volume_zones,
     # Last: it counts the pods that the others put on the nodes.
     "resources": on_resources.node_resources,
 }
 """In the order in which they write."""
 
-OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS,)
+OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS, *on_volumes.OBJECTS)
 """(path, manifest) of what scenarios share."""
 
 

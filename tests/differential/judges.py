@@ -6,7 +6,7 @@ was placed stands in another's way. Berth is given the very objects that the API
 
 import copy
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -16,16 +16,32 @@ from berth_operator.core import cycle
 from berth_operator.core.filters import Filter
 from berth_operator.state import nodes, pods
 from berth_operator.state.cluster import Cluster as State
+from berth_operator.state.storage import Storage, sources
+from berth_operator.state.volumes import SELECTED_NODE
 from devcluster import Cluster, waiting
-from tests.differential.draft import Draft, Raw, name_of, node_of, pod_of
+from tests.differential.draft import MARK, Draft, Raw, name_of, node_of, pod_of
+from tests.differential.on_volumes import ELSEWHERE
 
 ARGUMENTS: Final = {
-    # Conditions and taints are as the scenario has them, and no ServiceAccount is waited for.
-    "kube-apiserver": ["--disable-admission-plugins=TaintNodesByCondition,ServiceAccount"],
-    "kube-controller-manager": ["--controllers=-node-lifecycle-controller,-taint-eviction-controller"],
+    # Conditions and taints are as the scenario has them, no ServiceAccount is waited for, and no volume stays.
+    "kube-apiserver": ["--disable-admission-plugins=TaintNodesByCondition,ServiceAccount,StorageObjectInUseProtection"],
+    "kube-controller-manager": [
+        "--controllers=-node-lifecycle-controller,-taint-eviction-controller,-persistentvolume-binder-controller"
+    ],
 }
 """Arguments of the cluster's programs: nothing changes a scenario but the scenario."""
-MARK: Final = "berth.dev/differential"
+CLAIMS: Final = (
+    "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "/apis/storage.k8s.io/v1/namespaces/{}/csistoragecapacities",
+)
+MADE: Final = (
+    "/api/v1/nodes",
+    "/api/v1/persistentvolumes",
+    "/apis/storage.k8s.io/v1/csinodes",
+    "/apis/storage.k8s.io/v1/storageclasses",
+    "/apis/storage.k8s.io/v1/volumeattachments",
+)
+"""Kinds whose objects are taken away by their mark, those of a namespace and the others."""
 WORKERS: Final = 12
 SENTINEL: Final = "sentinel"
 SENTINELS: Final = "default"
@@ -86,8 +102,8 @@ def prepare(cluster: Cluster, namespaces: Iterable[str], objects: Iterable[tuple
 
 
 def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
-    for path, manifest in [each for draft in drafts for each in draft.objects]:
-        cluster.api.post(path, manifest)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(lambda each: _write(cluster, *each), [each for draft in drafts for each in draft.objects]))
     found = [_marked(node) for draft in drafts for node in draft.nodes]
     # The sentinel is the last to be seen: a pod that is bound to it tells that all others have been.
     cluster.api.create_all("/api/v1/nodes", found)
@@ -99,11 +115,14 @@ def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
 
 
 def _bind(cluster: Cluster, pod: Raw) -> None:
-    path = _path(pod["metadata"]["namespace"])
-    cluster.api.post(path, pod)
-    if "status" in pod:
-        # A new pod's status is the API server's; a patch keeps the rest of it.
-        cluster.api.merge(f"{path}/{name_of(pod)}/status", {"status": pod["status"]})
+    _write(cluster, _path(pod["metadata"]["namespace"]), pod)
+
+
+def _write(cluster: Cluster, path: str, manifest: Raw) -> None:
+    cluster.api.post(path, manifest)
+    if "status" in manifest:
+        # A new object's status is the API server's; a patch keeps the rest of it.
+        cluster.api.merge(f"{path}/{name_of(manifest)}/status", {"status": manifest["status"]})
 
 
 def _marked(node: Raw) -> Raw:
@@ -119,6 +138,8 @@ def _state(cluster: Cluster) -> State:
         state.put_node(nodes.keep(each))
     for each in cluster.api.get("/api/v1/pods")["items"]:
         state.put_bound(pods.keep(each))
+    for source, table in sources(Storage(state)).values():
+        table.replace(cluster.api.get(source.path)["items"], requested_at=0.0)
     return state
 
 
@@ -126,7 +147,10 @@ def _clear(cluster: Cluster, namespaces: Sequence[str]) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         for each in (*namespaces, SENTINELS):
             pool.submit(cluster.api.delete, _path(each), grace_seconds=0)
-    cluster.api.delete("/api/v1/nodes", labelSelector=MARK)
+            for kind in CLAIMS:
+                pool.submit(functools.partial(cluster.api.delete, kind.format(each), labelSelector=MARK))
+    for path in MADE:
+        cluster.api.delete(path, labelSelector=MARK)
 
 
 # --- asking -----------------------------------------------------------------------------------------------------
@@ -134,12 +158,14 @@ def _clear(cluster: Cluster, namespaces: Sequence[str]) -> None:
 
 def _probes(draft: Draft) -> Iterator[tuple[str, str, Raw]]:
     for node in draft.nodes:
-        yield draft.id, name_of(node), _pinned(draft.probe, name_of(node))
+        name = name_of(node)
+        yield draft.id, name, _pinned(draft.probe, name, draft.volumes.get(name, ()))
 
 
-def _pinned(probe: Raw, node: str) -> Raw:
-    """Give a probe that fits no other node, whatever else it wants."""
+def _pinned(probe: Raw, node: str, volumes: Iterable[Raw] = ()) -> Raw:
+    """Give a probe that fits no other node, whatever else it wants, with these volumes beside its own."""
     pinned = copy.deepcopy(probe)
+    pinned["spec"]["volumes"] = [*pinned["spec"].get("volumes", ()), *volumes]
     pinned["metadata"]["labels"] = {**probe["metadata"].get("labels", {}), MARK: "probe"}
     affinity = pinned["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": [None]})
@@ -159,7 +185,8 @@ def _ask(cluster: Cluster, asked: Sequence[tuple[str, str, Raw]], namespaces: Se
 
     def all_said() -> bool:
         listed = cluster.api.get("/api/v1/pods", labelSelector=f"{MARK}=probe")["items"]
-        verdicts.update({each["metadata"]["uid"]: said for each in listed if (said := _verdict(each))})
+        reserved = _reserved(cluster)
+        verdicts.update({each["metadata"]["uid"]: said for each in listed if (said := _verdict(each, reserved))})
         return all(each["metadata"]["uid"] in verdicts for each in made)
 
     waiting.until(all_said, deadline=60, what=f"{len(made)} verdicts", poll=0.05)
@@ -175,9 +202,27 @@ def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[
     return Case(scenario=question[0], node=question[1], probe=probe, fits=fits, said=said)
 
 
-def _verdict(pod: Raw) -> tuple[bool, str] | None:
+def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
+    """Give (namespace, name) of the claims for which kube-scheduler has written what they are to get."""
+    claims = cluster.api.get("/api/v1/persistentvolumeclaims", labelSelector=MARK)["items"]
+    volumes = cluster.api.get("/api/v1/persistentvolumes", labelSelector=MARK)["items"]
+    selected = [each["metadata"] for each in claims if _is_selected(each["metadata"])]
+    refs = [each["spec"]["claimRef"] for each in volumes if each["spec"].get("claimRef", {}).get("uid")]
+    return {(each["namespace"], each["name"]) for each in (*selected, *refs)}
+
+
+def _is_selected(claim: Raw) -> bool:
+    """Tell whether a claim was given its node; the scenario itself names none that there is."""
+    return claim.get("annotations", {}).get(SELECTED_NODE, ELSEWHERE) != ELSEWHERE
+
+
+def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool, str] | None:
     """Give kube-scheduler's verdict, if it has one; an error of its own is none."""
     if pod["spec"].get("nodeName"):
+        return True, ""
+    claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", [])]
+    if any((pod["metadata"]["namespace"], each) in reserved for each in claims):
+        # It waits for the volume controller, which there is not.
         return True, ""
     for each in pod.get("status", {}).get("conditions", []):
         if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":

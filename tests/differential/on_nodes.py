@@ -10,6 +10,7 @@ WORDS = ("a", "b", "c", "")
 NUMBERS = ("0", "7", "8", "9", "10", "007", "9223372036854775807", "9223372036854775808", "1_0", "x8")
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
+RESTART_ALL = "RestartAllContainersOnContainerExits"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
@@ -182,6 +183,16 @@ def cordon(draft: Draft, *, focus: bool) -> None:
             node["spec"]["unschedulable"] = True
             if node is not draft.last and draft.random.random() < 0.5:
                 node["spec"]["taints"].append(_taint(UNSCHEDULABLE, "", "NoSchedule"))
+
+
+def declared_features(draft: Draft, *, focus: bool) -> None:
+    """The probe restarts all its containers by a rule, which the last node's kubelet does not know of."""
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
+    draft.probe["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
+    for node in draft.nodes:
+        refuses = (node is draft.last and focus) or (node in draft.between and draft.random.random() < 0.4)
+        others = draft.random.choice([[], ["AnotherFeature"]])
+        node["status"]["declaredFeatures"] = [*others, *([] if refuses else [RESTART_ALL])]
 
 
 def readiness(draft: Draft, *, focus: bool) -> None:

@@ -23,8 +23,6 @@ from berth_operator.state.volumes import SELECTED_NODE
 
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 """Tells the volume controller that no user set the volume aside."""
-TIMEOUT: Final = 600.0
-"""Seconds for all claims of a pod; as kube-scheduler's default."""
 LOOK: Final = 1.0
 """Seconds between two looks at things of which no event tells: the term, the pod, the node."""
 
@@ -47,7 +45,7 @@ class GoneError(Exception):
 class VolumeBinder:
     """Binds the claims of many pods at once."""
 
-    def __init__(self, *, api: Api, cluster: Cluster, timeout: float = TIMEOUT) -> None:
+    def __init__(self, *, api: Api, cluster: Cluster, timeout: float) -> None:
         self._api, self._cluster, self._timeout = api, cluster, timeout
         self._volumes = cluster.fleet.volumes
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)

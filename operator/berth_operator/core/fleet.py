@@ -40,6 +40,8 @@ class NodeInfo:
     ready: bool = True
     unreachable: bool = False
     """Not ready because nobody hears of it."""
+    features: tuple[str, ...] = ()
+    """What its kubelet declares that it can do."""
     images: tuple[tuple[str, int], ...] = ()
     """(name, bytes)."""
 
@@ -114,6 +116,7 @@ class Fleet:
         self._models: dict[str, int] = {}
         self._model_masks: dict[ModelConstraint, Mask] = {}
         self._taints: dict[Taint, Mask] = {}
+        self._features: dict[str, Mask] = {}
 
     # --- nodes ------------------------------------------------------------------------------------------------
 
@@ -124,6 +127,10 @@ class Fleet:
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self.unreachable[row] = node.unreachable
         self.images.put(row, node.images)
+        for name in node.features:
+            self._features.setdefault(name, np.zeros(len(self.names), np.bool_))
+        for name, mask in self._features.items():
+            mask[row] = name in node.features
         self._set_allocatable(row, node.allocatable)
         for taint in node.taints:
             self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
@@ -227,6 +234,11 @@ class Fleet:
         """Give for each taint in the fleet the rows that carry it."""
         return self._taints
 
+    def declaring(self, feature: str) -> Mask:
+        """Give the rows whose kubelet declares a feature."""
+        mask = self._features.get(feature)
+        return np.zeros(len(self.names), np.bool_) if mask is None else mask
+
     def named(self, name: str) -> Mask:
         """Give the row of the node with this name, if there is one."""
         mask = np.zeros(len(self.names), np.bool_)
@@ -294,6 +306,7 @@ class Fleet:
         self.allocatable = np.pad(self.allocatable, ((0, 0), more))
         self.requested = np.pad(self.requested, ((0, 0), more))
         self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
+        self._features = {name: np.pad(mask, more) for name, mask in self._features.items()}
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
         self.neighbours.grow(2 * old)

@@ -93,6 +93,8 @@ class PodRequest:
     tolerations: tuple[Toleration, ...] = ()
     images: PodImages = PodImages()
     ports: tuple[HostPort, ...] = ()
+    features: tuple[str, ...] = ()
+    """Features of kubelet that it cannot do without."""
     identity: Identity = NOBODY
     """Its namespace and labels: pods on a node may mind them."""
     wishes: Wishes = NO_WISHES

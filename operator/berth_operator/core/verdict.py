@@ -21,6 +21,8 @@ class Change(enum.IntFlag):
     NODE_TAINTS = enum.auto()
     """Taints, cordon or readiness."""
     NODE_ALLOCATABLE = enum.auto()
+    NODE_FEATURES = enum.auto()
+    """What its kubelet declares that it can do."""
     DEVICE = enum.auto()
     """A Device's inventory, health or freshness."""
     RELEASED = enum.auto()

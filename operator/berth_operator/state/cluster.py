@@ -108,7 +108,10 @@ class Cluster:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
             del self._assumed[uid]
             self.on_dirty(charge.node)
-        if known is not None and _same(known, charge):
+        if known is not None and _same(known, replace(charge, chosen=known.chosen)):
+            if known.chosen:
+                # The API server itself now says what was promised.
+                self.fleet.charge(charge)
             return
         self._unreported.pop(uid, None)
         self.fleet.charge(charge)

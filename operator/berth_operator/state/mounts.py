@@ -17,18 +17,18 @@ _KINDS: Final = {
 }
 """Kinds that Kubernetes leaves to a driver nowadays -> their provisioner's old name, and the field that names the disk;
 the same in pods and in PersistentVolumes."""
+_MATTER: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
 
 
 def of_pod(pod: Object) -> Mounts:
     """Read a pod's volumes; those that scheduling has nothing to do with are left out."""
-    volumes = pod["spec"].get("volumes")
+    # Nearly every pod has one of its service account's tokens, and no other.
+    volumes = [each for each in pod["spec"].get("volumes") or () if not _MATTER.isdisjoint(each)]
     if not volumes:
         return NO_MOUNTS
     uses = {each for volume in volumes for each in _uses(pod, volume)}
     disks = {each for volume in volumes for each in _disks(volume)}
     attachables = {each for volume in volumes if (each := attachable(volume)) is not None}
-    if not (uses or disks or attachables):
-        return NO_MOUNTS
     return Mounts(
         claims=tuple(sorted(uses, key=lambda each: (each.claim, each.owner))),
         disks=tuple(sorted(disks, key=lambda each: (each.kind, each.id, each.read_only))),

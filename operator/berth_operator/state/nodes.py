@@ -11,7 +11,7 @@ from berth_operator.state import images
 
 Object = Mapping[str, Any]
 
-_KEPT: Final = ("allocatable", "capacity", "conditions", "images")
+_KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images")
 
 
 def keep(node: dict[str, Any]) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def info(node: Object) -> NodeInfo:
         cordoned=bool(spec.get("unschedulable")),
         ready=_readiness(status) not in ("False", "Unknown"),
         unreachable=_readiness(status) == "Unknown",
+        features=tuple(status.get("declaredFeatures") or ()),
         images=images.of_node(status),
     )
 
@@ -58,6 +59,8 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
         found |= Change.NODE_TAINTS
     if old.allocatable != new.allocatable:
         found |= Change.NODE_ALLOCATABLE
+    if old.features != new.features:
+        found |= Change.NODE_FEATURES
     return found
 
 

@@ -9,7 +9,7 @@ from berth_api import allocation, assumed, model, names, request, resize, resour
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
-from berth_operator.state import images, mounts, ports, terms, wishes
+from berth_operator.state import features, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -94,6 +94,7 @@ def _request(pod: Object) -> PodRequest:
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
         tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
         ports=ports.of_pod(spec),
+        features=features.of_pod(spec),
         images=images.of_pod(spec),
         identity=wishes.identity(pod),
         wishes=wishes.of_pod(pod),

@@ -17,15 +17,13 @@ from devcluster import Cluster
 from tests.differential import generate, judges
 from tests.differential.judges import Case, Trial
 
-SCENARIOS: Final = int(os.environ.get("BERTH_SCENARIOS", "44"))
+SCENARIOS: Final = int(os.environ.get("BERTH_SCENARIOS", "72"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 AT_ONCE: Final = 60
-VOLUMES: Final = ("claims", "in-use", "conflicts", "limits", "affinity", "binding", "zones")
 NO_RULE: Final = {
     "supported": "of Berth alone",
     "devices": "of Berth alone",
     "node-ready": "never decides alone: a node's taint says the same (docs/decisions/0007-node-readiness.md)",
-    **{f"volume-{each}": "no rule yet" for each in VOLUMES},
 }
 """Filters that no scenario is about, and why."""
 ASKED: Final = [each.NAME for each in filters.ORDER if each.NAME not in NO_RULE]

@@ -10,6 +10,7 @@ from berth_api.model import of_pod
 from berth_operator.core import filters
 from berth_operator.core.filters import (
     cordon,
+    declared_features,
     devices,
     host_ports,
     node_affinity,
@@ -282,6 +283,22 @@ NODE_CASES = [
         node_selector, asks(selector={"zone": ""}), node_info(), "node selector does not match", id="selector: empty"
     ),
     *AFFINITY_CASES,
+    pytest.param(declared_features, asks(), node_info(), "", id="features: none needed"),
+    pytest.param(declared_features, asks(features=["x"]), node_info(features=["y", "x"]), "", id="features: declared"),
+    pytest.param(
+        declared_features,
+        asks(features=["x", "y"]),
+        node_info(features=["x"]),
+        "kubelet without a feature that the pod needs",
+        id="features: one is missing",
+    ),
+    pytest.param(
+        declared_features,
+        asks(features=["x"]),
+        node_info(),
+        "kubelet without a feature that the pod needs",
+        id="features: none declared",
+    ),
     pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
     pytest.param(resources, asks({"cpu": 64_001}), node_info(), "insufficient cpu", id="resources: cpu"),
     pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "insufficient memory", id="resources: memory"),
@@ -633,6 +650,7 @@ def test_a_verdict_is_told_by_every_filter() -> None:
         "taints": "unresolvable",
         "node-selector": "unresolvable",
         "node-affinity": "unresolvable",
+        "declared-features": "unresolvable",
         "host-ports": "unschedulable",
         "volume-claims": "unresolvable",
         "volume-in-use": "unschedulable",

@@ -125,6 +125,14 @@ CASES = [
         id="a pod's place released",
     ),
     pytest.param(
+        "declared-features",
+        asks(features=["x"]),
+        node_is(),
+        node_is(features=["x"]),
+        Change.NODE_FEATURES,
+        id="a newer kubelet",
+    ),
+    pytest.param(
         "host-ports",
         asks(ports=[listens()]),
         both(node_is(), holds(ports=(listens(),))),

@@ -68,6 +68,7 @@ def test_a_bare_node_is_read() -> None:
         pytest.param(ready("Unknown"), Change.NODE_TAINTS, id="silence"),
         pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
         pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums of devices are not for decisions"),
+        pytest.param({"features": ["x"]}, Change.NODE_FEATURES, id="features"),
         pytest.param({"capacity": {"cpu": "1"}}, Change(0), id="capacity"),
         pytest.param({"images": [{"names": ["x"], "sizeBytes": 1}]}, Change(0), id="images are only a preference"),
         pytest.param(
@@ -89,7 +90,7 @@ def test_what_nobody_reads_is_dropped() -> None:
     raw["status"] |= {"images": [], "addresses": [1]}
     kept = nodes.keep(raw)
     assert "managedFields" not in kept["metadata"]
-    assert set(kept["status"]) == {"allocatable", "capacity", "conditions", "images"}
+    assert set(kept["status"]) == {"allocatable", "capacity", "conditions", "declaredFeatures", "images"}
 
 
 def test_a_node_without_status_is_kept() -> None:

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import (
     cordon,
+    declared_features,
     devices,
     existing_anti_affinity,
     host_ports,
@@ -64,6 +65,7 @@ ORDER = _filters(
     taints,
     node_selector,
     node_affinity,
+    declared_features,
     host_ports,
     resources,
     devices,
