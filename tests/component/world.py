@@ -160,7 +160,7 @@ class World:
         self.scheduler = Scheduler(
             cluster=self.cluster,
             pods=self.api,
-            volumes=VolumeBinder(api=self.api, cluster=self.cluster),
+            volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
             reporter=self.reporter,
             policy=Policy(),
             lease="berth",

@@ -213,7 +213,7 @@ def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
 
 def _is_selected(claim: Raw) -> bool:
     """Tell whether a claim was given its node; the scenario itself names none that there is."""
-    return claim.get("annotations", {}).get(SELECTED_NODE, ELSEWHERE) != ELSEWHERE
+    return bool(claim.get("annotations", {}).get(SELECTED_NODE, ELSEWHERE) != ELSEWHERE)
 
 
 def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool, str] | None:

@@ -304,8 +304,7 @@ def _found(draft: Draft, shelf: Shelf, node: str) -> str:
 def _not_found(draft: Draft, shelf: Shelf, node: str) -> str:
     name = shelf.storage_class()
     claim: Raw = {"storageClassName": name}
-    kind = draft.random.randrange(9)
-    volume: Raw = [
+    ways: list[Raw] = [
         {"capacity": {"storage": str(SIZE - 1)}},
         {"nodeAffinity": _near(node, "NotIn")},
         {"accessModes": ["ReadOnlyMany"]},
@@ -315,7 +314,8 @@ def _not_found(draft: Draft, shelf: Shelf, node: str) -> str:
         {"claimRef": {"namespace": draft.namespace, "name": "somebody-else"}},
         {"labels": {"disk": "hdd"}},
         {"volumeMode": "Block"},
-    ][kind]
+    ]
+    volume = draft.random.choice(ways)
     if "labels" in volume:
         claim["selector"] = {"matchLabels": {"disk": "ssd"}}
     if draft.random.random() < 0.9:
@@ -355,7 +355,7 @@ def _made_with_space(draft: Draft, shelf: Shelf, node: str) -> str:
 def _no_space(draft: Draft, shelf: Shelf, node: str) -> str:
     name = shelf.storage_class(TRACKED)
     here = {"nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node}}}
-    fields = draft.random.choice(
+    fields: Raw = draft.random.choice(
         [
             {**here, "capacity": str(SIZE - 1)},
             {**here, "capacity": str(SIZE), "maximumVolumeSize": str(SIZE - 1)},

@@ -188,7 +188,7 @@ def test_a_volume_is_made_for_the_node_that_was_chosen(
     shelf.pod("p", "data")
 
     def selected() -> bool:
-        return shelf.shown("data")["metadata"].get("annotations", {}).get(SELECTED) == there["a"]
+        return bool(shelf.shown("data")["metadata"].get("annotations", {}).get(SELECTED) == there["a"])
 
     shared.wait(selected, what="the claim to name the node")
     path = f"{shelf.claims}/data"

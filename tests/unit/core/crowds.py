@@ -6,6 +6,7 @@ test but the values that it is given.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -150,7 +151,7 @@ PENDING = st.builds(
 )
 
 
-def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **wishes: object) -> PodRequest:
+def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **wishes: Any) -> PodRequest:
     """Give a pod's class with these labels and wishes."""
     identity = Identity(namespace=namespace, labels=tuple(sorted((labels or {}).items())))
     return replace(asks(), identity=identity, wishes=Wishes(**wishes))

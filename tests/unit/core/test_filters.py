@@ -315,7 +315,7 @@ NODE_CASES = [
         resources, asks({"ephemeral-storage": 2}), node_info(), "insufficient ephemeral-storage", id="resources: disk"
     ),
     pytest.param(
-        resources, asks({"hugepages-2Mi": 2}), node_info(**{"hugepages-2Mi": 2}), "", id="resources: huge pages"
+        resources, asks({"hugepages-2Mi": 2}), node_info(more={"hugepages-2Mi": 2}), "", id="resources: huge pages"
     ),
 ]
 

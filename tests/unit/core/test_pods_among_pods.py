@@ -259,7 +259,7 @@ def test_a_namespace_that_changes_its_labels_changes_who_is_meant() -> None:
 
 
 def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_from_the_pod_to_be_placed() -> None:
-    peers = {"namespace_selector": LabelSelector(requirements=(label("team", "DoesNotExist"),))}
+    peers: Any = {"namespace_selector": LabelSelector(requirements=(label("team", "DoesNotExist"),))}
     world = World(nodes=ABC, pods=[there("a", apart=(term(X, **peers),))], namespaces=NAMESPACES)
     assert passing(pod_anti_affinity, world.fleet(), wanting(apart=(term(X, **peers),))) == {"c", "d"}
     assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
@@ -354,7 +354,7 @@ def test_a_pod_that_does_not_count_itself_may_go_where_there_is_one_more() -> No
     ],
 )
 def test_the_policies_of_a_constraint(
-    fields: dict[str, bool], selector: Mapping[str, str], tolerations: Sequence[Toleration], expected: str
+    fields: dict[str, Any], selector: Mapping[str, str], tolerations: Sequence[Toleration], expected: str
 ) -> None:
     nodes = [
         node_info("a", labels={"zone": "1", "disk": "ssd"}),

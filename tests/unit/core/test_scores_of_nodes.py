@@ -196,6 +196,7 @@ def test_balanced_allocation(taken: tuple[int, int], wanted: dict[str, int], exp
 def test_a_score_is_from_0_to_100_even_where_nothing_fits(module: Any) -> None:
     fleet = fleet_of(*ZONES, *WISHES, node_info("empty", cpu=0, memory=0), taken={"a": (10**9, 10**15)})
     wanted = asks({"cpu": 1}, preferred=[(in_zone("a"), 100)], images=["x"])
+    fits: set[str] | None
     for fits in (None, set()):
         found = scored(module, fleet, wanted, fits=fits)
         assert all(np.isfinite(each) for each in found.values())

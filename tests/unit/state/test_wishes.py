@@ -201,7 +201,7 @@ def namespace_is(labels: Raw) -> Act:
 
 OTHER_KIND = {"app": "y"}
 OWN = {"app": "x"}
-TEAM = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
+TEAM: Raw = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
 LOCKED = {"taints": [{"key": "locked", "effect": "NoSchedule"}]}
 
 WAKES = [
