@@ -296,7 +296,7 @@ def _found(draft: Draft, shelf: Shelf, node: str) -> str:
     if draft.random.random() < 0.3:
         # Set aside for the claim by a user, whatever its modes and phase.
         ref = {"namespace": draft.namespace, "name": found}
-        changed = {"claimRef": ref, "accessModes": ["ReadOnlyMany"]}
+        changed: Raw = {"claimRef": ref, "accessModes": ["ReadOnlyMany"]}
         shelf.volume(storageClassName=name, phase="Pending", **changed)
     return found
 
