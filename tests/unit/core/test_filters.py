@@ -198,12 +198,13 @@ NODE_CASES = [
     pytest.param(taints, asks(), node_info(taints=[A]), "untolerated taint a=1:NoSchedule", id="taints: one"),
     pytest.param(taints, asks(), node_info(taints=[B]), "untolerated taint b:NoExecute", id="taints: no value"),
     pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
+    pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not told twice"),
     pytest.param(
-        taints,
+        cordon,
         asks(),
         node_info(taints=[cordon.TAINT]),
-        "untolerated taint node.kubernetes.io/unschedulable:NoSchedule",
-        id="taints: the cordon's, while the cordon itself is gone",
+        "unschedulable",
+        id="cordon: gone, but its taint is not yet",
     ),
     pytest.param(
         taints, asks(tolerations=[tolerates(key="a", value="1")]), node_info(taints=[A]), "", id="taints: equal"

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.filters import cordon
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest, Taint
 from berth_operator.core.verdict import Change, Verdict
@@ -36,5 +37,6 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Taint, Mask]]:
     for taint, rows in fleet.taints().items():
-        if taint.effect != "PreferNoSchedule" and not request.tolerates(taint):
+        # The cordon's own taint is judged and told by its filter.
+        if taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint):
             yield taint, rows
