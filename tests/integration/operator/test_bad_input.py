@@ -298,7 +298,7 @@ PODS = [
         affinity=affinity("podAffinity", [HOST_TERM]),
     ),
     pod_row("spread", ONE_CARD, f"{NO_NODE}2 no label nowhere to spread over", topologySpreadConstraints=[SPREAD]),
-    specified("volume-claim", "spec.volumes with claims", volumes=[CLAIM_VOLUME]),
+    pod_row("volume-claim", ONE_CARD, f'{NO_NODE}3 persistentvolumeclaim "data" not found', volumes=[CLAIM_VOLUME]),
     # Amounts that no cluster has.
     pod_row("gpu-100Ei", {K + "gpu": "100Ei"}, f"invalid request: {K}gpu: "),
     pod_row(
