@@ -291,6 +291,67 @@ async def test_a_volume_that_is_taken_away_again_is_not_waited_for(world: World)
     assert 'ClaimRef got reset for pv "volume"' in world.server.told("condition")[0]
 
 
+async def test_a_node_that_reaches_the_volume_no_more(world: World) -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]}]
+    affinity = {"required": {"nodeSelectorTerms": terms}}
+    world.server.put(raw_volume(spec={"nodeAffinity": affinity}))
+    world.server.put(raw_claim())
+    world.pod("p", "claim")
+    await asyncio.sleep(2)
+    world.cluster.put_node(node(labels={"zone": "x"}))
+    await asyncio.sleep(1)
+    assert world.charged == set()
+    said = 'condition p: binding volumes: pv "volume" node affinity doesn\'t match node "node"'
+    assert world.server.told("condition")[0] == said
+
+
+async def test_a_volume_made_elsewhere_is_no_use(world: World) -> None:
+    world.server.put(raw_claim(spec={"storageClassName": "made"}))
+    world.pod("p", "claim")
+    await asyncio.sleep(2)
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+    affinity = {"required": {"nodeSelectorTerms": terms}}
+    ref = {"namespace": "ns", "name": "claim", "uid": "uid-claim"}
+    world.server.put(raw_volume(spec={"claimRef": ref, "nodeAffinity": affinity}))
+    annotations = {SELECTED_NODE: "node", BOUND_ANNOTATION: "yes"}
+    world.server.change(world.path("claim"), annotations=annotations, volumeName="volume")
+    await asyncio.sleep(1)
+    assert world.charged == set()
+    assert "node affinity doesn't match" in world.server.told("condition")[0]
+
+
+async def test_a_volume_that_a_user_set_aside_stays_marked_so(world: World) -> None:
+    world.server.put(raw_volume(spec={"claimRef": {"namespace": "ns", "name": "claim"}}))
+    world.server.put(raw_claim())
+    world.pod("p", "claim")
+    await asyncio.sleep(10)
+    assert world.server.told() == ["patch volume", "bind p"]
+    written = world.server.objects["/api/v1/persistentvolumes/volume"]
+    assert written["metadata"].get("annotations", {}) == {}
+    assert written["spec"]["claimRef"]["uid"] == "uid-claim"
+
+
+async def test_a_volume_that_is_set_aside_already_is_not_written(world: World) -> None:
+    world.server.put(raw_volume(spec={"claimRef": {"namespace": "ns", "name": "claim", "uid": "uid-claim"}}))
+    world.server.put(raw_claim())
+    world.pod("p", "claim")
+    await asyncio.sleep(2)
+    world.server.bind_claim("/api/v1/persistentvolumes/volume")
+    await asyncio.sleep(1)
+    assert world.server.told() == ["bind p"]
+
+
+async def test_what_a_pod_was_promised_wakes_others_when_it_is_free_again(world: World) -> None:
+    world.server.controller = lambda _path: None
+    world.server.put(raw_volume())
+    for name in ("a", "b"):
+        world.server.put(raw_claim(name))
+        world.pod(name, name)
+    world.server.faults.append(ApiError(403, "Forbidden", "no"))
+    await asyncio.sleep(0.5)
+    assert len(world.charged) == 1
+
+
 async def test_a_watch_that_is_behind_is_no_failure(world: World) -> None:
     world.server.lag = 8.0
     world.server.put(raw_volume())

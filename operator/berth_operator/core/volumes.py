@@ -333,7 +333,8 @@ class Volumes:
 def _holds(volume: Volume, claim: Claim) -> bool:
     """Tell whether a volume could serve a claim even if it was set aside for it."""
     return (
-        volume.size >= claim.size
+        volume.claim in ("", claim.key)  # first: most volumes are somebody's
+        and volume.size >= claim.size
         and volume.volume_mode == claim.volume_mode
         and volume.attributes_class == claim.attributes_class
         and not volume.deleting

@@ -320,6 +320,18 @@ def test_a_claim_of_one_pod_is_refused_to_others() -> None:
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
 
 
+def test_an_ephemeral_volumes_claim_is_its_pods_own() -> None:
+    fleet = world(bound(modes=ONCE, owner="me"))
+    fleet.charge(holds("holder", "claim", node="x"))
+    assert passing(volume_in_use, fleet, wants(own={"claim": "me"})) == EVERYWHERE
+
+
+def test_a_node_over_its_limit_takes_what_is_there() -> None:
+    fleet = full()
+    fleet.charge(holds("more", "c3", "c4", node="x"))
+    assert passing(volume_limits, fleet, wants("c0")) == {"x", "bare"}
+
+
 def test_other_claims_are_shared() -> None:
     fleet = world(bound())
     fleet.charge(holds("holder", "claim", node="x"))

@@ -17,23 +17,23 @@ from tests.builders import add, charge, label, node_info, waiting
 from tests.volumes import DRIVER, LOCAL, MADE, bound, claim, csi, holds, mounts, put, volume, wants
 
 ZONES = {"n0": "x", "n1": "x", "n2": "y", "n3": "z"}
-REACHED = st.sampled_from([None, ["x"], ["y"], ["x", "y"], []])
+REACHED = st.sampled_from([None, None, ["x"], ["y"], ["x", "y"], ["x", "y", "z"], []])
 SIZES = st.integers(1, 3)
-MODES = st.sampled_from([frozenset(), frozenset({"a"}), frozenset({"a", "b"})])
+MODES = st.sampled_from([frozenset({"a"})] * 4 + [frozenset(), frozenset({"a", "b"})])
 DISKS = LabelSelector(requirements=(label("disk", "In", "ssd"),))
 NAMES = ("a", "b", "c")
 
 
 @st.composite
 def claims(draw: st.DrawFn) -> list[Claim]:
-    selected = st.sampled_from([None, None, None, "n0", "n2"])
+    selected = st.sampled_from([None] * 8 + ["n0", "n2"])
     return [
         claim(
             name,
-            size=draw(SIZES),
+            size=10 * draw(SIZES),
             modes=draw(MODES),
-            storage_class=draw(st.sampled_from(["local", "local", "made"])),
-            selector=draw(st.sampled_from([LabelSelector(), DISKS])),
+            storage_class=draw(st.sampled_from(["local", "local", "local", "made"])),
+            selector=draw(st.sampled_from([LabelSelector(), LabelSelector(), DISKS])),
             selected_node=draw(selected),
         )
         for name in NAMES[: draw(st.integers(1, 3))]
@@ -42,21 +42,21 @@ def claims(draw: st.DrawFn) -> list[Claim]:
 
 @st.composite
 def volumes(draw: st.DrawFn) -> list[Volume]:
-    ref = st.sampled_from([("", ""), ("", ""), ("", ""), ("ns/a", ""), ("ns/a", "uid-a"), ("ns/b", "old")])
+    ref = st.sampled_from([("", "")] * 6 + [("ns/a", ""), ("ns/a", "uid-a"), ("ns/b", "old")])
     return [
         volume(
             f"v{i}",
             on=draw(REACHED),
             # Equal sizes are a matter of taste.
-            size=10 * draw(SIZES) + i,
+            size=10 * draw(st.integers(1, 4)) + i,
             modes=draw(MODES),
-            storage_class=draw(st.sampled_from(["local", "local", "made"])),
+            storage_class=draw(st.sampled_from(["local", "local", "local", "made"])),
             labels=draw(st.sampled_from([(), (("disk", "ssd"),)])),
-            available=draw(st.sampled_from([True, True, False])),
+            available=draw(st.sampled_from([True, True, True, False])),
             claim=draw(st.shared(ref, key=f"ref{i}"))[0],
             claim_uid=draw(st.shared(ref, key=f"ref{i}"))[1],
         )
-        for i in range(draw(st.integers(0, 5)))
+        for i in range(draw(st.integers(2, 6)))
     ]
 
 
@@ -116,8 +116,14 @@ def test_claims_get_what_kubernetes_would_give_them(found: list[Claim], there: l
         assert mask[row] == (expected is not None), node
         if expected is not None:
             chosen = volume_choice.choose(fleet, row, request.mounts)
-            assert sorted(name for _, name in chosen.bindings) == sorted(each for each in expected if each != "new")
+            assert [name for _, name in chosen.bindings] == [each for each in expected if each != "new"]
             assert len(chosen.provisions) == expected.count("new")
+
+
+def test_volumes_of_two_claims_go_to_the_smaller_claim_first() -> None:
+    fleet = fleet_of(claim("a", size=2), claim("b", size=1), volume("v", size=3), volume("w", size=2))
+    chosen = volume_choice.choose(fleet, fleet.rows["n0"], mounts("a", "b"))
+    assert chosen.bindings == (("ns/b", "w"), ("ns/a", "v"))
 
 
 # --- promises ---------------------------------------------------------------------------------------------------
@@ -151,6 +157,40 @@ def test_pods_that_share_a_claim_share_what_it_was_promised() -> None:
     assert volume_binding.passes(fleet, wants("a")).nonzero()[0].tolist() == [row]
     fleet.release("uid-r")
     assert (volume_binding.passes(fleet, wants("a")) & fleet.present).sum() == len(ZONES)
+
+
+# --- what counts for a limit ------------------------------------------------------------------------------------
+
+
+def counted(fleet: Fleet, node: str = "n0") -> int:
+    return int(fleet.volumes.attached.counts(DRIVER)[fleet.rows[node]])
+
+
+def test_an_attachment_counts_once_its_node_and_its_volume_are_known() -> None:
+    fleet = put(Fleet())
+    fleet.volumes.put_attachment(Attachment(name="x", node="n0", driver=DRIVER, volume="v"))
+    add(fleet, node_info("n0"))
+    assert counted(fleet) == 0
+    put(fleet, volume("v", attachable=csi("h"), csi=True))
+    assert counted(fleet) == 1
+    fleet.remove_node("n0")
+    add(fleet, node_info("other"))
+    add(fleet, node_info("n0"))
+    assert (counted(fleet), counted(fleet, "other")) == (1, 0)
+
+
+def test_an_attachment_of_a_kind_that_a_driver_took_over_does_not_count() -> None:
+    fleet = put(fleet_of(), volume("v", attachable=csi("h")))
+    fleet.volumes.put_attachment(Attachment(name="x", node="n0", driver=DRIVER, volume="v"))
+    assert counted(fleet) == 0
+
+
+def test_somebody_elses_ephemeral_claim_does_not_count() -> None:
+    fleet = fleet_of(claim("a", storage_class="made", owner="me"))
+    fleet.charge(holds("p", node="n0", own={"a": "other"}))
+    assert counted(fleet) == 0
+    fleet.charge(holds("q", node="n0", own={"a": "me"}))
+    assert counted(fleet) == 1
 
 
 # --- counts are kept --------------------------------------------------------------------------------------------
