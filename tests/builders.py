@@ -16,7 +16,8 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Placement, Policy, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import PendingPod, PodRequest, Taint, Toleration
+from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
+from berth_operator.core.selectors import Requirement
 
 Raw = dict[str, Any]
 
@@ -70,6 +71,9 @@ def node_info(
     cordoned: bool = False,
     ready: bool = True,
     more: Mapping[str, int] | None = None,
+    unreachable: bool = False,
+    images: Mapping[str, int] | None = None,
+    features: Sequence[str] = (),
     **allocatable: int,
 ) -> NodeInfo:
     """Give a node of 64 cores, 512 GiB and 110 pods, and `more` of other resources."""
@@ -79,7 +83,10 @@ def node_info(
         allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **allocatable, **(more or {})},
         taints=tuple(taints),
         cordoned=cordoned,
-        ready=ready,
+        ready=ready and not unreachable,
+        unreachable=unreachable,
+        features=tuple(features),
+        images=tuple((images or {}).items()),
     )
 
 
@@ -88,7 +95,12 @@ def asks(
     *,
     model: ModelConstraint = ANY_MODEL,
     selector: Mapping[str, str] | None = None,
+    affinity: Sequence[NodeTerm] | None = None,
+    preferred: Sequence[tuple[NodeTerm, int]] = (),
+    images: Sequence[str] = (),
     tolerations: Sequence[Toleration] = (),
+    ports: Sequence[HostPort] = (),
+    features: Sequence[str] = (),
     unsupported: Sequence[str] = (),
 ) -> PodRequest:
     """Give a pod's class: one container with these requests (cpu in thousandths)."""
@@ -97,14 +109,30 @@ def asks(
     plain = {name: amount for name, amount in amounts.items() if not request.is_device(name)}
     return PodRequest(
         resources=tuple(sorted({**plain, "pods": 1}.items())),
+        assumed=(plain.get("cpu", 100), plain.get("memory", 200 * MI)),
         devices=devices,
         asked=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
         shares=share.of_pod((resources.Container(name="main", requests=amounts),), devices),
         model=model,
-        node_selector=tuple(sorted((selector or {}).items())),
+        node_selector=tuple(label(key, "In", value) for key, value in (selector or {}).items()),
+        node_affinity=None if affinity is None else tuple(affinity),
+        preferred_nodes=tuple(preferred),
+        images=PodImages(names=tuple(images), containers=1),
         tolerations=tuple(tolerations),
+        ports=tuple(ports),
+        features=tuple(features),
         unsupported=tuple(unsupported),
     )
+
+
+def listens(port: int = 80, address: str = "0.0.0.0", protocol: str = "TCP") -> HostPort:  # noqa: S104 - no socket
+    """Give a host port."""
+    return HostPort(protocol=protocol, port=port, address=address)
+
+
+def label(key: str, operator: str, *values: str) -> Requirement:
+    """Give a condition on a label."""
+    return Requirement(key=key, operator=operator, values=values)
 
 
 def waiting(name: str = "pod", wanted: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
@@ -146,6 +174,8 @@ def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
 
 def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:
     """Give what a pod takes of a node."""
+    taken = dict(fields.get("resources", ()))
+    fields = {"assumed": (taken.get("cpu", 0), taken.get("memory", 0)), **fields}
     return Charge(uid=f"uid-{name}", pod=f"ns/{name}", node=node, grants=grants, **fields)
 
 
@@ -163,6 +193,8 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
             "allocatable": {**amounts, **fields.get("allocatable", {})},
             "capacity": {**amounts, **fields.get("capacity", fields.get("allocatable", {}))},
             "conditions": fields.get("conditions", [{"type": "Ready", "status": "True"}]),
+            "images": fields.get("images", []),
+            "declaredFeatures": fields.get("features", []),
         },
     }
 

@@ -14,6 +14,7 @@ from berth_api import quantity
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 PODS: Final = "pods"
+HUGE_PAGES: Final = "hugepages-"
 
 Amounts = dict[str, int]
 """Resource name -> amount."""
@@ -73,10 +74,20 @@ def _container(raw: Mapping[str, Any], where: str, *, init: bool = False) -> Con
 
 def total(spec: Mapping[str, Any]) -> Amounts:
     """Give what the whole pod asks of its node: requests by the rules above, overhead included."""
-    needed = combined(containers(spec))
-    # Requests at the pod's level replace the sum for the resources that they name.
-    needed.update(amounts((spec.get("resources") or {}).get("requests"), "spec.resources.requests"))
-    return added(needed, amounts(spec.get("overhead"), "spec.overhead"))
+    return completed(combined(containers(spec)), level(spec), spec)
+
+
+def level(spec: Mapping[str, Any]) -> Amounts:
+    """Give the requests at the pod's level, zeros included; only some resources can be requested there."""
+    raw = (spec.get("resources") or {}).get("requests") or {}
+    raw = {name: value for name, value in raw.items() if name in (CPU, MEMORY) or name.startswith(HUGE_PAGES)}
+    return {**dict.fromkeys(raw, 0), **amounts(raw, "spec.resources.requests")}
+
+
+def completed(needed: Mapping[str, int], of_pod: Mapping[str, int], spec: Mapping[str, Any]) -> Amounts:
+    """Give the total: the containers' need, replaced by the pod's own requests where it has some, and overhead."""
+    replaced = {name: amount for name, amount in {**needed, **of_pod}.items() if amount}
+    return added(replaced, amounts(spec.get("overhead"), "spec.overhead"))
 
 
 def combined(parts: Iterable[Container]) -> Amounts:
@@ -87,12 +98,12 @@ def combined(parts: Iterable[Container]) -> Amounts:
     for part in parts:
         if part.sidecar:
             sidecars = added(sidecars, part.requests)
-            peak = _highest(peak, sidecars)
+            peak = highest(peak, sidecars)
         elif part.init:
-            peak = _highest(peak, added(sidecars, part.requests))
+            peak = highest(peak, added(sidecars, part.requests))
         else:
             running = added(running, part.requests)
-    return _highest(peak, added(running, sidecars))
+    return highest(peak, added(running, sidecars))
 
 
 def added(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
@@ -103,5 +114,6 @@ def added(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
     return out
 
 
-def _highest(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
+def highest(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
+    """Give the larger of each amount."""
     return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}

@@ -14,6 +14,7 @@ import structlog
 from berth_operator.binding import confirmation
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
+from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.cycle import Policy
@@ -22,7 +23,7 @@ from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
 from berth_operator.metrics import counters
 from berth_operator.settings import Settings
-from berth_operator.state import nodes, pods, sinks
+from berth_operator.state import nodes, pods, sinks, storage
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.reflector import Reflector, Source
 
@@ -44,6 +45,7 @@ class App:
     def __init__(self, *, settings: Settings, client: KubeClient, election: LeaderElection) -> None:
         self._settings, self._client, self._election = settings, client, election
         self._cluster = Cluster(grace=settings.agent_grace, confined=bool(settings.node_selector))
+        self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
         self._reporter = Reporter(
             api=client,
@@ -51,9 +53,12 @@ class App:
             instance=settings.identity,
             clock=self._cluster.clock,
         )
+        volumes = VolumeBinder(api=client, cluster=self._cluster, timeout=settings.volume_timeout)
+        self._storage.on_claim = volumes.changed
         self._scheduler = Scheduler(
             cluster=self._cluster,
             pods=client,
+            volumes=volumes,
             reporter=self._reporter,
             policy=Policy(),
             lease=settings.lease,
@@ -144,7 +149,9 @@ class App:
             "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
             "devices": (Source(path="/apis/berth.dev/v1alpha1/devices"), sinks.devices(cluster)),
             "leases": (Source(path=leases), sinks.leases(cluster)),
+            "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
             "bound pods": (_pods(sinks.BOUND), sinks.bound_pods(cluster)),
+            **storage.sources(self._storage),
         }
         for name in settings.names:
             waiting = _pods(f"spec.schedulerName={name},spec.nodeName=")

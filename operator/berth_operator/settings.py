@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     status_rate: Annotated[float, Field(gt=0)] = 20.0
     """Status writes a second, Nodes and Devices together; binds do not wait for them."""
 
+    volume_timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds that a pod's claims may take to be bound before the pod is decided again; as kube-scheduler's default."""
+
     health: str = "http://0.0.0.0:8080/healthz"
     """Where liveness is served; empty for nowhere."""
 

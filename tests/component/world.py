@@ -8,6 +8,7 @@ from typing import Any
 
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
+from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Policy
 from berth_operator.core.fleet import Fleet
@@ -113,6 +114,9 @@ class Api:
         self.patches.append((now(), name, condition))
         return found
 
+    async def merge_patch(self, path: str, body: Raw) -> Raw:
+        raise AssertionError(f"a pod without claims needs no {path}: {body}")
+
     # --- what tests ask -----------------------------------------------------------------------------------------
 
     def bound(self) -> dict[str, str]:
@@ -156,6 +160,7 @@ class World:
         self.scheduler = Scheduler(
             cluster=self.cluster,
             pods=self.api,
+            volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
             reporter=self.reporter,
             policy=Policy(),
             lease="berth",

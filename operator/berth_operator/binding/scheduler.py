@@ -12,6 +12,7 @@ import structlog
 
 from berth_operator.binding import binder
 from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.core.cycle import Failure, Placement, Policy, decide
 from berth_operator.core.record import RecordError, binding
 from berth_operator.core.request import PendingPod
@@ -36,12 +37,13 @@ class Scheduler:
         *,
         cluster: Cluster,
         pods: binder.Pods,
+        volumes: VolumeBinder,
         reporter: Reporter,
         policy: Policy,
         lease: str,
         term: Callable[[], int | None],
     ) -> None:
-        self._cluster, self._pods, self._reporter = cluster, pods, reporter
+        self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._policy, self._lease, self._term = policy, lease, term
         self._work = asyncio.Event()
         self._binds = asyncio.Semaphore(MAX_BINDS)
@@ -65,7 +67,8 @@ class Scheduler:
                 await self._wait()
 
     async def drain(self) -> None:
-        """Let binds under way get their answers."""
+        """Let binds under way get their answers; nobody waits for volumes any more."""
+        self._volumes.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=DRAIN)
 
@@ -116,7 +119,8 @@ class Scheduler:
     def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Charge a placement and start to bind it."""
         self._cluster.assume(placement)
-        task = asyncio.get_running_loop().create_task(self._bind(placement, body, epoch))
+        bind = self._bind_claims_first if placement.chosen else self._bind
+        task = asyncio.get_running_loop().create_task(bind(placement, body, epoch))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -126,6 +130,20 @@ class Scheduler:
             # A mistake of ours: `run` raises it, and the process starts anew.
             self._broken = error
             self._work.set()
+
+    async def _bind_claims_first(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+        """Bind a pod's claims, and then the pod."""
+        # It may take minutes, and must not keep others from being bound.
+        self._binds.release()
+        try:
+            await self._volumes.bind(placement, lambda: self._term() == epoch)
+        except GoneError:
+            self._cluster.forget(placement.pod.uid)
+        except VolumeError as error:
+            self._settle(placement, binder.Outcome.REFUSED, str(error))
+        else:
+            await self._binds.acquire()
+            await self._bind(placement, body, epoch)
 
     async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Send a Binding until the answer is definite or the term has ended."""

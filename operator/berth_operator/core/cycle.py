@@ -7,6 +7,7 @@ decision sees it, and binds concurrently.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -14,10 +15,12 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_operator.core import filters, scores
+from berth_operator.core import filters, scores, volume_choice
 from berth_operator.core.allocators import best_fit
 from berth_operator.core.cards import Mask
+from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.mounts import NOTHING_CHOSEN, Chosen
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Change
 
@@ -33,6 +36,12 @@ class Policy:
         ("card-packing", 10.0),
         ("spare-devices", 10.0),
         ("least-allocated", 1.0),
+        ("balanced-allocation", 1.0),
+        ("image-locality", 1.0),
+        ("node-affinity", 2.0),
+        ("taints", 3.0),
+        ("pods-near", 2.0),
+        ("even-spread", 2.0),
     )
 
 
@@ -43,6 +52,8 @@ class Placement:
     pod: PendingPod
     node: str
     grants: tuple[Grant, ...] = ()
+    chosen: Chosen = NOTHING_CHOSEN
+    """What is to be done for its claims before it is bound."""
 
     @property
     def charge(self) -> Charge:
@@ -52,8 +63,14 @@ class Placement:
             pod=self.pod.key,
             node=self.node,
             resources=self.pod.request.resources,
+            assumed=self.pod.request.assumed,
             asked=self.pod.request.asked,
+            ports=self.pod.request.ports,
             grants=self.grants,
+            identity=self.pod.request.identity,
+            wishes=self.pod.request.wishes,
+            mounts=self.pod.request.mounts,
+            chosen=self.chosen,
         )
 
 
@@ -75,12 +92,18 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy) -> Placement | Failure
     if not fits.any():
         return _failure(fleet, pod.request)
     row = _best(fleet, pod.request, policy, fits)
-    return Placement(pod=pod, node=fleet.names[row], grants=best_fit.choose(fleet, row, pod.request))
+    return Placement(
+        pod=pod,
+        node=fleet.names[row],
+        grants=best_fit.choose(fleet, row, pod.request),
+        chosen=volume_choice.choose(fleet, row, pod.request.mounts),
+    )
 
 
-def feasible(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give the rows that pass every filter."""
-    return reduce(np.logical_and, (each.passes(fleet, request) for each in filters.ORDER), fleet.present)
+def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
+    """Give the rows that pass every filter, or those that are given."""
+    asked = filters.of(request) if order is None else order
+    return reduce(np.logical_and, (each.passes(fleet, request) for each in asked), fleet.present)
 
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
@@ -88,7 +111,7 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
     total = np.zeros(len(fleet.names))
     for each in scores.ALL:
         if weight := weights.get(each.NAME, 0.0):
-            total += weight * each.score(fleet, request)
+            total += weight * each.score(fleet, request, fits)
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
     return int(np.argmax(np.where(fits, total, -np.inf)))
 
@@ -98,7 +121,7 @@ def _failure(fleet: Fleet, request: PodRequest) -> Failure:
     # A new node may pass where all others fail, whatever the filter.
     wakes_on = Change.NODE_ADDED
     left = fleet.present.copy()
-    for each in filters.ORDER:
+    for each in filters.of(request):
         rejected = left & ~each.passes(fleet, request)
         if rejected.any():
             counts.update(each.explain(fleet, request, rejected))

@@ -14,7 +14,14 @@ from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
-from berth_operator.core.request import Taint
+from berth_operator.core.images import Images
+from berth_operator.core.labels import Labels
+from berth_operator.core.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.neighbours import Neighbours
+from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.ports import Ports
+from berth_operator.core.request import HostPort, Taint
+from berth_operator.core.volumes import Volumes
 
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
@@ -31,6 +38,12 @@ class NodeInfo:
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     ready: bool = True
+    unreachable: bool = False
+    """Not ready because nobody hears of it."""
+    features: tuple[str, ...] = ()
+    """What its kubelet declares that it can do."""
+    images: tuple[tuple[str, int], ...] = ()
+    """(name, bytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +63,20 @@ class Charge:
     """namespace/name."""
     node: str
     resources: tuple[tuple[str, int], ...] = ()
+    assumed: tuple[int, int] = (0, 0)
+    """cpu and memory, with what is assumed of containers that name none."""
     asked: tuple[tuple[str, int], ...] = ()
     """(name, amount) of the device resources that it requests, as kubelet counts them."""
+    ports: tuple[HostPort, ...] = ()
     grants: tuple[Grant, ...] = ()
     unknown: tuple[str, ...] = ()
     """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
+    identity: Identity = NOBODY
+    wishes: Wishes = NO_WISHES
+    mounts: Mounts = NO_MOUNTS
+    chosen: Chosen = NOTHING_CHOSEN
+    """What it was promised, until the API server says the same."""
+    terminating: bool = False
 
 
 class Fleet:
@@ -65,10 +87,11 @@ class Fleet:
         self.rows: dict[str, int] = {}
         """Node name -> row."""
         self.names: list[str] = [""] * rows
-        self.labels: list[Mapping[str, str]] = [{}] * rows
+        self.labels = Labels(rows)
         self.present: Mask = np.zeros(rows, np.bool_)
         """Rows whose Node exists; all others fit nothing and count for nothing."""
         self.ready: Mask = np.zeros(rows, np.bool_)
+        self.unreachable: Mask = np.zeros(rows, np.bool_)
         self.cordoned: Mask = np.zeros(rows, np.bool_)
         self.has_device: Mask = np.zeros(rows, np.bool_)
         self.fresh: Mask = np.zeros(rows, np.bool_)
@@ -78,32 +101,42 @@ class Fleet:
         """Resource name -> index of its column."""
         self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
         self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
+        self.assumed: Column = np.zeros((2, rows), np.int64)
+        """Requested cpu and memory, with what is assumed of containers that name none."""
         self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
+        self.neighbours = Neighbours(rows)
+        self.ports = Ports(rows)
+        self.images = Images(rows)
+        self.volumes = Volumes(rows, self.rows)
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
         self._models: dict[str, int] = {}
         self._model_masks: dict[ModelConstraint, Mask] = {}
         self._taints: dict[Taint, Mask] = {}
-        self._label_masks: dict[tuple[str, str], Mask] = {}
+        self._features: dict[str, Mask] = {}
 
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def put_node(self, node: NodeInfo) -> None:
         """Add a Node or replace what is known of it."""
         row = self._row(node.name)
-        self.labels[row] = node.labels
+        self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
+        self.unreachable[row] = node.unreachable
+        self.images.put(row, node.images)
+        for name in node.features:
+            self._features.setdefault(name, np.zeros(len(self.names), np.bool_))
+        for name, mask in self._features.items():
+            mask[row] = name in node.features
         self._set_allocatable(row, node.allocatable)
         for taint in node.taints:
             self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
         for taint, mask in self._taints.items():
             mask[row] = taint in node.taints
         self._forget_taints()
-        for (key, value), mask in self._label_masks.items():
-            mask[row] = node.labels.get(key) == value
 
     def remove_node(self, name: str) -> None:
         """Take a Node away; its Device and its pods' charges stay until they go themselves."""
@@ -172,6 +205,12 @@ class Fleet:
             self.cards[grant.type].charge(row, grant, sign)
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
+        self.assumed[0, row] += sign * charge.assumed[0]
+        self.assumed[1, row] += sign * charge.assumed[1]
+        self.ports.charge(row, charge.ports, sign)
+        if charge.mounts:
+            self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
+        self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
 
     # --- what filters ask -------------------------------------------------------------------------------------
 
@@ -195,12 +234,16 @@ class Fleet:
         """Give for each taint in the fleet the rows that carry it."""
         return self._taints
 
-    def labelled(self, key: str, value: str) -> Mask:
-        """Give the rows whose Node has this label; kept current from the first question on."""
-        mask = self._label_masks.get((key, value))
-        if mask is None:
-            mask = np.array([labels.get(key) == value for labels in self.labels], np.bool_)
-            self._label_masks[key, value] = mask
+    def declaring(self, feature: str) -> Mask:
+        """Give the rows whose kubelet declares a feature."""
+        mask = self._features.get(feature)
+        return np.zeros(len(self.names), np.bool_) if mask is None else mask
+
+    def named(self, name: str) -> Mask:
+        """Give the row of the node with this name, if there is one."""
+        mask = np.zeros(len(self.names), np.bool_)
+        if (row := self.rows.get(name)) is not None:
+            mask[row] = True
         return mask
 
     def of_vendor(self, vendor: str) -> Mask:
@@ -229,6 +272,7 @@ class Fleet:
             self._grow()
         row = self.rows[name] = self._free_rows.pop()
         self.names[row] = name
+        self.volumes.enter(row, name)
         # Nothing is handed out until the lifecycle controller has seen the agent alive.
         self.fresh[row] = False
         return row
@@ -239,8 +283,11 @@ class Fleet:
             return
         self._on_node.pop(name, None)
         del self.rows[name]
-        self.names[row], self.labels[row] = "", {}
-        for mask in (*self._taints.values(), *self._label_masks.values()):
+        self.volumes.leave(row, name)
+        self.names[row] = ""
+        self.labels.put(row, {})
+        self.images.put(row, ())
+        for mask in self._taints.values():
             mask[row] = False
         self._forget_taints()
         self._free_rows.append(row)
@@ -253,15 +300,20 @@ class Fleet:
         old = len(self.names)
         more = (0, old)
         self.names += [""] * old
-        self.labels += [{}] * old
-        for name in ("present", "ready", "cordoned", "has_device", "fresh", "vendor"):
+        self.labels.grow(2 * old)
+        for name in ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "vendor"):
             setattr(self, name, np.pad(getattr(self, name), more))
         self.allocatable = np.pad(self.allocatable, ((0, 0), more))
         self.requested = np.pad(self.requested, ((0, 0), more))
         self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
-        self._label_masks = {pair: np.pad(mask, more) for pair, mask in self._label_masks.items()}
+        self._features = {name: np.pad(mask, more) for name, mask in self._features.items()}
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
+        self.neighbours.grow(2 * old)
+        self.ports.grow(2 * old)
+        self.images.grow(2 * old)
+        self.assumed = np.pad(self.assumed, ((0, 0), more))
+        self.volumes.grow(2 * old)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:

@@ -7,8 +7,10 @@
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from berth_operator.core.cycle import Failure
@@ -51,6 +53,8 @@ class Queue:
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._parked: dict[Class, Parked] = {}
+        self._awaited = Change(0)
+        """All that any parked pod waits for, or a little more: most changes help nobody, and are many."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -100,6 +104,7 @@ class Queue:
     def park(self, pod: PendingPod, failure: Failure) -> None:
         """Let a pod wait for a change."""
         self._parked.setdefault(class_of(pod), Parked(failure)).pods[pod.uid] = pod
+        self._awaited |= failure.wakes_on
 
     def back_off(self, pod: PendingPod, now: float) -> None:
         """Let a pod whose bind failed wait, longer each time; it may have changed meanwhile."""
@@ -108,11 +113,16 @@ class Queue:
         self._due[pod.uid] = now + min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), LONGEST_BACKOFF)
         heapq.heappush(self._waiting, (self._due[pod.uid], pod.uid))
 
-    def wake(self, change: Change) -> None:
-        """Make active all pods that the change may help."""
-        for key in [key for key, parked in self._parked.items() if parked.failure.wakes_on & change]:
+    def wake(self, change: Change, concerns: Callable[[PodRequest], bool] = lambda _request: True) -> bool:
+        """Make active all pods that the change may help, of those whose class it concerns; tell whether there are."""
+        if not self._awaited & change:
+            return False
+        found = [key for key, each in self._parked.items() if each.failure.wakes_on & change and concerns(key[0])]
+        for key in found:
             for pod in self._parked.pop(key).pods.values():
                 self._activate(pod)
+        self._awaited = reduce(or_, (each.failure.wakes_on for each in self._parked.values()), Change(0))
+        return bool(found)
 
     def next_due(self) -> float | None:
         """Give the time at which the next back-off ends."""

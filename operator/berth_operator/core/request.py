@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.share import Share
+from berth_operator.core.mounts import NO_MOUNTS, Mounts
+from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.selectors import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +46,59 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerm:
+    """Conditions on a node that must all hold; a term without any matches no node."""
+
+    labels: tuple[Requirement, ...] = ()
+    names: tuple[Requirement, ...] = ()
+    """Conditions on the node's name, `In` or `NotIn`; their key means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPort:
+    """A port of the node on which a pod listens."""
+
+    protocol: str = "TCP"
+    port: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodImages:
+    """The images of a pod's containers and volumes."""
+
+    names: tuple[str, ...] = ()
+    containers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
     """A pod's class."""
 
     resources: tuple[tuple[str, int], ...] = ()
     """(name, amount) without devices; `pods: 1` is always there."""
+    assumed: tuple[int, int] = (0, 0)
+    """cpu and memory, with what is assumed of containers that name none."""
     devices: DeviceRequest = NOTHING
     asked: tuple[tuple[str, int], ...] = ()
     """The device resources as the pod names them."""
     shares: tuple[Share, ...] = ()
     """Which of the pod's cards each container sees."""
     model: ModelConstraint = ANY_MODEL
-    node_selector: tuple[tuple[str, str], ...] = ()
+    node_selector: tuple[Requirement, ...] = ()
+    node_affinity: tuple[NodeTerm, ...] | None = None
+    """Terms of which at least one must match; None where the pod does not mind."""
+    preferred_nodes: tuple[tuple[NodeTerm, int], ...] = ()
+    """(term, weight)."""
     tolerations: tuple[Toleration, ...] = ()
+    images: PodImages = PodImages()
+    ports: tuple[HostPort, ...] = ()
+    features: tuple[str, ...] = ()
+    """Features of kubelet that it cannot do without."""
+    identity: Identity = NOBODY
+    """Its namespace and labels: pods on a node may mind them."""
+    wishes: Wishes = NO_WISHES
+    mounts: Mounts = NO_MOUNTS
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""
 

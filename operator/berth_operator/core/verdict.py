@@ -21,10 +21,27 @@ class Change(enum.IntFlag):
     NODE_TAINTS = enum.auto()
     """Taints, cordon or readiness."""
     NODE_ALLOCATABLE = enum.auto()
+    NODE_FEATURES = enum.auto()
+    """What its kubelet declares that it can do."""
     DEVICE = enum.auto()
     """A Device's inventory, health or freshness."""
     RELEASED = enum.auto()
     """A pod left its node."""
+    PLACED = enum.auto()
+    """A pod came to a node."""
+    POD_LABELS = enum.auto()
+    """A placed pod's labels changed, or it began to terminate."""
+    NAMESPACE_LABELS = enum.auto()
+    NODE_REMOVED = enum.auto()
+    CLAIM = enum.auto()
+    """A PersistentVolumeClaim came or changed; only its own pods wait for it."""
+    VOLUME = enum.auto()
+    """A PersistentVolume came or changed, or is no longer promised to a pod."""
+    STORAGE_CLASS = enum.auto()
+    STORAGE_CAPACITY = enum.auto()
+    """A driver has more space, or no longer says how much it has."""
+    VOLUME_LIMITS = enum.auto()
+    """A node can hold more volumes of a driver, or one was detached from it."""
 
 
 ANY = ~Change(0)

@@ -108,14 +108,18 @@ class Cluster:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
             del self._assumed[uid]
             self.on_dirty(charge.node)
-        if known is not None and _same(known, charge):
+        if known is not None and _same(known, replace(charge, chosen=known.chosen)):
+            if known.chosen:
+                # The API server itself now says what was promised.
+                self.fleet.charge(charge)
             return
         self._unreported.pop(uid, None)
         self.fleet.charge(charge)
         self.on_dirty(charge.node)
         if known is not None:
             self.on_dirty(known.node)
-            self.changed(Change.RELEASED)
+            self.changed(Change.RELEASED | Change.POD_LABELS)
+        self._placed(charge)
         if charge.unknown:
             self._unreported[uid] = charge
 
@@ -126,12 +130,14 @@ class Cluster:
         charge = self.fleet.release(uid)
         if charge is not None:
             self.on_dirty(charge.node)
-            self.changed(Change.RELEASED)
+            # Volumes that it was promised are free again.
+            self.changed(Change.RELEASED | Change.VOLUME if charge.chosen else Change.RELEASED)
 
     def assume(self, placement: Placement) -> None:
         """Charge a decision at once, so that the next one sees it."""
         self._assumed[placement.pod.uid] = None
         self.fleet.charge(placement.charge)
+        self._placed(placement.charge)
 
     def bound(self, uid: str) -> None:
         """The bind of an assumed pod succeeded."""
@@ -166,9 +172,9 @@ class Cluster:
             capacity=nodes.device_sums(raw, "capacity"),
             allocatable=nodes.device_sums(raw, "allocatable"),
         )
-        change = nodes.change(known.info if known else None, info)
-        if change:
+        if known is None or known.info != info:
             self.fleet.put_node(info)
+        if change := nodes.change(known.info if known else None, info):
             self.changed(change)
         self.on_dirty(info.name)
 
@@ -176,7 +182,13 @@ class Cluster:
         """A Node is gone, or no longer ours."""
         self.nodes.pop(name, None)
         self.fleet.remove_node(name)
+        self.changed(Change.NODE_REMOVED)
         self.on_dirty(name)
+
+    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """A namespace has these labels; none if it is gone."""
+        if self.fleet.neighbours.put_namespace(name, labels):
+            self.changed(Change.NAMESPACE_LABELS)
 
     def put_device(self, raw: Object) -> None:
         """A Device exists or changed."""
@@ -243,6 +255,12 @@ class Cluster:
         """Wake the pods that a change may help."""
         self.queue.wake(change)
         self.on_work()
+
+    def _placed(self, charge: Charge) -> None:
+        """Wake the pods that wait for such a pod."""
+        neighbours = self.fleet.neighbours
+        if self.queue.wake(Change.PLACED, lambda waiting: neighbours.awaits(waiting, charge.identity)):
+            self.on_work()
 
     def view(self, name: str) -> NodeView:
         """Give what is known of a node, as values that do not change."""

@@ -7,14 +7,15 @@ from berth_api import quantity, request, resources
 from berth_operator.core.fleet import NodeInfo
 from berth_operator.core.request import Taint
 from berth_operator.core.verdict import Change
+from berth_operator.state import images
 
 Object = Mapping[str, Any]
 
-_KEPT: Final = ("allocatable", "capacity", "conditions")
+_KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images")
 
 
 def keep(node: dict[str, Any]) -> dict[str, Any]:
-    """Drop from a node what nobody here reads: images and addresses are most of it."""
+    """Drop from a node what nobody here reads."""
     node["metadata"].pop("managedFields", None)
     status = node.get("status") or {}
     node["status"] = {name: status[name] for name in _KEPT if name in status}
@@ -31,7 +32,10 @@ def info(node: Object) -> NodeInfo:
         allocatable=resources.amounts(plain, "status.allocatable"),
         taints=tuple(_taint(each) for each in spec.get("taints") or ()),
         cordoned=bool(spec.get("unschedulable")),
-        ready=_ready(status),
+        ready=_readiness(status) not in ("False", "Unknown"),
+        unreachable=_readiness(status) == "Unknown",
+        features=tuple(status.get("declaredFeatures") or ()),
+        images=images.of_node(status),
     )
 
 
@@ -39,10 +43,9 @@ def _taint(raw: Object) -> Taint:
     return Taint(key=raw["key"], value=raw.get("value") or "", effect=raw.get("effect") or "")
 
 
-def _ready(status: Object) -> bool:
+def _readiness(status: Object) -> str:
     """Give the Ready condition; a node that has none yet carries a taint that says so."""
-    found = [each["status"] for each in status.get("conditions") or () if each["type"] == "Ready"]
-    return not {"False", "Unknown"} & set(found)
+    return next((str(each["status"]) for each in status.get("conditions") or () if each["type"] == "Ready"), "")
 
 
 def change(old: NodeInfo | None, new: NodeInfo) -> Change:
@@ -52,11 +55,17 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
     found = Change(0)
     if old.labels != new.labels:
         found |= Change.NODE_LABELS
-    if (old.taints, old.cordoned, old.ready) != (new.taints, new.cordoned, new.ready):
+    if _repelling(old) != _repelling(new):
         found |= Change.NODE_TAINTS
     if old.allocatable != new.allocatable:
         found |= Change.NODE_ALLOCATABLE
+    if old.features != new.features:
+        found |= Change.NODE_FEATURES
     return found
+
+
+def _repelling(node: NodeInfo) -> tuple[object, ...]:
+    return (node.taints, node.cordoned, node.ready, node.unreachable)
 
 
 def device_sums(node: Object, field: str) -> dict[str, int]:

@@ -5,13 +5,16 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import allocation, model, names, request, resources, share
+from berth_api import allocation, assumed, model, names, request, resize, resources, share
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import PendingPod, PodRequest, Toleration
+from berth_operator.state import features, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
+_KEPT: Final = ("name", "resources", "allocatedResources")
+"""Of a container's status: what it holds while it is resized."""
 _JSON_ANNOTATIONS: Final = (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
 _OTHER_ANNOTATIONS: Final = (
     "berth.dev/min-gpu-memory",
@@ -37,6 +40,10 @@ def keep(pod: dict[str, Any]) -> dict[str, Any]:
     for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in ("env", "envFrom", "command", "args", "volumeMounts", "livenessProbe", "readinessProbe"):
             each.pop(name, None)
+    status = pod.get("status") or {}
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        if kind in status:
+            status[kind] = [{name: each[name] for name in _KEPT if name in each} for each in status[kind]]
     return pod
 
 
@@ -77,12 +84,21 @@ def _request(pod: Object) -> PodRequest:
     devices = request.of_resources(total)
     return PodRequest(
         resources=_without_devices(total),
+        assumed=assumed.of_pod(spec, {}),
         devices=devices,
         asked=_asked(total),
         shares=share.of_pod(resources.containers(spec), devices),
         model=model.of_pod(annotations, labels),
-        node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
+        node_affinity=terms.required_nodes(spec.get("affinity") or {}),
+        preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
         tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
+        ports=ports.of_pod(spec),
+        features=features.of_pod(spec),
+        images=images.of_pod(spec),
+        identity=wishes.identity(pod),
+        wishes=wishes.of_pod(pod),
+        mounts=mounts.of_pod(pod),
         unsupported=tuple(_unsupported(spec, annotations, labels)),
     )
 
@@ -125,17 +141,6 @@ def _weight(metadata: Object) -> int:
 
 def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
-    affinity = spec.get("affinity") or {}
-    for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):
-        if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
-            yield f"spec.affinity.{kind}"
-    if any(each.get("whenUnsatisfiable") == "DoNotSchedule" for each in spec.get("topologySpreadConstraints") or ()):
-        yield "spec.topologySpreadConstraints"
-    if any("persistentVolumeClaim" in each or "ephemeral" in each for each in spec.get("volumes") or ()):
-        yield "spec.volumes with claims"
-    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
-    if any(port.get("hostPort") for each in containers for port in each.get("ports") or ()):
-        yield "hostPort"
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
     yield from (f"annotation {name}" for name in (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS) if name in annotations)
     yield from (f"label {name}" for name in _OTHER_LABELS if name in labels)
@@ -158,16 +163,22 @@ def charge(pod: Object) -> Charge:
     hold any card of those types, so none of them is free.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    total = resources.total(spec)
+    total = resize.held(spec, pod.get("status") or {})
     grants, unknown = _grants((metadata.get("annotations") or {}).get(names.ALLOCATED), total)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
         node=spec["nodeName"],
         resources=_without_devices(total),
+        assumed=assumed.of_pod(spec, pod.get("status") or {}),
         asked=_asked(total),
+        ports=ports.of_pod(spec),
         grants=grants,
         unknown=unknown,
+        identity=wishes.identity(pod),
+        wishes=wishes.of_placed(pod),
+        mounts=mounts.of_pod(pod),
+        terminating=bool(metadata.get("deletionTimestamp")),
     )
 
 

@@ -77,5 +77,14 @@ def leases(cluster: Cluster) -> Table:
     return Table(key=_name, put=cluster.put_lease, remove=cluster.remove_lease)
 
 
+def namespaces(cluster: Cluster) -> Table:
+    """Fold the labels of namespaces."""
+    return Table(
+        key=_name,
+        put=lambda obj: cluster.put_namespace(_name(obj), obj["metadata"].get("labels") or {}),
+        remove=lambda name: cluster.put_namespace(name, {}),
+    )
+
+
 BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that hold something, of all schedulers."""

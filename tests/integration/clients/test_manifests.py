@@ -42,6 +42,13 @@ ALLOWED = {
         ("patch", "", "nodes", "status"),
         ("patch", "berth.dev", "devices", "status"),
         ("create", "events.k8s.io", "events", ""),
+        ("patch", "", "persistentvolumeclaims", ""),
+        ("patch", "", "persistentvolumes", ""),
+        *[("watch", "", each, "") for each in ("persistentvolumeclaims", "persistentvolumes")],
+        *[
+            ("watch", "storage.k8s.io", each, "")
+            for each in ("storageclasses", "csinodes", "csidrivers", "csistoragecapacities", "volumeattachments")
+        ],
     ],
     "agent-rbac.yaml": [
         ("list", "", "nodes", ""),
@@ -56,6 +63,7 @@ DENIED = [
     ("create", "", "bindings", ""),
     ("get", "", "secrets", ""),
     ("delete", "", "nodes", ""),
+    ("delete", "", "persistentvolumes", ""),
     ("update", "coordination.k8s.io", "leases", ""),
     ("delete", "berth.dev", "devices", ""),
     ("impersonate", "", "users", ""),

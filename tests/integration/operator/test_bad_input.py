@@ -115,17 +115,11 @@ NODE_TERM: Final = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "op
 PART_OR_WHOLE: Final = "allowed are 1 to 100 (part of a card) or multiples of 100"
 SPREAD: Final = {
     "maxSkew": 1,
-    "topologyKey": "kubernetes.io/hostname",
+    "topologyKey": "nowhere",
     "whenUnsatisfiable": "DoNotSchedule",
     "labelSelector": {"matchLabels": {"a": "b"}},
 }
 CLAIM_VOLUME: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
-PORTS: Final = {
-    "name": "main",
-    "image": "none",
-    "ports": [{"containerPort": 80, "hostPort": 80}],
-    "resources": {"requests": ONE_CARD, "limits": ONE_CARD},
-}
 
 PODS = [
     # Amounts that no card has.
@@ -291,12 +285,20 @@ PODS = [
     annotated("min-memory", "berth.dev/min-gpu-memory", "20Gi", f"{UNSUPPORTED}annotation berth.dev/min-gpu-memory"),
     annotated("topology", "berth.dev/gpu-topology", "nvlink", f"{UNSUPPORTED}annotation berth.dev/gpu-topology"),
     # Fields of the pod that would have to be honoured.
-    specified("node-affinity", "spec.affinity.nodeAffinity", affinity=affinity("nodeAffinity", NODE_TERM)),
-    specified("pod-affinity", "spec.affinity.podAffinity", affinity=affinity("podAffinity", [HOST_TERM])),
-    specified("anti-affinity", "spec.affinity.podAntiAffinity", affinity=affinity("podAntiAffinity", [HOST_TERM])),
-    specified("spread", "spec.topologySpreadConstraints", topologySpreadConstraints=[SPREAD]),
-    specified("volume-claim", "spec.volumes with claims", volumes=[CLAIM_VOLUME]),
-    specified("host-port", "hostPort", containers=[PORTS]),
+    pod_row(
+        "node-affinity",
+        ONE_CARD,
+        f"{NO_NODE}3 node affinity does not match",
+        affinity=affinity("nodeAffinity", NODE_TERM),
+    ),
+    pod_row(
+        "pod-affinity",
+        ONE_CARD,
+        f"{NO_NODE}2 pod affinity does not match",
+        affinity=affinity("podAffinity", [HOST_TERM]),
+    ),
+    pod_row("spread", ONE_CARD, f"{NO_NODE}2 no label nowhere to spread over", topologySpreadConstraints=[SPREAD]),
+    pod_row("volume-claim", ONE_CARD, f'{NO_NODE}3 persistentvolumeclaim "data" not found', volumes=[CLAIM_VOLUME]),
     # Amounts that no cluster has.
     pod_row("gpu-100Ei", {K + "gpu": "100Ei"}, f"invalid request: {K}gpu: "),
     pod_row(

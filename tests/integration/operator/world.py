@@ -209,8 +209,14 @@ class World:
     # --- changing it ------------------------------------------------------------------------------------------
 
     def cordon(self, node: str, *, on: bool) -> None:
-        """Cordon or uncordon a node."""
+        """Cordon or uncordon a node; the latter is done when its taint is gone too."""
         self.arena.merge("nodes", node, {"spec": {"unschedulable": on or None}})
+        if not on:
+            self.wait(lambda: not self._is_cordoned(node), what=f"{node} to lose the taint of its cordon")
+
+    def _is_cordoned(self, node: str) -> bool:
+        taints = self.arena.get("nodes", node)["spec"].get("taints", ())
+        return any(each["key"] == "node.kubernetes.io/unschedulable" for each in taints)
 
     def remove(self, name: str) -> None:
         """Delete a pod at once."""

@@ -67,6 +67,22 @@ ONE = container(requests={"cpu": "1"})
             id="only the resources that it names",
         ),
         pytest.param(
+            spec(ONE, resources={"requests": {"hugepages-2Mi": "4Mi"}}),
+            {"cpu": 1000, "hugepages-2Mi": 4 * 2**20},
+            id="the pod's own huge pages",
+        ),
+        pytest.param(
+            spec(ONE, resources={"requests": {"example.com/x": "5", "ephemeral-storage": "1Gi"}}),
+            {"cpu": 1000},
+            id="other resources have no request of the pod's own",
+        ),
+        pytest.param(spec(ONE, resources={"requests": {"cpu": "0"}}), {}, id="the pod's own request is nothing"),
+        pytest.param(
+            spec(ONE, inits=(init({"cpu": "9"}),), resources={"requests": {"cpu": "5"}}),
+            {"cpu": 5000},
+            id="the pod's own request counts for init containers too",
+        ),
+        pytest.param(
             spec(ONE, resources={"requests": {"cpu": "5"}}, overhead={"cpu": "1"}),
             {"cpu": 6000},
             id="overhead comes on top",

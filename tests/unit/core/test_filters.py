@@ -8,9 +8,21 @@ import pytest
 from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core import filters
-from berth_operator.core.filters import cordon, devices, node_ready, node_selector, resources, supported, taints
+from berth_operator.core.filters import (
+    cordon,
+    declared_features,
+    devices,
+    host_ports,
+    node_affinity,
+    node_ready,
+    node_selector,
+    resources,
+    supported,
+    taints,
+)
 from berth_operator.core.fleet import DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.request import PodRequest, Taint, Toleration
+from berth_operator.core.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
+from berth_operator.core.selectors import Requirement
 from tests.builders import (
     A100,
     A100_BYTES,
@@ -32,6 +44,8 @@ from tests.builders import (
     charge,
     grant,
     inventory,
+    label,
+    listens,
     node_info,
     other_card,
 )
@@ -40,6 +54,7 @@ A = Taint(key="a", value="1")
 B = Taint(key="b", effect="NoExecute")
 SOFT = Taint(key="c", effect="PreferNoSchedule")
 GONE = Taint(key="node.kubernetes.io/not-ready")
+SILENT = Taint(key="node.kubernetes.io/unreachable")
 
 
 def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
@@ -58,6 +73,63 @@ def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
 def tolerates(**fields: str) -> Toleration:
     return Toleration(**fields)
 
+
+def term(*labels: Requirement, names: tuple[Requirement, ...] = ()) -> NodeTerm:
+    return NodeTerm(labels=labels, names=names)
+
+
+def named(operator: str, name: str) -> NodeTerm:
+    return term(names=(label("metadata.name", operator, name),))
+
+
+X, Y = label("zone", "In", "x"), label("zone", "In", "y")
+MISMATCH = "node affinity does not match"
+LABELS = {"zone": "x", "disk": "", "cores": "12", "far": "9223372036854775807", "farther": "9223372036854775808"}
+
+AFFINITY_CASES = [
+    pytest.param(node_affinity, asks(affinity=terms), node_info(labels=LABELS), reason, id=f"affinity: {id_}")
+    for terms, reason, id_ in (
+        (None, "", "none"),
+        ([], MISMATCH, "no term"),
+        ([term()], MISMATCH, "an empty term"),
+        ([term(X)], "", "In"),
+        ([term(label("zone", "In", "y", "x"))], "", "In, one of two"),
+        ([term(Y)], MISMATCH, "In, another value"),
+        ([term(label("none", "In", ""))], MISMATCH, "In, no such label is not an empty one"),
+        ([term(label("disk", "In", ""))], "", "In, an empty one"),
+        ([term(label("zone", "NotIn", "x", "y"))], MISMATCH, "NotIn"),
+        ([term(label("zone", "NotIn", "y"))], "", "NotIn, another value"),
+        ([term(label("none", "NotIn", "x"))], "", "NotIn, no such label"),
+        ([term(label("disk", "Exists"))], "", "Exists, empty"),
+        ([term(label("none", "Exists"))], MISMATCH, "Exists, no such label"),
+        ([term(label("disk", "DoesNotExist"))], MISMATCH, "DoesNotExist, empty"),
+        ([term(label("none", "DoesNotExist"))], "", "DoesNotExist"),
+        ([term(label("cores", "Gt", "11"))], "", "Gt"),
+        ([term(label("cores", "Gt", "12"))], MISMATCH, "Gt, equal"),
+        ([term(label("cores", "Lt", "13"))], "", "Lt"),
+        ([term(label("cores", "Lt", "12"))], MISMATCH, "Lt, equal"),
+        ([term(label("cores", "Gt", "2"))], "", "Gt, as numbers and not as texts"),
+        ([term(label("none", "Gt", "0"))], MISMATCH, "Gt, no such label"),
+        ([term(label("none", "Lt", "0"))], MISMATCH, "Lt, no such label"),
+        ([term(label("zone", "Gt", "0"))], MISMATCH, "Gt, no number"),
+        ([term(label("zone", "Lt", "0"))], MISMATCH, "Lt, no number"),
+        ([term(label("cores", "Lt", "1_000"))], MISMATCH, "Lt, a bound that only Python reads"),
+        ([term(label("far", "Gt", "0"))], "", "Gt, 64 bits"),
+        ([term(label("farther", "Gt", "0"))], MISMATCH, "Gt, more than 64 bits"),
+        ([term(X, label("disk", "Exists"))], "", "two conditions"),
+        ([term(X, label("none", "Exists"))], MISMATCH, "two conditions, one fails"),
+        ([term(X, Y)], MISMATCH, "two conditions that exclude each other"),
+        ([term(Y), term(X)], "", "two terms, one matches"),
+        ([term(Y), term()], MISMATCH, "two terms, one empty"),
+        ([named("In", "node")], "", "name"),
+        ([named("In", "other")], MISMATCH, "another name"),
+        ([named("NotIn", "other")], "", "not another name"),
+        ([named("NotIn", "node")], MISMATCH, "not this name"),
+        ([term(X, names=named("In", "node").names)], "", "name and label"),
+        ([term(Y, names=named("In", "node").names)], MISMATCH, "name and another label"),
+        ([term(X, names=named("In", "other").names)], MISMATCH, "label and another name"),
+    )
+]
 
 NODE_CASES = [
     pytest.param(supported, asks(), node_info(), "", id="supported: nothing special"),
@@ -84,6 +156,28 @@ NODE_CASES = [
         "not ready",
         id="ready: not, and tolerated only while it runs",
     ),
+    pytest.param(node_ready, asks(), node_info(unreachable=True), "not ready", id="ready: unreachable"),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
+        node_info(unreachable=True),
+        "",
+        id="ready: unreachable, but tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
+        node_info(ready=False),
+        "not ready",
+        id="ready: not, and only the unreachable tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
+        node_info(unreachable=True),
+        "not ready",
+        id="ready: unreachable, and only those not ready tolerated",
+    ),
     pytest.param(cordon, asks(), node_info(), "", id="cordon: none"),
     pytest.param(cordon, asks(), node_info(cordoned=True), "unschedulable", id="cordon"),
     pytest.param(
@@ -105,6 +199,13 @@ NODE_CASES = [
     pytest.param(taints, asks(), node_info(taints=[B]), "untolerated taint b:NoExecute", id="taints: no value"),
     pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
     pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not told twice"),
+    pytest.param(
+        cordon,
+        asks(),
+        node_info(taints=[cordon.TAINT]),
+        "unschedulable",
+        id="cordon: gone, but its taint is not yet",
+    ),
     pytest.param(
         taints, asks(tolerations=[tolerates(key="a", value="1")]), node_info(taints=[A]), "", id="taints: equal"
     ),
@@ -148,7 +249,7 @@ NODE_CASES = [
         asks(tolerations=[tolerates(key="a", operator="Gt", value="1")]),
         node_info(taints=[A]),
         "untolerated taint a=1:NoSchedule",
-        id="taints: an operator that we do not know",
+        id="taints: an operator behind a gate that is off",
     ),
     pytest.param(
         taints,
@@ -182,6 +283,23 @@ NODE_CASES = [
     pytest.param(
         node_selector, asks(selector={"zone": ""}), node_info(), "node selector does not match", id="selector: empty"
     ),
+    *AFFINITY_CASES,
+    pytest.param(declared_features, asks(), node_info(), "", id="features: none needed"),
+    pytest.param(declared_features, asks(features=["x"]), node_info(features=["y", "x"]), "", id="features: declared"),
+    pytest.param(
+        declared_features,
+        asks(features=["x", "y"]),
+        node_info(features=["x"]),
+        "kubelet without a feature that the pod needs",
+        id="features: one is missing",
+    ),
+    pytest.param(
+        declared_features,
+        asks(features=["x"]),
+        node_info(),
+        "kubelet without a feature that the pod needs",
+        id="features: none declared",
+    ),
     pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
     pytest.param(resources, asks({"cpu": 64_001}), node_info(), "insufficient cpu", id="resources: cpu"),
     pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "insufficient memory", id="resources: memory"),
@@ -194,6 +312,12 @@ NODE_CASES = [
     ),
     pytest.param(resources, asks({GPU: 800}), node_info(), "", id="resources: devices are not counted here"),
     pytest.param(resources, asks({"cpu": 2**53}), node_info(), "insufficient cpu", id="resources: absurd"),
+    pytest.param(
+        resources, asks({"ephemeral-storage": 2}), node_info(), "insufficient ephemeral-storage", id="resources: disk"
+    ),
+    pytest.param(
+        resources, asks({"hugepages-2Mi": 2}), node_info(more={"hugepages-2Mi": 2}), "", id="resources: huge pages"
+    ),
 ]
 
 
@@ -207,11 +331,46 @@ def test_a_filter_passes_a_node_or_tells_why_not(
     assert told(module, fleet, request_) == ({reason: 1} if reason else {})
 
 
+ELSEWHERE = ("devices", "host-ports", "topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
+"""Filters that need more than a node: the first two are tested below, the rest among pods;
+those of volumes have tests of their own."""
+
+
 @pytest.mark.parametrize(
-    "module", [pytest.param(each, id=each.NAME) for each in filters.ORDER if each.NAME != "devices"]
+    "module", [pytest.param(each, id=each.NAME) for each in filters.UNMOUNTED if each.NAME not in ELSEWHERE]
 )
 def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
+
+
+def test_selector_and_affinity_must_both_hold() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("both", labels={"zone": "x", "disk": "ssd"}))
+    add(fleet, node_info("one", labels={"zone": "x"}))
+    add(fleet, node_info("other", labels={"disk": "ssd"}))
+    wanted = asks(selector={"disk": "ssd"}, affinity=[term(X)])
+    assert passing(node_selector, fleet, wanted) & passing(node_affinity, fleet, wanted) == {"both"}
+
+
+def test_a_value_that_comes_later_is_judged_too() -> None:
+    fleet = Fleet()
+    wanted = asks(affinity=[term(label("cores", "Gt", "8"))])
+    add(fleet, node_info("a", labels={"cores": "4"}))
+    assert passing(node_affinity, fleet, wanted) == set()
+    add(fleet, node_info("b", labels={"cores": "16"}))
+    assert passing(node_affinity, fleet, wanted) == {"b"}
+    fleet.put_node(node_info("b", labels={"cores": "4"}))
+    assert passing(node_affinity, fleet, wanted) == set()
+
+
+def test_nodes_are_judged_by_their_own_labels_however_many_come() -> None:
+    fleet = Fleet()
+    wanted = asks(affinity=[term(X), named("In", "node-3"), named("In", "gone")])
+    for i in range(40):
+        add(fleet, node_info(f"node-{i}", labels={"zone": "x" if i % 10 == 0 else "y"}))
+        passing(node_affinity, fleet, wanted)
+    fleet.remove_node("node-20")
+    assert passing(node_affinity, fleet, wanted) == {"node-0", "node-3", "node-10", "node-30"}
 
 
 def test_what_pods_hold_is_not_free() -> None:
@@ -220,6 +379,14 @@ def test_what_pods_hold_is_not_free() -> None:
     fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
     assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
     assert told(resources, fleet, asks({"cpu": 4_001})) == {"insufficient cpu": 1}
+
+
+def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node", cpu=0))
+    fleet.charge(charge("pod", resources=(("cpu", 1), ("memory", 2**53), ("pods", 1))))
+    assert passing(resources, fleet, asks()) == {"node"}
+    assert passing(resources, fleet, asks({"cpu": 1})) == set()
 
 
 def test_the_first_resource_that_is_short_gives_the_reason() -> None:
@@ -243,6 +410,53 @@ def test_a_look_for_an_unheard_of_resource_changes_nothing() -> None:
     before = dict(fleet.resources)
     passing(resources, fleet, asks({"example.com/x": 1}))
     assert fleet.resources == before
+
+
+ANY, ONE, OTHER = listens(), listens(address="10.0.0.1"), listens(address="10.0.0.2")
+PORT_CASES = [
+    pytest.param([], [ANY], "", id="none wanted"),
+    pytest.param([ANY], [], "", id="none taken"),
+    pytest.param([ANY], [ANY], "host ports in use", id="all addresses, twice"),
+    pytest.param([ANY], [ONE], "host ports in use", id="all addresses, and one is taken"),
+    pytest.param([ONE], [ANY], "host ports in use", id="one address, and all are taken"),
+    pytest.param([ONE], [ONE], "host ports in use", id="one address, twice"),
+    pytest.param([ONE], [OTHER], "", id="two addresses"),
+    pytest.param([ONE], [OTHER, ANY], "host ports in use", id="two addresses, and all are taken"),
+    pytest.param([listens(81)], [ANY], "", id="another port"),
+    pytest.param([listens(protocol="UDP")], [ANY], "", id="another protocol"),
+    pytest.param([listens(81), ONE], [ANY], "host ports in use", id="one of two"),
+    pytest.param([listens(address="::")], [ONE], "", id="all addresses of the newer protocol are one address"),
+    pytest.param([listens(address="::")], [ANY], "host ports in use", id="which all addresses include"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "taken", "reason"), PORT_CASES)
+def test_host_ports_are_free_or_the_filter_tells(wanted: list[HostPort], taken: list[HostPort], reason: str) -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    for i, port in enumerate(taken):
+        fleet.charge(charge(f"pod-{i}", ports=(port,)))
+    assert passing(host_ports, fleet, asks(ports=wanted)) == (set() if reason else {"node"})
+    assert told(host_ports, fleet, asks(ports=wanted)) == ({reason: 1} if reason else {})
+
+
+def test_a_port_is_free_when_the_last_pod_that_listens_leaves() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    for name in ("first", "second"):
+        fleet.charge(charge(name, ports=(ANY,)))
+    fleet.release("uid-first")
+    assert passing(host_ports, fleet, asks(ports=[ONE])) == set()
+    fleet.release("uid-second")
+    assert passing(host_ports, fleet, asks(ports=[ONE])) == {"node"}
+
+
+def test_ports_are_those_of_their_node_however_many_come() -> None:
+    fleet = Fleet()
+    fleet.charge(charge("pod", node="node-0", ports=(ANY,)))
+    for i in range(40):
+        add(fleet, node_info(f"node-{i}"))
+    assert passing(host_ports, fleet, asks(ports=[ANY])) == {f"node-{i}" for i in range(1, 40)}
 
 
 # --- the devices filter -----------------------------------------------------------------------------------------
@@ -436,6 +650,20 @@ def test_a_verdict_is_told_by_every_filter() -> None:
         "cordon": "unresolvable",
         "taints": "unresolvable",
         "node-selector": "unresolvable",
+        "node-affinity": "unresolvable",
+        "declared-features": "unresolvable",
+        "host-ports": "unschedulable",
+        "volume-claims": "unresolvable",
+        "volume-in-use": "unschedulable",
+        "volume-conflicts": "unschedulable",
+        "volume-limits": "unschedulable",
+        "volume-affinity": "unresolvable",
+        "volume-binding": "unresolvable",
+        "volume-zones": "unresolvable",
         "resources": "unschedulable",
         "devices": "unschedulable",
+        "topology-spread": "unschedulable",
+        "pod-affinity": "unresolvable",
+        "pod-anti-affinity": "unschedulable",
+        "existing-anti-affinity": "unschedulable",
     }

@@ -23,6 +23,7 @@ from tests.builders import (
     fleet,
     grant,
     inventory,
+    label,
     node_info,
     other_card,
 )
@@ -79,12 +80,12 @@ def test_all_that_is_known_of_a_node_survives_growing() -> None:
     taint = Taint(key="a")
     made = Fleet()
     add(made, node_info("first", labels={"zone": "a"}, taints=[taint], cordoned=True), inventory(card()))
-    before = made.labelled("zone", "a").sum()
+    before = made.labels.meeting(label("zone", "In", "a")).sum()
     for i in range(40):
         add(made, node_info(f"node-{i}"))
     row = made.rows["first"]
     assert before == 1
-    assert np.flatnonzero(made.labelled("zone", "a")).tolist() == [row]
+    assert np.flatnonzero(made.labels.meeting(label("zone", "In", "a"))).tolist() == [row]
     assert np.flatnonzero(made.taints()[taint]).tolist() == [row]
     assert np.flatnonzero(made.cordoned).tolist() == [row]
     assert np.flatnonzero(made.has_device).tolist() == [row]
@@ -408,7 +409,7 @@ def test_a_row_leaves_no_residue_to_its_next_node() -> None:
     made = Fleet()
     old = node_info("old", labels={"zone": "a"}, taints=[taint], cordoned=True, ready=False, more={"example.com/x": 9})
     add(made, old, inventory(*cards(8), other_card("rdma"), vendor="amd"))
-    assert made.labelled("zone", "a").sum() == 1
+    assert made.labels.meeting(label("zone", "In", "a")).sum() == 1
     row = made.rows["old"]
     made.charge(
         charge(
@@ -421,7 +422,7 @@ def test_a_row_leaves_no_residue_to_its_next_node() -> None:
     add(made, node_info("new"))
     assert made.rows == {"new": row}
     assert (made.names[row], made.labels[row]) == ("new", {})
-    assert not made.labelled("zone", "a").any()
+    assert not made.labels.meeting(label("zone", "In", "a")).any()
     assert taint not in made.taints()
     assert not made.requested.any()
     assert made.allocatable[made.resource("example.com/x"), row] == 0
@@ -472,11 +473,11 @@ def test_taints_that_nobody_carries_are_forgotten() -> None:
 
 def test_labels_asked_for_once_are_kept_current() -> None:
     made = fleet({"a": (), "b": ()})
-    assert not made.labelled("zone", "x").any()
+    assert not made.labels.meeting(label("zone", "In", "x")).any()
     made.put_node(node_info("b", labels={"zone": "x"}))
-    assert np.flatnonzero(made.labelled("zone", "x")).tolist() == [made.rows["b"]]
+    assert np.flatnonzero(made.labels.meeting(label("zone", "In", "x"))).tolist() == [made.rows["b"]]
     made.put_node(node_info("b"))
-    assert not made.labelled("zone", "x").any()
+    assert not made.labels.meeting(label("zone", "In", "x")).any()
 
 
 def test_a_model_is_known_by_its_number() -> None:

@@ -171,6 +171,21 @@ def test_a_class_is_forgotten_with_its_last_pod() -> None:
     assert queue.parked_failure(waiting("c")) is None
 
 
+def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
+    queue = Queue()
+    for name, cpu in (("a", 1), ("b", 2)):
+        pod = waiting(name, {"cpu": cpu})
+        queue.put(pod)
+        queue.pop(0.0)
+        queue.park(pod, failure(Change.PLACED))
+    assert not queue.wake(Change.RELEASED)
+    assert not queue.wake(Change.PLACED, lambda _request: False)
+    assert queue.wake(Change.PLACED, lambda request: ("cpu", 2) in request.resources)
+    assert [each and each.name for each in (queue.pop(0.0), queue.pop(0.0))] == ["b", None]
+    assert queue.wake(Change.PLACED)
+    assert not queue.wake(Change.PLACED)
+
+
 @pytest.mark.parametrize("wakes_on", [pytest.param(each, id=str(each.name)) for each in Change])
 def test_a_parked_pod_is_woken_by_its_changes_alone(wakes_on: Change) -> None:
     queue = parked(waiting("a"), wakes_on=wakes_on)

@@ -10,7 +10,7 @@ from berth_operator.core import filters
 from berth_operator.core.cycle import Failure, Placement, Policy, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.queue import Queue
-from berth_operator.core.request import PendingPod, PodRequest, Taint
+from berth_operator.core.request import NodeTerm, PendingPod, PodRequest, Taint
 from berth_operator.core.verdict import Change
 from berth_operator.state import nodes
 from tests.builders import (
@@ -27,6 +27,8 @@ from tests.builders import (
     charge,
     grant,
     inventory,
+    label,
+    listens,
     node_info,
     other_card,
     waiting,
@@ -74,6 +76,9 @@ HALF = grant(0, core=50, ratio=50)
 
 CASES = [
     pytest.param("node-ready", asks(), node_is(ready=False), node_is(), Change.NODE_TAINTS, id="node ready"),
+    pytest.param(
+        "node-ready", asks(), node_is(unreachable=True), node_is(), Change.NODE_TAINTS, id="node heard of again"
+    ),
     pytest.param("cordon", asks(), node_is(cordoned=True), node_is(), Change.NODE_TAINTS, id="uncordoned"),
     pytest.param("taints", asks(), node_is(taints=[Taint(key="a")]), node_is(), Change.NODE_TAINTS, id="taint gone"),
     pytest.param(
@@ -83,6 +88,14 @@ CASES = [
         node_is(labels={"zone": "x"}),
         Change.NODE_LABELS,
         id="labelled",
+    ),
+    pytest.param(
+        "node-affinity",
+        asks(affinity=[NodeTerm(labels=(label("zone", "NotIn", "x"),))]),
+        node_is(labels={"zone": "x"}),
+        node_is(labels={"zone": "y"}),
+        Change.NODE_LABELS,
+        id="labelled as the affinity wants",
     ),
     pytest.param(
         "resources", asks({"cpu": 1000}), node_is(cpu=0), node_is(), Change.NODE_ALLOCATABLE, id="more allocatable"
@@ -110,6 +123,22 @@ CASES = [
         leaves,
         Change.RELEASED,
         id="a pod's place released",
+    ),
+    pytest.param(
+        "declared-features",
+        asks(features=["x"]),
+        node_is(),
+        node_is(features=["x"]),
+        Change.NODE_FEATURES,
+        id="a newer kubelet",
+    ),
+    pytest.param(
+        "host-ports",
+        asks(ports=[listens()]),
+        both(node_is(), holds(ports=(listens(),))),
+        leaves,
+        Change.RELEASED,
+        id="a host port released",
     ),
     pytest.param("devices", asks({NVIDIA: 1}), node_is(), device_is(card()), Change.DEVICE, id="a Device appears"),
     pytest.param(

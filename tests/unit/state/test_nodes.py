@@ -46,6 +46,11 @@ def test_a_node_is_ready_by_its_condition(fields: Raw, *, expected: bool) -> Non
     assert nodes.info(node(**fields)).ready is expected
 
 
+@pytest.mark.parametrize("status", ["True", "False", "Unknown"])
+def test_a_node_that_nobody_hears_of_is_unreachable(status: str) -> None:
+    assert nodes.info(node(**ready(status))).unreachable is (status == "Unknown")
+
+
 def test_a_bare_node_is_read() -> None:
     found = nodes.info({"metadata": {"name": "n"}})
     assert (found.labels, found.allocatable, found.taints, found.cordoned, found.ready) == ({}, {}, (), False, True)
@@ -60,9 +65,12 @@ def test_a_bare_node_is_read() -> None:
         pytest.param({"taints": [{"key": "a", "effect": "NoSchedule"}]}, Change.NODE_TAINTS, id="taints"),
         pytest.param({"unschedulable": True}, Change.NODE_TAINTS, id="cordon"),
         pytest.param(ready("False"), Change.NODE_TAINTS, id="readiness"),
+        pytest.param(ready("Unknown"), Change.NODE_TAINTS, id="silence"),
         pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
         pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums of devices are not for decisions"),
+        pytest.param({"features": ["x"]}, Change.NODE_FEATURES, id="features"),
         pytest.param({"capacity": {"cpu": "1"}}, Change(0), id="capacity"),
+        pytest.param({"images": [{"names": ["x"], "sizeBytes": 1}]}, Change(0), id="images are only a preference"),
         pytest.param(
             {"labels": {"a": "b"}, "unschedulable": True}, Change.NODE_LABELS | Change.NODE_TAINTS, id="several"
         ),
@@ -79,10 +87,10 @@ def test_a_first_sight_is_a_new_node() -> None:
 def test_what_nobody_reads_is_dropped() -> None:
     raw = node()
     raw["metadata"]["managedFields"] = [1]
-    raw["status"] |= {"images": [1], "addresses": [1]}
+    raw["status"] |= {"images": [], "addresses": [1]}
     kept = nodes.keep(raw)
     assert "managedFields" not in kept["metadata"]
-    assert set(kept["status"]) == {"allocatable", "capacity", "conditions"}
+    assert set(kept["status"]) == {"allocatable", "capacity", "conditions", "declaredFeatures", "images"}
 
 
 def test_a_node_without_status_is_kept() -> None:

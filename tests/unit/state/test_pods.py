@@ -19,6 +19,8 @@ from tests.builders import (
     container,
     grant,
     half,
+    label,
+    listens,
     pod,
     whole,
 )
@@ -45,7 +47,8 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
     assert wanted.resources == (("cpu", 500), ("pods", 1))
     assert wanted.asked == ((GPU, 50),)
     assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
-    assert wanted.node_selector == (("a", "1"), ("b", "2"))
+    assert wanted.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
+    assert wanted.node_affinity is None
     assert [(each.key, each.operator, each.effect) for each in wanted.tolerations] == [
         ("k", "Exists", ""),
         ("", "Equal", ""),
@@ -56,8 +59,8 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
 
 
 def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class() -> None:
-    first = pods.pending(pod("a", {GPU: "50"}, labels={"app": "x"}, created="1"))
-    second = pods.pending(pod("b", {GPU: "50"}, labels={"app": "y"}, created="2"))
+    first = pods.pending(pod("a", {GPU: "50"}, annotations={"app": "x"}, created="1"))
+    second = pods.pending(pod("b", {GPU: "50"}, annotations={"app": "y"}, created="2"))
     assert first.request == second.request
 
 
@@ -131,26 +134,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        pytest.param({"affinity": {kind: {required: [1]}}}, f"spec.affinity.{kind}", id=kind)
-        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
-        for required in ("requiredDuringSchedulingIgnoredDuringExecution",)
-    ]
-    + [
-        pytest.param(
-            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
-            "spec.topologySpreadConstraints",
-            id="spread",
-        ),
-        pytest.param(
-            {"volumes": [{"persistentVolumeClaim": {"claimName": "x"}}]}, "spec.volumes with claims", id="a claim"
-        ),
-        pytest.param({"volumes": [{"ephemeral": {}}]}, "spec.volumes with claims", id="a claim of its own"),
-        pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, "hostPort", id="host port"),
-        pytest.param(
-            {"initContainers": [container(ports=[{"hostPort": 80}], restartPolicy="Always")]},
-            "hostPort",
-            id="a sidecar's host port",
-        ),
         pytest.param({"resourceClaims": [{}]}, "spec.resourceClaims", id="resource claims"),
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
     ]
@@ -186,12 +169,12 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
     [
         pytest.param({"affinity": None}, id="no affinity"),
         pytest.param(
-            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}},
+            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
             id="preferred affinity",
         ),
-        pytest.param({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, id="wished spread"),
-        pytest.param({"volumes": [{"configMap": {}}, {"emptyDir": {}}]}, id="volumes without claims"),
-        pytest.param({"containers": [container(ports=[{"containerPort": 80}])]}, id="container port"),
+        pytest.param({"affinity": {"podAffinity": {}, "podAntiAffinity": None}}, id="no affinity to pods"),
+        pytest.param({"volumes": [{"configMap": {}}, {"persistentVolumeClaim": {"claimName": "x"}}]}, id="volumes"),
+        pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, id="host port"),
         pytest.param({"resourceClaims": []}, id="no claims"),
     ],
 )
@@ -286,3 +269,48 @@ def test_a_type_without_an_allocation_is_unknown(requests: Raw, allocated: Any, 
 def test_absurd_requests_of_a_bound_pod_are_cut_off() -> None:
     raw = pod("a", on="node", containers=[container(requests={"memory": "8Ei"})] * 1500)
     assert dict(pods.charge(raw).resources)["memory"] < 2**63
+
+
+def test_a_bound_pod_takes_what_it_still_holds_while_it_shrinks() -> None:
+    status = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}
+    found = pods.charge(pods.keep(pod("a", {"cpu": "2"}, on="node", status=status)))
+    assert dict(found.resources)["cpu"] == 3000
+
+
+def test_of_a_container_s_status_only_what_it_holds_is_kept() -> None:
+    told = {"name": "main", "resources": {}, "allocatedResources": {}, "imageID": "x", "state": {}}
+    kept = pods.keep(pod(status={"containerStatuses": [told], "initContainerStatuses": [told], "phase": "Running"}))
+    assert {
+        tuple(each) for kind in ("containerStatuses", "initContainerStatuses") for each in kept["status"][kind]
+    } == {("name", "resources", "allocatedResources")}
+
+
+def ports(*hosts: Raw, **fields: Any) -> Raw:
+    return container(ports=[{"containerPort": 1, **each} for each in hosts], **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"containers": [ports({}), container()]}, (), id="container port"),
+        pytest.param({"containers": [container(ports=None)], "initContainers": None}, (), id="null"),
+        pytest.param({"containers": [ports({"hostPort": 80})]}, (listens(),), id="host port"),
+        pytest.param(
+            {"containers": [ports({"hostPort": 80, "hostIP": "10.0.0.1", "protocol": "UDP"})]},
+            (listens(80, "10.0.0.1", "UDP"),),
+            id="address and protocol",
+        ),
+        pytest.param(
+            {"containers": [ports({"hostPort": 81}), ports({"hostPort": 80}, {"hostPort": 81})]},
+            (listens(80), listens(81)),
+            id="each once, in order",
+        ),
+        pytest.param({"initContainers": [ports({"hostPort": 80})]}, (), id="an init container's"),
+        pytest.param(
+            {"initContainers": [ports({"hostPort": 80}, restartPolicy="Always")]}, (listens(),), id="a sidecar's"
+        ),
+    ],
+)
+def test_host_ports_are_read_alike_of_pods_that_wait_and_pods_that_are_bound(fields: Raw, expected: Any) -> None:
+    assert pods.pending(pod(**fields)).request.ports == expected
+    assert pods.charge(pod(on="node", **fields)).ports == expected

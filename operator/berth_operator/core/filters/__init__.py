@@ -9,7 +9,29 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from berth_operator.core.cards import Mask
-from berth_operator.core.filters import cordon, devices, node_ready, node_selector, resources, supported, taints
+from berth_operator.core.filters import (
+    cordon,
+    declared_features,
+    devices,
+    existing_anti_affinity,
+    host_ports,
+    node_affinity,
+    node_ready,
+    node_selector,
+    pod_affinity,
+    pod_anti_affinity,
+    resources,
+    supported,
+    taints,
+    topology_spread,
+    volume_affinity,
+    volume_binding,
+    volume_claims,
+    volume_conflicts,
+    volume_in_use,
+    volume_limits,
+    volume_zones,
+)
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -35,5 +57,35 @@ def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
     return cast("tuple[Filter, ...]", modules)
 
 
-ORDER = _filters(supported, node_ready, cordon, taints, node_selector, resources, devices)
+ORDER = _filters(
+    supported,
+    volume_claims,
+    node_ready,
+    cordon,
+    taints,
+    node_selector,
+    node_affinity,
+    declared_features,
+    host_ports,
+    resources,
+    devices,
+    volume_in_use,
+    volume_conflicts,
+    volume_limits,
+    volume_affinity,
+    volume_binding,
+    volume_zones,
+    topology_spread,
+    pod_affinity,
+    pod_anti_affinity,
+    existing_anti_affinity,
+)
 """The first filter that rejects a node gives its reason."""
+
+UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
+"""Those that are asked of a pod without volumes that matter, which most pods are."""
+
+
+def of(request: PodRequest) -> tuple[Filter, ...]:
+    """Give the filters that may reject a pod."""
+    return ORDER if request.mounts else UNMOUNTED

@@ -1,4 +1,8 @@
-"""The node is not cordoned (`spec.unschedulable`), unless the pod tolerates that."""
+"""The node is not cordoned, unless the pod tolerates that.
+
+A cordon is `spec.unschedulable` and the taint that the node controller sets by it. The two come and go a moment apart;
+both are told by the same reason, so that nobody hears of two changes.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +23,10 @@ TAINT: Final = Taint(key="node.kubernetes.io/unschedulable")
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass nodes that are not cordoned, or all if the pod tolerates the cordon."""
-    return np.ones_like(fleet.cordoned) if request.tolerates(TAINT) else ~fleet.cordoned
+    if request.tolerates(TAINT):
+        return np.ones_like(fleet.cordoned)
+    tainted = fleet.taints().get(TAINT)
+    return ~fleet.cordoned if tainted is None else ~(fleet.cordoned | tainted)
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:

@@ -1,7 +1,7 @@
 """The node's kubelet says Ready.
 
-kube-scheduler leaves this to the taint that the node controller sets a little later; a pod that tolerates that
-taint passes here as well.
+kube-scheduler leaves this to the taint that the node controller sets a little later: one for nodes that say that they
+are not ready, another for those that nobody hears of. A pod that tolerates that taint passes here as well.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,14 @@ NAME: Final = "node-ready"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
 REASON: Final = "not ready"
-TAINT: Final = Taint(key="node.kubernetes.io/not-ready")
+NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready")
+UNREACHABLE: Final = Taint(key="node.kubernetes.io/unreachable")
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass ready nodes, or all if the pod tolerates those that are not."""
-    return np.ones_like(fleet.ready) if request.tolerates(TAINT) else fleet.ready
+    """Pass ready nodes, and of the others those of a kind that the pod tolerates."""
+    tolerated = np.where(fleet.unreachable, request.tolerates(UNREACHABLE), request.tolerates(NOT_READY))
+    return fleet.ready | tolerated
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:

@@ -19,8 +19,8 @@ REASON: Final = "node selector does not match"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows with all the labels."""
     mask = np.ones(len(fleet.names), np.bool_)
-    for key, value in request.node_selector:
-        mask &= fleet.labelled(key, value)
+    for each in request.node_selector:
+        mask &= fleet.labels.meeting(each)
     return mask
 
 

@@ -37,6 +37,6 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Taint, Mask]]:
     for taint, rows in fleet.taints().items():
-        # The cordon's own taint is told by its filter, which reads spec.unschedulable.
+        # The cordon's own taint is judged and told by its filter.
         if taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint):
             yield taint, rows

@@ -6,9 +6,21 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.scores import card_packing, least_allocated, spare_devices
+from berth_operator.core.scores import (
+    balanced_allocation,
+    card_packing,
+    even_spread,
+    image_locality,
+    least_allocated,
+    most_allocated,
+    node_affinity,
+    pods_near,
+    spare_devices,
+    taints,
+)
 
 
 class Score(Protocol):
@@ -16,12 +28,23 @@ class Score(Protocol):
 
     NAME: str
 
-    def score(self, fleet: Fleet, request: PodRequest) -> npt.NDArray[np.float64]:
-        """Give each row's score, 0 to 100; rows that filters rejected may hold anything finite."""
+    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+        """Give each row's score, 0 to 100; rows that do not fit may hold anything finite."""
 
 
 def _scores(*modules: ModuleType) -> tuple[Score, ...]:
     return cast("tuple[Score, ...]", modules)
 
 
-ALL = _scores(card_packing, spare_devices, least_allocated)
+ALL = _scores(
+    card_packing,
+    spare_devices,
+    least_allocated,
+    most_allocated,
+    balanced_allocation,
+    image_locality,
+    node_affinity,
+    taints,
+    pods_near,
+    even_spread,
+)

@@ -8,13 +8,14 @@ import numpy.typing as npt
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_operator.core.allocators import candidates
+from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
 NAME: Final = "card-packing"
 
 
-def score(fleet: Fleet, request: PodRequest) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
     """Prefer the fullest card that fits a share, and the fullest node for whole cards."""
     if not request.devices:
         return np.zeros(len(fleet.names))

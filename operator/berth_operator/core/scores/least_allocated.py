@@ -1,20 +1,19 @@
-"""Spread by processor time and memory: the node with more left of both is better."""
+"""Spread by processor time and memory: the node that keeps more of both is better."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.resources import CPU, MEMORY
+from berth_operator.core import usage
+from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
 NAME: Final = "least-allocated"
 
 
-def score(fleet: Fleet, _request: PodRequest) -> npt.NDArray[np.float64]:
-    """Give the mean free share of cpu and memory, in hundredths."""
-    columns = [fleet.resource(CPU), fleet.resource(MEMORY)]
-    total = np.maximum(fleet.allocatable[columns], 1)
-    free: npt.NDArray[np.float64] = np.clip(100.0 * (total - fleet.requested[columns]) / total, 0, 100).mean(axis=0)
-    return free
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
+    """Give the mean part of cpu and memory that the pod leaves free, in hundredths."""
+    total, taken = usage.assumed(fleet, request)
+    return usage.mean(total, np.maximum(total - taken, 0))

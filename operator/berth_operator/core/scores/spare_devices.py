@@ -5,13 +5,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
 NAME: Final = "spare-devices"
 
 
-def score(fleet: Fleet, request: PodRequest) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
     """Prefer nodes without a Device."""
     if request.devices:
         return np.zeros(len(fleet.names))

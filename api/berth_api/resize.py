@@ -1,0 +1,61 @@
+"""What a bound pod takes of its node while it is resized in place.
+
+A resize changes the spec at once, and the running containers later or never. Until they agree, a container takes the
+most of what its spec asks, what kubelet has allocated to it and what it really has. A resize that kubelet calls
+infeasible will not come, so the spec does not count. The same holds for requests at the pod's level.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from berth_api import resources
+from berth_api.resources import Amounts, Container
+
+Object = Mapping[str, Any]
+
+
+def held(spec: Object, status: Object) -> Amounts:
+    """Give what a bound pod takes of its node.
+
+    Raises:
+        ResourceError: as `resources.total`.
+    """
+    infeasible = _is_infeasible(status)
+    statuses = _by_name(status)
+    parts = [
+        replace(each, requests=_most(each.requests, statuses.get(each.name), infeasible=infeasible))
+        if _counts(each)
+        else each
+        for each in resources.containers(spec)
+    ]
+    asked = resources.level(spec)
+    most = _most(asked, status, infeasible=infeasible)
+    return resources.completed(resources.combined(parts), {name: most.get(name, 0) for name in asked}, spec)
+
+
+def _counts(part: Container) -> bool:
+    """Leave out init containers that end: they run before anything could resize them."""
+    return part.sidecar or not part.init
+
+
+def _most(asked: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
+    """Give the most of what is asked, allocated and real, where kubelet has told it."""
+    if status is None or status.get("resources") is None:
+        return dict(asked)
+    real = resources.amounts(status["resources"].get("requests"), "status.resources.requests")
+    allocated = resources.amounts(status.get("allocatedResources"), "status.allocatedResources")
+    most = resources.highest(real, allocated)
+    return most if infeasible else resources.highest(asked, most)
+
+
+def _by_name(status: Object) -> dict[str, Object]:
+    found: Iterable[Object] = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+    return {each["name"]: each for each in found}
+
+
+def _is_infeasible(status: Object) -> bool:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodResizePending":
+            return bool(condition.get("reason") == "Infeasible")
+    return False

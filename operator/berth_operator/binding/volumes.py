@@ -1,0 +1,208 @@
+"""Bind a pod's claims before the pod itself.
+
+The decision has chosen, for each claim that waits for its first consumer, a volume or the node for which one is to be
+made. That is written to the API server; Kubernetes' volume controller and the drivers do the rest, which takes from a
+moment to minutes. Until then the pod's charge and what it was promised stay assumed.
+
+Each write names the version that the decision was made on, so that a claim or volume that somebody else changed in
+between is not overwritten. Nothing is taken back on a failure: the claim will be bound, and the pod's next decision
+goes by that.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.cycle import Placement
+from berth_operator.core.storage import Claim, Volume
+from berth_operator.core.volume_choice import reaching
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.volumes import SELECTED_NODE
+
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+"""Tells the volume controller that no user set the volume aside."""
+LOOK: Final = 1.0
+"""Seconds between two looks at things of which no event tells: the term, the pod, the node."""
+
+
+class Api(Protocol):
+    """What is needed of a `kube.KubeClient`."""
+
+    async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Patch an object by JSON merge patch."""
+
+
+class VolumeError(Exception):
+    """A pod's claims could not be bound."""
+
+
+class GoneError(Exception):
+    """There is nothing left to do: the pod is gone, or our term."""
+
+
+class VolumeBinder:
+    """Binds the claims of many pods at once."""
+
+    def __init__(self, *, api: Api, cluster: Cluster, timeout: float) -> None:
+        self._api, self._cluster, self._timeout = api, cluster, timeout
+        self._volumes = cluster.fleet.volumes
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        """Claim -> who waits for it."""
+        self._ended = False
+
+    def changed(self, claim: str) -> None:
+        """A claim or its volume changed."""
+        for event in self._waiting.get(claim, ()):
+            event.set()
+
+    def end(self) -> None:
+        """Give up all that is under way: the process ends."""
+        self._ended = True
+        for claim in tuple(self._waiting):
+            self.changed(claim)
+
+    async def bind(self, placement: Placement, holds: Callable[[], bool]) -> None:
+        """Write what the placement chose, and wait until its claims are bound; `holds` tells whether we still lead.
+
+        Raises:
+            VolumeError: it failed, or took too long.
+            GoneError: the pod or our term is gone.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                written = await self._write(placement, holds)
+                await self._bound(placement, written, holds)
+        except TimeoutError:
+            raise VolumeError(f"binding volumes: not done within {self._timeout:g} s") from None
+        except (ApiError, Unreachable) as error:
+            raise VolumeError(f"binding volumes: {error}") from error
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    async def _write(self, placement: Placement, holds: Callable[[], bool]) -> dict[str, int]:
+        """Write all of it; give the version that each claim or volume has since."""
+        written: dict[str, int] = {}
+        for key, name in placement.chosen.bindings:
+            self._check(placement, holds)
+            volume, claim = self._volume(name), self._claim(key)
+            if not (volume.is_for(claim) and volume.claim_uid):
+                path = f"/api/v1/persistentvolumes/{name}"
+                written[name] = await self._patch(path, _for_claim(volume, claim))
+        for key in placement.chosen.provisions:
+            self._check(placement, holds)
+            claim = self._claim(key)
+            if claim.selected_node != placement.node:
+                namespace, _, name = key.partition("/")
+                path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
+                written[key] = await self._patch(path, _for_node(claim, placement.node))
+        return written
+
+    async def _patch(self, path: str, body: dict[str, Any]) -> int:
+        found = await self._api.merge_patch(path, body)
+        return int(found["metadata"]["resourceVersion"])
+
+    # --- waiting ----------------------------------------------------------------------------------------------
+
+    async def _bound(self, placement: Placement, written: dict[str, int], holds: Callable[[], bool]) -> None:
+        event, claims = asyncio.Event(), _claims(placement)
+        for key in claims:
+            self._waiting[key].add(event)
+        try:
+            while not self._is_done(placement, written, holds):
+                await _set_within(event, LOOK)
+        finally:
+            for key in claims:
+                self._waiting[key].discard(event)
+                if not self._waiting[key]:
+                    del self._waiting[key]
+
+    def _is_done(self, placement: Placement, written: dict[str, int], holds: Callable[[], bool]) -> bool:
+        self._check(placement, holds)
+        bindings = [self._is_bound(placement, key, name, written) for key, name in placement.chosen.bindings]
+        provisions = [self._is_made(placement, key, written) for key in placement.chosen.provisions]
+        return all(bindings) and all(provisions)
+
+    def _is_bound(self, placement: Placement, key: str, name: str, written: dict[str, int]) -> bool:
+        volume, claim = self._volume(name), self._claim(key)
+        if int(volume.version or 0) < written.get(name, 0):
+            return False  # what the watch shows is older than what we wrote
+        self._check_reach(placement, volume)
+        if not volume.claim_uid:
+            raise VolumeError(f'binding volumes: ClaimRef got reset for pv "{name}"')
+        return claim.bound
+
+    def _is_made(self, placement: Placement, key: str, written: dict[str, int]) -> bool:
+        claim = self._claim(key)
+        if int(claim.version or 0) < written.get(key, 0):
+            return False
+        if claim.selected_node != placement.node:
+            # That is how a provisioner says that it cannot.
+            raise VolumeError(f'binding volumes: provisioning failed for PVC "{key.partition("/")[2]}"')
+        if claim.volume:
+            volume = self._volumes.volumes.get(claim.volume)
+            if volume is None:
+                return False  # its watch is behind
+            self._check_reach(placement, volume)
+        return claim.bound
+
+    # --- what must hold meanwhile -----------------------------------------------------------------------------
+
+    def _check(self, placement: Placement, holds: Callable[[], bool]) -> None:
+        if self._ended or not holds() or placement.pod.uid not in self._cluster.pending:
+            raise GoneError
+        if placement.node not in self._cluster.nodes:
+            raise VolumeError(f'binding volumes: node "{placement.node}" is gone')
+
+    def _check_reach(self, placement: Placement, volume: Volume) -> None:
+        fleet = self._cluster.fleet
+        if not reaching(fleet, volume.affinity)[fleet.rows[placement.node]]:
+            raise VolumeError(
+                f'binding volumes: pv "{volume.name}" node affinity doesn\'t match node "{placement.node}"'
+            )
+
+    def _claim(self, key: str) -> Claim:
+        if (found := self._volumes.claims.get(key)) is None:
+            raise VolumeError(f'binding volumes: persistentvolumeclaim "{key.partition("/")[2]}" not found')
+        return found
+
+    def _volume(self, name: str) -> Volume:
+        if (found := self._volumes.volumes.get(name)) is None:
+            raise VolumeError(f'binding volumes: persistentvolume "{name}" not found')
+        return found
+
+
+def _claims(placement: Placement) -> Iterable[str]:
+    return {*(key for key, _ in placement.chosen.bindings), *placement.chosen.provisions}
+
+
+def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
+    """Give the change that sets a volume aside for a claim."""
+    namespace, _, name = claim.key.partition("/")
+    metadata: dict[str, Any] = {"resourceVersion": volume.version}
+    if not volume.is_for(claim):
+        metadata["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
+    ref = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": namespace,
+        "name": name,
+        "uid": claim.uid,
+        "resourceVersion": claim.version,
+    }
+    return {"metadata": metadata, "spec": {"claimRef": ref}}
+
+
+def _for_node(claim: Claim, node: str) -> dict[str, Any]:
+    """Give the change that has a volume made for a claim, for a node."""
+    return {"metadata": {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: node}}}
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+    event.clear()

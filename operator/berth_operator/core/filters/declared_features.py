@@ -1,0 +1,29 @@
+"""The node's kubelet declares the features without which it could not run the pod as it is meant."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "declared-features"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.NODE_FEATURES | Change.NODE_ADDED
+REASON: Final = "kubelet without a feature that the pod needs"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows that declare all that the pod needs."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for each in request.features:
+        mask &= fleet.declaring(each)
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

@@ -1,0 +1,31 @@
+"""No pod in the node's domains requires to be apart from the pod."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from berth_operator.core import domains
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "existing-anti-affinity"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = (
+    Change.RELEASED | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
+)
+REASON: Final = "anti-affinity of pods there does not allow it"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows whose domains hold no pod with such a term that matches this one."""
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
+    for key, holders in fleet.neighbours.repelled(request.identity):
+        mask = mask & (domains.around(fleet, key, holders) == 0)
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

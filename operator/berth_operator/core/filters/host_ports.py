@@ -1,0 +1,29 @@
+"""Nobody on the node listens on the host ports that the pod wants."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "host-ports"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = Change.RELEASED | Change.NODE_ADDED
+REASON: Final = "host ports in use"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows where all the ports are free."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for port in request.ports:
+        mask &= ~fleet.ports.taken(port)
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

@@ -1,0 +1,29 @@
+"""The node matches one of the terms of the pod's required node affinity."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import node_terms
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "node-affinity"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
+REASON: Final = "node affinity does not match"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows that some term matches, or all if the pod has no such affinity."""
+    if request.node_affinity is None:
+        return np.ones(len(fleet.names), np.bool_)
+    return node_terms.any_of(fleet, request.node_affinity)
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

@@ -1,0 +1,49 @@
+"""The node's domains hold the pods that the pod requires to be near.
+
+One placed pod must match all terms to count. The first pod of a group that wants to be near its own kind would never
+find one: while no pod in any domain counts, and it would count itself, any node with all the keys will do.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from berth_operator.core import domains
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.peers import Crowd
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "pod-affinity"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = (
+    Change.PLACED
+    | Change.POD_LABELS
+    | Change.RELEASED
+    | Change.NAMESPACE_LABELS
+    | Change.NODE_LABELS
+    | Change.NODE_ADDED
+    | Change.NODE_REMOVED
+)
+"""Also a release: the last pod that counts may have been where the new pod cannot go."""
+REASON: Final = "pod affinity does not match"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows whose domains all hold a pod that counts."""
+    terms = request.wishes.near
+    if not terms:
+        return fleet.present
+    mask = domains.members_of_all(fleet, {each.key for each in terms})
+    crowd = Crowd(peers=tuple(each.peers for each in terms))
+    totals = [domains.around(fleet, each.key, fleet.neighbours.count(crowd)) for each in terms]
+    if fleet.neighbours.includes(crowd, request.identity) and not any(each.any() for each in totals):
+        return mask
+    for each in totals:
+        mask &= each > 0
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

@@ -1,0 +1,67 @@
+"""The pod would not make its kind lie too unevenly over domains (topology spread, DoNotSchedule).
+
+    pods in the node's domain + the pod itself, if it counts - pods in the emptiest domain <= maxSkew
+
+Pods and domains count only on eligible nodes: those with the keys of all constraints, and that the constraint's
+policies let in. With fewer domains than `minDomains` the emptiest counts as 0.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from berth_operator.core import domains, spreading
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.peers import Spread
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "topology-spread"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = (
+    Change.PLACED
+    | Change.RELEASED
+    | Change.POD_LABELS
+    | Change.NODE_LABELS
+    | Change.NODE_TAINTS
+    | Change.NODE_ADDED
+    | Change.NODE_REMOVED
+)
+"""Also a placement: a fuller emptiest domain lets the others take more. So does the loss of an empty one."""
+UNEVEN: Final = "topology spread constraints not satisfied"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows with all the keys where no constraint is broken."""
+    constraints = request.wishes.spread
+    if not constraints:
+        return fleet.present
+    keyed = domains.members_of_all(fleet, {each.key for each in constraints})
+    mask = keyed.copy()
+    for each in constraints:
+        mask &= _skew(fleet, request, each, keyed) <= each.max_skew
+    return mask
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count the rows by the first key that they lack, and the others together."""
+    counts: Counter[str] = Counter()
+    left = rejected.copy()
+    for each in request.wishes.spread:
+        lacking = left & ~domains.members(fleet, each.key)
+        counts[f"no label {each.key} to spread over"] += int(lacking.sum())
+        left &= ~lacking
+    counts[UNEVEN] += int(left.sum())
+    return +counts
+
+
+def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:
+    """Give for each row how far its domain would be above the emptiest."""
+    there = spreading.eligible(fleet, request, spread, keyed)
+    found = domains.sums(fleet, spread.key, there * fleet.neighbours.count(spreading.crowd(request, spread)))
+    exists = domains.sums(fleet, spread.key, there) > 0
+    emptiest = found[exists].min() if exists.sum() >= spread.min_domains else 0.0
+    counts_itself = spread.selector.matches(dict(request.identity.labels))
+    skew: domains.Amounts = found[fleet.labels.column(spread.key).numbers] + counts_itself - emptiest
+    return skew

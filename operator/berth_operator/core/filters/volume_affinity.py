@@ -1,0 +1,41 @@
+"""The node can reach the volumes that the pod's claims are bound to."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import volume_choice
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.storage import Volume
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "volume-affinity"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
+MISMATCH: Final = "didn't match PersistentVolume's node affinity"
+GONE: Final = "unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows that reach them all."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for volume in _bound(fleet, request):
+        mask &= False if volume is None else volume_choice.reaching(fleet, volume.affinity)
+    return mask
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them; a volume that is gone can be reached from nowhere."""
+    gone = None in _bound(fleet, request)
+    return Counter({GONE if gone else MISMATCH: int(rejected.sum())})
+
+
+def _bound(fleet: Fleet, request: PodRequest) -> Iterator[Volume | None]:
+    for use in request.mounts.claims:
+        claim = fleet.volumes.claims.get(use.claim)
+        if claim is not None and claim.bound:
+            yield fleet.volumes.volumes.get(claim.volume)

@@ -1,0 +1,42 @@
+"""Each claim that waits for its first consumer gets a volume on the node: one that is there, or a new one."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import volume_choice
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "volume-binding"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = (
+    Change.CLAIM
+    | Change.VOLUME
+    | Change.STORAGE_CLASS
+    | Change.STORAGE_CAPACITY
+    | Change.NODE_LABELS
+    | Change.NODE_ADDED
+)
+NO_VOLUME: Final = "didn't find available persistent volumes to bind"
+NO_SPACE: Final = "did not have enough free storage"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows where all the claims are served."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for option in volume_choice.options(fleet, request.mounts):
+        mask &= option.passes
+    return mask
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Tell rows where nothing may be made from those where there is only no space for it."""
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    for option in volume_choice.options(fleet, request.mounts):
+        nothing |= ~option.found & ~option.makeable
+    counts = {NO_VOLUME: int((rejected & nothing).sum()), NO_SPACE: int((rejected & ~nothing).sum())}
+    return {reason: count for reason, count in counts.items() if count}

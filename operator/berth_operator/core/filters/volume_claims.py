@@ -1,0 +1,54 @@
+"""The pod's claims are there and in order. One that is not keeps the pod from every node, until the claim changes."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.mounts import Use
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "volume-claims"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.CLAIM | Change.STORAGE_CLASS
+UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass all rows or none."""
+    return np.full(len(fleet.names), not _problem(fleet, request), np.bool_)
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Name the first claim that is not in order."""
+    return Counter({_problem(fleet, request): int(rejected.sum())})
+
+
+def _problem(fleet: Fleet, request: PodRequest) -> str:
+    uses = request.mounts.claims
+    wrong = (_wrong(fleet, each) for each in uses)
+    return next(filter(None, wrong), "") or (UNBOUND if any(_unbound(fleet, each) for each in uses) else "")
+
+
+def _wrong(fleet: Fleet, use: Use) -> str:
+    claim, name = fleet.volumes.claims.get(use.claim), use.claim.partition("/")[2]
+    if claim is None and use.owner:
+        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+    if claim is None:
+        return f'persistentvolumeclaim "{name}" not found'
+    if claim.lost:
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume}"'
+    if claim.deleting:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if use.owner and claim.owner != use.owner:
+        return f'persistentvolumeclaim "{name}" was not created for the pod (pod is not owner)'
+    return ""
+
+
+def _unbound(fleet: Fleet, use: Use) -> bool:
+    claim = fleet.volumes.claims[use.claim]
+    return not claim.bound and not fleet.volumes.is_delayed(claim)

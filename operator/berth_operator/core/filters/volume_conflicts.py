@@ -1,0 +1,32 @@
+"""No pod of the node writes to a disk that the pod itself names, nor reads one to which the pod would write.
+
+That is asked of GCE disks, EBS volumes (which do not even bear two readers), iSCSI targets and RBD images.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "volume-conflicts"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = Change.RELEASED | Change.NODE_ADDED
+REASON: Final = "had no available disk"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows where the disks are free, or shared for reading."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for disk in request.mounts.disks:
+        mask[fleet.volumes.disks.conflicts(disk)] = False
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}

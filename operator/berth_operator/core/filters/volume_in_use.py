@@ -1,0 +1,37 @@
+"""No placed pod uses a claim of the pod that only one pod at a time may use (ReadWriteOncePod)."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.mounts import Use
+from berth_operator.core.request import PodRequest
+from berth_operator.core.storage import READ_WRITE_ONCE_POD
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "volume-in-use"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = Change.RELEASED | Change.CLAIM
+REASON: Final = (
+    "unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass all rows or none: it does not matter where the other pod is."""
+    return np.full(len(fleet.names), not any(_is_taken(fleet, each) for each in request.mounts.claims), np.bool_)
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}
+
+
+def _is_taken(fleet: Fleet, use: Use) -> bool:
+    claim = fleet.volumes.claims.get(use.claim)
+    if claim is None or use.owner or READ_WRITE_ONCE_POD not in claim.modes:
+        return False
+    return fleet.volumes.users[use.claim] > 0

@@ -1,0 +1,55 @@
+"""The node can hold the pod's volumes: no driver has more there than it allows (CSINode).
+
+A volume that a pod of the node uses already is none more. One that is only still attached is: that is how
+kube-scheduler counts, since the attachment may be on its way out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.mounts import Attachable
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.volumes import Counts
+
+NAME: Final = "volume-limits"
+VERDICT: Final = Verdict.UNSCHEDULABLE
+WAKES_ON: Final = Change.RELEASED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
+REASON: Final = "exceed max volume count"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows where no limit is passed; a driver of which nothing is new there cannot be over it by the pod."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    volumes = set(_volumes(fleet, request))
+    for driver in {each.driver for each in volumes}:
+        limits = fleet.volumes.limits(driver)
+        if limits is not None:
+            new = _new(fleet, (each for each in volumes if each.driver == driver))
+            mask &= (new == 0) | (fleet.volumes.attached.counts(driver) + new <= limits)
+    return mask
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}
+
+
+def _volumes(fleet: Fleet, request: PodRequest) -> Iterator[Attachable]:
+    yield from request.mounts.attachables
+    for use in request.mounts.claims:
+        if (volume := fleet.volumes.attachable(use)) is not None:
+            yield volume
+
+
+def _new(fleet: Fleet, volumes: Iterator[Attachable]) -> Counts:
+    """Count for each row the volumes that no pod there uses yet."""
+    counts = np.zeros(len(fleet.names), np.int64)
+    for each in volumes:
+        counts += 1
+        counts[fleet.volumes.attached.used(each)] -= 1
+    return counts

@@ -1,0 +1,64 @@
+"""The node is in a zone and region of the volumes that the pod's claims are bound to, by the volumes' labels.
+
+A node without any such label is of a cluster of one zone, and passes. A volume's older label is compared with the
+node's newer one where the node has no older. Generic ephemeral volumes are not looked at, as in kube-scheduler.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import domains
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.selectors import Requirement
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "volume-zones"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
+REASON: Final = "had no available volume zone"
+
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+OLDER: Final = {
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": REGION,
+}
+LABELS: Final = (*OLDER, ZONE, REGION)
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Pass rows with the right labels, or with none of them."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for key, values in _zones(fleet, request):
+        mask &= _is_in(fleet, key, values)
+    return mask | ~_labelled(fleet)
+
+
+def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count them."""
+    return {REASON: int(rejected.sum())}
+
+
+def _zones(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for use in request.mounts.claims:
+        claim = fleet.volumes.claims.get(use.claim)
+        volume = fleet.volumes.volumes.get(claim.volume) if claim is not None else None
+        if volume is not None and not use.owner:
+            yield from volume.zones
+
+
+def _is_in(fleet: Fleet, key: str, values: tuple[str, ...]) -> Mask:
+    newer = OLDER.get(key, key)
+    mask: Mask = fleet.labels.meeting(Requirement(key=key, values=values))
+    return mask | (~domains.members(fleet, key) & fleet.labels.meeting(Requirement(key=newer, values=values)))
+
+
+def _labelled(fleet: Fleet) -> Mask:
+    mask = np.zeros(len(fleet.names), np.bool_)
+    for key in LABELS:
+        mask |= domains.members(fleet, key)
+    return mask

@@ -1,0 +1,39 @@
+"""Nodes of which the pod takes cpu and memory in the proportion in which both are left.
+
+Balance is how close the taken parts of both are to each other; what counts is how the pod changes it: 75 where it
+changes nothing, up to 100 where it makes it better, down to 50 where worse.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.resources import CPU, MEMORY
+from berth_operator.core import usage
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+
+NAME: Final = "balanced-allocation"
+
+Amounts = npt.NDArray[np.float64]
+
+
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts:
+    """Give 50 to 100; the same to all rows where the pod asks for neither."""
+    asked = dict(request.resources)
+    wanted = np.array([[asked.get(CPU, 0)], [asked.get(MEMORY, 0)]])
+    if not wanted.any():
+        return np.zeros(len(fleet.names))
+    total, taken = usage.requested(fleet)
+    change: Amounts = _balance(total, taken + wanted) - _balance(total, taken)
+    return 50.0 + np.floor((50.0 + change) / 2.0)
+
+
+def _balance(total: npt.NDArray[np.int64], taken: npt.NDArray[np.int64]) -> Amounts:
+    parts = np.minimum(taken / np.maximum(total, 1), 1.0)
+    # Where there is only one of them at all there is nothing to balance.
+    apart = np.where((total > 0).all(axis=0), np.abs(parts[0] - parts[1]) / 2.0, 0.0)
+    balance: Amounts = np.floor((1.0 - apart) * 100.0)
+    return balance

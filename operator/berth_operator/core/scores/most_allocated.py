@@ -1,0 +1,19 @@
+"""Pack by processor time and memory: the node that keeps less of both is better. The opposite of `least_allocated`."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core import usage
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+
+NAME: Final = "most-allocated"
+
+
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
+    """Give the mean part of cpu and memory that is taken with the pod, in hundredths."""
+    total, taken = usage.assumed(fleet, request)
+    return usage.mean(total, np.minimum(total, taken))

@@ -1,0 +1,27 @@
+"""Taints that only wish pods away (PreferNoSchedule): the fewer that the pod does not tolerate, the better."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest, Taint
+
+NAME: Final = "taints"
+
+
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+    """Give rows without any 100, and the worst of the fitting rows 0."""
+    found = [rows for taint, rows in fleet.taints().items() if _is_minded(taint, request)]
+    if not found:
+        return np.full(len(fleet.names), 100.0)
+    count = np.sum(found, axis=0)
+    most = count[fits].max(initial=0)
+    share: npt.NDArray[np.float64] = 100.0 - np.floor(100.0 * count / max(most, 1))
+    return share
+
+
+def _is_minded(taint: Taint, request: PodRequest) -> bool:
+    return taint.effect == "PreferNoSchedule" and not request.tolerates(taint)

@@ -1,0 +1,33 @@
+"""Container images as the API has them, of nodes and of pods."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from berth_operator.core.request import PodImages
+
+Object = Mapping[str, Any]
+
+
+def of_node(status: Object) -> tuple[tuple[str, int], ...]:
+    """Read (name, bytes) of a node's images; names are shared, since most nodes have the same."""
+    found = status.get("images") or ()
+    return tuple(
+        (sys.intern(str(name)), int(each.get("sizeBytes") or 0)) for each in found for name in each.get("names") or ()
+    )
+
+
+def of_pod(spec: Object) -> PodImages:
+    """Read the images of a pod's containers and image volumes, as nodes name them."""
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    names = (*(each.get("image") or "" for each in containers), *_of_volumes(spec))
+    return PodImages(names=tuple(sorted(_normal(each) for each in names if each)), containers=len(containers))
+
+
+def _of_volumes(spec: Object) -> Iterator[str]:
+    yield from ((each.get("image") or {}).get("reference") or "" for each in spec.get("volumes") or ())
+
+
+def _normal(name: str) -> str:
+    """Add the tag that is meant where none is named; a colon before the last slash is a port."""
+    return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"

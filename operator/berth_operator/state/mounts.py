@@ -1,0 +1,67 @@
+"""The volumes of a pod as the API has them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_operator.core.mounts import NO_MOUNTS, Attachable, Disk, Mounts, Use
+from berth_operator.core.storage import MIGRATED
+
+Object = Mapping[str, Any]
+
+_KINDS: Final = {
+    "awsElasticBlockStore": ("kubernetes.io/aws-ebs", "volumeID"),
+    "gcePersistentDisk": ("kubernetes.io/gce-pd", "pdName"),
+    "azureDisk": ("kubernetes.io/azure-disk", "diskURI"),
+    "cinder": ("kubernetes.io/cinder", "volumeID"),
+    "portworxVolume": ("kubernetes.io/portworx-volume", "volumeID"),
+}
+"""Kinds that Kubernetes leaves to a driver nowadays -> their provisioner's old name, and the field that names the disk;
+the same in pods and in PersistentVolumes."""
+_MATTER: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
+
+
+def of_pod(pod: Object) -> Mounts:
+    """Read a pod's volumes; those that scheduling has nothing to do with are left out."""
+    # Nearly every pod has one of its service account's tokens, and no other.
+    volumes = [each for each in pod["spec"].get("volumes") or () if not _MATTER.isdisjoint(each)]
+    if not volumes:
+        return NO_MOUNTS
+    uses = {each for volume in volumes for each in _uses(pod, volume)}
+    disks = {each for volume in volumes for each in _disks(volume)}
+    attachables = {each for volume in volumes if (each := attachable(volume)) is not None}
+    return Mounts(
+        claims=tuple(sorted(uses, key=lambda each: (each.claim, each.owner))),
+        disks=tuple(sorted(disks, key=lambda each: (each.kind, each.id, each.read_only))),
+        attachables=tuple(sorted(attachables, key=lambda each: (each.driver, each.handle))),
+    )
+
+
+def attachable(source: Object) -> Attachable | None:
+    """Read the disk of a kind that is left to a driver."""
+    for kind, (provisioner, name) in _KINDS.items():
+        if kind in source:
+            return Attachable(driver=MIGRATED[provisioner], handle=source[kind].get(name) or "")
+    return None
+
+
+def _uses(pod: Object, volume: Object) -> Iterator[Use]:
+    metadata = pod["metadata"]
+    if "persistentVolumeClaim" in volume:
+        yield Use(claim=f"{metadata['namespace']}/{volume['persistentVolumeClaim']['claimName']}")
+    elif "ephemeral" in volume:
+        claim = f"{metadata['namespace']}/{metadata['name']}-{volume['name']}"
+        yield Use(claim=claim, owner=metadata["uid"])
+
+
+def _disks(volume: Object) -> Iterator[Disk]:
+    if disk := volume.get("gcePersistentDisk"):
+        yield Disk(kind="gce", id=disk["pdName"], read_only=bool(disk.get("readOnly")))
+    if disk := volume.get("awsElasticBlockStore"):
+        yield Disk(kind="ebs", id=disk["volumeID"])
+    if disk := volume.get("iscsi"):
+        yield Disk(kind="iscsi", id=disk["iqn"], read_only=bool(disk.get("readOnly")))
+    if disk := volume.get("rbd"):
+        # One monitor in common makes two images the same.
+        for monitor in disk["monitors"]:
+            image = f"{monitor} {disk.get('pool') or 'rbd'} {disk['image']}"
+            yield Disk(kind="rbd", id=image, read_only=bool(disk.get("readOnly")))

@@ -1,0 +1,140 @@
+"""Claims, volumes and what provides them: API events folded into the Fleet's volumes, and the pods woken by them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from berth_operator.core.storage import Volume
+from berth_operator.core.verdict import Change
+from berth_operator.state import volumes
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.reflector import Source
+from berth_operator.state.sinks import Table
+
+Object = dict[str, Any]
+
+_STORAGE: Final = "/apis/storage.k8s.io/v1"
+
+
+class Storage:
+    """One API object after the other."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self.volumes = cluster, cluster.fleet.volumes
+        self.on_claim: Callable[[str], None] = lambda _key: None
+        """Called with the claim (namespace/name) that changed, or whose volume did."""
+
+    def put_claim(self, raw: Object) -> None:
+        """A claim exists or changed."""
+        claim = volumes.claim(raw)
+        known = self.volumes.claims.get(claim.key)
+        self.volumes.put_claim(claim)
+        if known != claim:
+            self._claim_changed(claim.key)
+        self.on_claim(claim.key)
+
+    def remove_claim(self, key: str) -> None:
+        """A claim is gone."""
+        self.volumes.remove_claim(key)
+        self.on_claim(key)
+
+    def put_volume(self, raw: Object) -> None:
+        """A volume exists or changed."""
+        volume = volumes.volume(raw)
+        known = self.volumes.volumes.get(volume.name)
+        self.volumes.put_volume(volume)
+        if known != volume:
+            self._cluster.changed(Change.VOLUME)
+        self._tell_claims(known, volume)
+
+    def remove_volume(self, name: str) -> None:
+        """A volume is gone."""
+        known = self.volumes.volumes.get(name)
+        self.volumes.remove_volume(name)
+        self._tell_claims(known, None)
+
+    def put_class(self, raw: Object) -> None:
+        """A StorageClass exists or changed."""
+        storage_class = volumes.storage_class(raw)
+        if self.volumes.classes.get(storage_class.name) != storage_class:
+            self.volumes.put_class(storage_class)
+            self._cluster.changed(Change.STORAGE_CLASS)
+
+    def put_capacity(self, raw: Object) -> None:
+        """A driver says how much it can make for some nodes."""
+        capacity = volumes.capacity(raw)
+        known = self.volumes.capacities.get(capacity.storage_class, {}).get(capacity.key)
+        self.volumes.put_capacity(capacity)
+        if known is None or (capacity.limit or 0) > (known.limit or 0):
+            self._cluster.changed(Change.STORAGE_CAPACITY)
+
+    def put_driver(self, raw: Object) -> None:
+        """A CSIDriver exists or changed."""
+        name = _name(raw)
+        if volumes.tracks_capacity(raw):
+            self.volumes.tracked.add(name)
+        else:
+            self.remove_driver(name)
+
+    def remove_driver(self, name: str) -> None:
+        """A driver is gone, or no longer says how much it can make."""
+        if name in self.volumes.tracked:
+            self.volumes.tracked.discard(name)
+            self._cluster.changed(Change.STORAGE_CAPACITY)
+
+    def put_limits(self, raw: Object) -> None:
+        """A CSINode exists or changed."""
+        self.volumes.put_limits(_name(raw), volumes.limits(raw))
+        self._cluster.changed(Change.VOLUME_LIMITS)
+
+    def remove_limits(self, node: str) -> None:
+        """A CSINode is gone: the node has no limits."""
+        self.volumes.put_limits(node, {})
+        self._cluster.changed(Change.VOLUME_LIMITS)
+
+    def put_attachment(self, raw: Object) -> None:
+        """A volume is attached to a node, or about to be."""
+        if (attachment := volumes.attachment(raw)) is not None:
+            self.volumes.put_attachment(attachment)
+
+    def remove_attachment(self, name: str) -> None:
+        """A volume is no longer attached."""
+        self.volumes.remove_attachment(name)
+        self._cluster.changed(Change.VOLUME_LIMITS)
+
+    def _claim_changed(self, key: str) -> None:
+        if self._cluster.queue.wake(Change.CLAIM, lambda waiting: waiting.mounts.include(key)):
+            self._cluster.on_work()
+
+    def _tell_claims(self, *found: Volume | None) -> None:
+        for key in {each.claim for each in found if each is not None and each.claim}:
+            self.on_claim(key)
+
+
+def sources(storage: Storage) -> dict[str, tuple[Source, Table]]:
+    """Give what is to be reflected, and where it goes."""
+    fleet, to = storage.volumes, storage
+    return {
+        "claims": _source("/api/v1/persistentvolumeclaims", to.put_claim, to.remove_claim, key=volumes.key),
+        "volumes": _source("/api/v1/persistentvolumes", to.put_volume, to.remove_volume),
+        "storage classes": _source(f"{_STORAGE}/storageclasses", to.put_class, fleet.remove_class),
+        "storage capacities": _source(
+            f"{_STORAGE}/csistoragecapacities", to.put_capacity, fleet.remove_capacity, key=volumes.key
+        ),
+        "storage drivers": _source(f"{_STORAGE}/csidrivers", to.put_driver, to.remove_driver),
+        "volume limits": _source(f"{_STORAGE}/csinodes", to.put_limits, to.remove_limits),
+        "volume attachments": _source(f"{_STORAGE}/volumeattachments", to.put_attachment, to.remove_attachment),
+    }
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    return str(raw["metadata"]["name"])
+
+
+def _source(
+    path: str,
+    put: Callable[[Object], None],
+    remove: Callable[[str], None],
+    *,
+    key: Callable[[Mapping[str, Any]], str] = _name,
+) -> tuple[Source, Table]:
+    return Source(path=path), Table(key=key, put=put, remove=remove)

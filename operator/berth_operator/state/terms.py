@@ -1,0 +1,49 @@
+"""Conditions on labels and nodes as the API has them, read into values of the core."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from berth_operator.core.request import NodeTerm
+from berth_operator.core.selectors import GT, LT, OPERATORS, Requirement, integer
+
+Object = Mapping[str, Any]
+
+
+def requirement(raw: Object) -> Requirement:
+    """Read one condition."""
+    return Requirement(key=raw["key"], operator=raw["operator"], values=tuple(sorted(raw.get("values") or ())))
+
+
+def node_selector(raw: Mapping[str, str]) -> tuple[Requirement, ...]:
+    """Read a pod's `spec.nodeSelector`."""
+    return tuple(Requirement(key=key, values=(value,)) for key, value in sorted(raw.items()))
+
+
+def node_term(raw: Object) -> NodeTerm:
+    """Read a term of a node selector."""
+    term = NodeTerm(
+        labels=tuple(requirement(each) for each in raw.get("matchExpressions") or ()),
+        names=tuple(requirement(each) for each in raw.get("matchFields") or ()),
+    )
+    # The API server lets pass a bound that is no number; to kube-scheduler its whole term means nothing.
+    return term if all(_has_meaning(each) for each in term.labels) else NodeTerm()
+
+
+def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:
+    """Read what a pod's `spec.affinity` requires of nodes; None where it requires nothing."""
+    required = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return None
+    return tuple(node_term(each) for each in required.get("nodeSelectorTerms") or ())
+
+
+def preferred_nodes(affinity: Object) -> tuple[tuple[NodeTerm, int], ...]:
+    """Read what a pod's `spec.affinity` prefers of nodes."""
+    found = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    return tuple((node_term(each.get("preference") or {}), each["weight"]) for each in found)
+
+
+def _has_meaning(each: Requirement) -> bool:
+    if each.operator in OPERATORS:
+        return True
+    return each.operator in (GT, LT) and len(each.values) == 1 and integer(each.values[0]) is not None

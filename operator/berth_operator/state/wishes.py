@@ -1,0 +1,130 @@
+"""What pods want of other pods, as the API has it, read into values of the core.
+
+`matchLabelKeys` and `mismatchLabelKeys` of affinity terms stand in the label selector already: the API server merges
+them when the pod is created. Those of topology spread constraints it merges too, but kube-scheduler adds them once
+more by the labels that the pod has now, and so do we.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from berth_operator.core.peers import NO_WISHES, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.selectors import IN, NOTHING, OPERATORS, Labels, LabelSelector, Requirement
+
+Object = Mapping[str, Any]
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def identity(pod: Object) -> Identity:
+    """Read what other pods' selectors see of a pod."""
+    metadata = pod["metadata"]
+    return _identity(metadata["namespace"], tuple(sorted((metadata.get("labels") or {}).items())))
+
+
+@lru_cache(maxsize=16384)
+def _identity(namespace: str, labels: Labels) -> Identity:
+    """Keep one value for all replicas: there are ten thousands of them."""
+    return Identity(namespace=namespace, labels=labels)
+
+
+def of_pod(pod: Object) -> Wishes:
+    """Read what a pod wants of other pods."""
+    spec = pod["spec"]
+    affinity = spec.get("affinity") or {}
+    near, apart = affinity.get("podAffinity"), affinity.get("podAntiAffinity")
+    spreads = spec.get("topologySpreadConstraints")
+    if not (near or apart or spreads):
+        return NO_WISHES
+    # Labels only matter to keys that spread constraints take from them; without, replicas share one value.
+    keys = {key for each in spreads or () for key in each.get("matchLabelKeys") or ()}
+    labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key in keys}
+    read = (pod["metadata"]["namespace"], labels, near, apart, spreads)
+    return _read(orjson.dumps(read, option=orjson.OPT_SORT_KEYS))
+
+
+def of_placed(pod: Object) -> Wishes:
+    """Read what a placed pod wants of others; what cannot be read is nobody else's trouble."""
+    try:
+        return of_pod(pod)
+    except ValueError:
+        return NO_WISHES
+
+
+@lru_cache(maxsize=4096)
+def _read(body: bytes) -> Wishes:
+    """Read the same wishes once: a Deployment's pods share one value, which is compared by being the same."""
+    namespace, labels, near, apart, spreads = orjson.loads(body)
+    near, apart, spreads = near or {}, apart or {}, spreads or ()
+    return Wishes(
+        near=_terms(near.get(REQUIRED), namespace),
+        apart=_terms(apart.get(REQUIRED), namespace),
+        preferred=(*_weighted(near.get(PREFERRED), namespace, 1), *_weighted(apart.get(PREFERRED), namespace, -1)),
+        spread=tuple(_spreads(spreads, labels, "DoNotSchedule")),
+        preferred_spread=tuple(_spreads(spreads, labels, "ScheduleAnyway")),
+    )
+
+
+def _terms(raw: Iterable[Object] | None, namespace: str) -> tuple[Term, ...]:
+    return tuple(_term(each, namespace) for each in raw or ())
+
+
+def _weighted(raw: Iterable[Object] | None, namespace: str, sign: int) -> Iterator[tuple[Term, int]]:
+    for each in raw or ():
+        yield _term(each["podAffinityTerm"], namespace), sign * each["weight"]
+
+
+def _term(raw: Object, namespace: str) -> Term:
+    names, selected = tuple(sorted(raw.get("namespaces") or ())), raw.get("namespaceSelector")
+    if not names and selected is None:
+        names = (namespace,)
+    peers = Peers(selector=selector(raw.get("labelSelector")), namespaces=names, namespace_selector=selector(selected))
+    return Term(key=raw["topologyKey"], peers=peers)
+
+
+def _spreads(raw: Iterable[Object], labels: Mapping[str, str], unsatisfiable: str) -> Iterator[Spread]:
+    for each in raw:
+        if each["whenUnsatisfiable"] == unsatisfiable:
+            yield Spread(
+                key=each["topologyKey"],
+                selector=_narrowed(selector(each.get("labelSelector")), each.get("matchLabelKeys") or (), labels),
+                max_skew=each["maxSkew"],
+                min_domains=each.get("minDomains") or 1,
+                honor_affinity=each.get("nodeAffinityPolicy") != "Ignore",
+                honor_taints=each.get("nodeTaintsPolicy") == "Honor",
+            )
+
+
+def _narrowed(found: LabelSelector, keys: Iterable[str], labels: Mapping[str, str]) -> LabelSelector:
+    """Add to a selector that its pods have the same values as this one; keys that it lacks count for nothing."""
+    more = tuple(Requirement(key=key, operator=IN, values=(labels[key],)) for key in keys if key in labels)
+    return LabelSelector(requirements=_canonical((*found.requirements, *more)))
+
+
+def selector(raw: Object | None) -> LabelSelector:
+    """Read a label selector: one that is null matches nothing, an empty one everything.
+
+    Raises:
+        ValueError: an operator is unknown.
+    """
+    if raw is None:
+        return NOTHING
+    exact = (raw.get("matchLabels") or {}).items()
+    found = [Requirement(key=key, operator=IN, values=(value,)) for key, value in exact]
+    found += map(_requirement, raw.get("matchExpressions") or ())
+    return LabelSelector(requirements=_canonical(found))
+
+
+def _requirement(raw: Object) -> Requirement:
+    if raw["operator"] not in OPERATORS:
+        raise ValueError(f'labelSelector: operator "{raw["operator"]}"; allowed are {", ".join(OPERATORS)}')
+    return Requirement(key=raw["key"], operator=raw["operator"], values=tuple(sorted(raw.get("values") or ())))
+
+
+def _canonical(found: Iterable[Requirement]) -> tuple[Requirement, ...]:
+    """Give requirements in one order and each once, so that equal selectors are equal values."""
+    return tuple(sorted(set(found), key=lambda each: (each.key, each.operator, each.values)))

@@ -1,0 +1,105 @@
+"""A scenario in the making: a few nodes, the pods on them, and a probe that is asked of every node.
+
+The first node is to take the probe and the last one is to refuse it, by the rule that the scenario is about; what is
+between may do either. Every rule writes its part of the same draft, so that rules meet in all combinations.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+Raw = dict[str, Any]
+
+MARK = "berth.dev/differential"
+"""A label of all that a scenario makes, and is to be taken away with it."""
+PLENTY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """One scenario; `id` makes its names its own, `namespace` holds its pods and no other scenario's."""
+
+    id: str
+    namespace: str
+    random: Random
+    nodes: list[Raw] = field(default_factory=list)
+    pods: list[Raw] = field(default_factory=list)
+    """Pods that are bound already; a `status` among their fields is written after they are made."""
+    probe: Raw = field(default_factory=dict)
+    objects: list[tuple[str, Raw]] = field(default_factory=list)
+    """(path, manifest) of whatever else a rule needs, made before the nodes; a `status` is written afterwards."""
+    volumes: dict[str, list[Raw]] = field(default_factory=dict)
+    """Node -> volumes that only the probe asked of it has."""
+
+    @property
+    def first(self) -> Raw:
+        """Give the node that is to take the probe."""
+        return self.nodes[0]
+
+    @property
+    def last(self) -> Raw:
+        """Give the node that is to refuse it."""
+        return self.nodes[-1]
+
+    @property
+    def between(self) -> list[Raw]:
+        """Give the nodes that may do either."""
+        return self.nodes[1:-1]
+
+    def put(self, node: Raw, spec: Raw | None = None, *, status: Raw | None = None, **metadata: Any) -> Raw:
+        """Bind a pod to a node."""
+        name = f"{self.id}-held-{len(self.pods)}"
+        pod = pod_of(name, self.namespace, {"nodeName": name_of(node), **(spec or {})}, **metadata)
+        self.pods.append({**pod, **({"status": status} if status else {})})
+        return pod
+
+    def own(self, node: Raw) -> list[Raw]:
+        """Give the volumes of a node's own probe, to be added to."""
+        return self.volumes.setdefault(name_of(node), [])
+
+    def on(self, node: Raw) -> list[Raw]:
+        """Give the pods that are bound to a node."""
+        return [each for each in self.pods if each["spec"]["nodeName"] == name_of(node)]
+
+
+def begin(id_: str, namespace: str, random: Random) -> Draft:
+    """Give a draft whose nodes would all take its probe."""
+    draft = Draft(id=id_, namespace=namespace, random=random)
+    draft.nodes = [node_of(f"{id_}-n{i}") for i in range(random.randint(2, 4))]
+    draft.probe = pod_of(f"{id_}-probe", namespace, {})
+    return draft
+
+
+def node_of(name: str) -> Raw:
+    """Give a node that nobody plays: what it shows never changes."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {"taints": []},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Drafted"}],
+            "allocatable": dict(PLENTY),
+            "capacity": dict(PLENTY),
+        },
+    }
+
+
+def pod_of(name: str, namespace: str, spec: Raw, **metadata: Any) -> Raw:
+    """Give a pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": {"containers": [container("main")], "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+def container(name: str, **fields: Any) -> Raw:
+    """Give a container."""
+    return {"name": name, "image": "none", **fields}
+
+
+def name_of(node: Raw) -> str:
+    """Give an object's name."""
+    return str(node["metadata"]["name"])

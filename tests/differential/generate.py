@@ -1,0 +1,65 @@
+"""Scenarios from a seed: each is about one rule, with up to two others in the way.
+
+`RULES` is where a rule joins in: a function of (draft, focus) that writes its part of the draft. The first node must
+always be able to take the probe; with `focus`, the last one must not.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final, Protocol
+
+from tests.differential import draft, on_nodes, on_pods, on_ports, on_resources, on_volumes
+from tests.differential.draft import Draft, Raw
+
+
+class Rule(Protocol):
+    """Writes one rule's part of a draft."""
+
+    def __call__(self, draft: Draft, *, focus: bool) -> None: ...
+
+
+RULES: Final[dict[str, Rule]] = {
+    "node-selector": on_nodes.node_selector,
+    "node-affinity": on_nodes.node_affinity,
+    "taints": on_nodes.taints,
+    "cordon": on_nodes.cordon,
+    "readiness": on_nodes.readiness,
+    "declared-features": on_nodes.declared_features,
+    "host-ports": on_ports.host_ports,
+    "pod-affinity": on_pods.pod_affinity,
+    "pod-anti-affinity": on_pods.pod_anti_affinity,
+    "existing-anti-affinity": on_pods.existing_anti_affinity,
+    "topology-spread": on_pods.topology_spread,
+    "volume-claims": on_volumes.volume_claims,
+    "volume-in-use": on_volumes.volume_in_use,
+    "volume-conflicts": on_volumes.volume_conflicts,
+    "volume-limits": on_volumes.volume_limits,
+    "volume-affinity": on_volumes.volume_affinity,
+    "volume-binding": on_volumes.volume_binding,
+    "volume-zones": on_volumes.volume_zones,
+    # Last: it counts the pods that the others put on the nodes.
+    "resources": on_resources.node_resources,
+}
+"""In the order in which they write."""
+
+OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS, *on_volumes.OBJECTS)
+"""(path, manifest) of what scenarios share."""
+
+
+def scenarios(seed: int, numbers: range, namespaces: list[str]) -> Iterator[Draft]:
+    """Give scenarios, each in a namespace of its own; the same seed and number give the same scenario."""
+    for number, namespace in zip(numbers, namespaces, strict=True):
+        yield scenario(seed, number, namespace)
+
+
+def scenario(seed: int, number: int, namespace: str) -> Draft:
+    """Give one scenario."""
+    random = Random(f"{seed}/{number}")  # noqa: S311 - chance, no secret
+    made = draft.begin(f"s{seed}-{number}", namespace, random)
+    names = list(RULES)
+    focus = names[number % len(names)]
+    others = set(random.sample([each for each in names if each != focus], random.choice([0, 1, 1, 2])))
+    for name, rule in RULES.items():
+        if name == focus or name in others:
+            rule(made, focus=name == focus)
+    return made

@@ -1,0 +1,234 @@
+"""Two judges of the same question, whether a node takes a pod: kube-scheduler in a real cluster, and Berth's filters.
+
+kube-scheduler is asked with a probe for each node, pinned to it by its name: one node at a time, so that no probe that
+was placed stands in another's way. Berth is given the very objects that the API server then shows.
+"""
+
+import copy
+import functools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Final
+
+from berth_operator.core import cycle
+from berth_operator.core.filters import Filter
+from berth_operator.state import nodes, pods
+from berth_operator.state.cluster import Cluster as State
+from berth_operator.state.storage import Storage, sources
+from berth_operator.state.volumes import SELECTED_NODE
+from devcluster import Cluster, waiting
+from tests.differential.draft import MARK, Draft, Raw, name_of, node_of, pod_of
+from tests.differential.on_volumes import ELSEWHERE
+
+ARGUMENTS: Final = {
+    # Conditions and taints are as the scenario has them, no ServiceAccount is waited for, and no volume stays.
+    "kube-apiserver": ["--disable-admission-plugins=TaintNodesByCondition,ServiceAccount,StorageObjectInUseProtection"],
+    "kube-controller-manager": [
+        "--controllers=-node-lifecycle-controller,-taint-eviction-controller,-persistentvolume-binder-controller"
+    ],
+}
+"""Arguments of the cluster's programs: nothing changes a scenario but the scenario."""
+CLAIMS: Final = (
+    "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "/apis/storage.k8s.io/v1/namespaces/{}/csistoragecapacities",
+)
+MADE: Final = (
+    "/api/v1/nodes",
+    "/api/v1/persistentvolumes",
+    "/apis/storage.k8s.io/v1/csinodes",
+    "/apis/storage.k8s.io/v1/storageclasses",
+    "/apis/storage.k8s.io/v1/volumeattachments",
+)
+"""Kinds whose objects are taken away by their mark, those of a namespace and the others."""
+WORKERS: Final = 12
+SENTINEL: Final = "sentinel"
+SENTINELS: Final = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One probe on one node, and what kube-scheduler said."""
+
+    scenario: str
+    node: str
+    probe: Raw
+    fits: bool
+    said: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """What was asked in one cluster, and the state in which it was asked."""
+
+    state: State
+    cases: list[Case] = field(default_factory=list)
+
+    def judged(self, case: Case, order: Sequence[Filter] | None = None) -> bool:
+        """Give the verdict of all filters on a case, or of those that are given."""
+        pod = pods.pending(pods.keep(copy.deepcopy(case.probe)))
+        assert not pod.error
+        mask = cycle.feasible(self.state.fleet, pod.request, order)
+        return bool(mask[self.state.fleet.rows[case.node]])
+
+    def differing(self, order: Sequence[Filter] | None = None) -> list[Case]:
+        """Give the cases in which they say something else than kube-scheduler."""
+        return [each for each in self.cases if self.judged(each, order) != each.fits]
+
+
+def hold(cluster: Cluster, drafts: Sequence[Draft]) -> Trial:
+    """Make the scenarios, ask kube-scheduler about every node, and take everything away again."""
+    namespaces = sorted({each.namespace for each in drafts})
+    try:
+        _make(cluster, drafts)
+        trial = Trial(state=_state(cluster))
+        # Node by node, all scenarios at once.
+        for row in zip_longest(*(_probes(each) for each in drafts)):
+            trial.cases += _ask(cluster, [each for each in row if each is not None], namespaces)
+    finally:
+        _clear(cluster, namespaces)
+    return trial
+
+
+# --- making -----------------------------------------------------------------------------------------------------
+
+
+def prepare(cluster: Cluster, namespaces: Iterable[str], objects: Iterable[tuple[str, Raw]]) -> None:
+    """Make what all scenarios share."""
+    for path, manifest in objects:
+        cluster.api.post(path, manifest)
+    cluster.api.create_all("/api/v1/namespaces", [{"metadata": {"name": each}} for each in namespaces])
+
+
+def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(lambda each: _write(cluster, *each), [each for draft in drafts for each in draft.objects]))
+    found = [_marked(node) for draft in drafts for node in draft.nodes]
+    # The sentinel is the last to be seen: a pod that is bound to it tells that all others have been.
+    cluster.api.create_all("/api/v1/nodes", found)
+    cluster.api.post("/api/v1/nodes", _marked(node_of(SENTINEL)))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(functools.partial(_bind, cluster), [pod for draft in drafts for pod in draft.pods]))
+    cluster.api.post(_path(SENTINELS), _pinned(pod_of(SENTINEL, SENTINELS, {}), SENTINEL))
+    waiting.until(lambda: _verdict(cluster.api.get(f"{_path(SENTINELS)}/{SENTINEL}")), deadline=30, what="the sentinel")
+
+
+def _bind(cluster: Cluster, pod: Raw) -> None:
+    _write(cluster, _path(pod["metadata"]["namespace"]), pod)
+
+
+def _write(cluster: Cluster, path: str, manifest: Raw) -> None:
+    cluster.api.post(path, manifest)
+    if "status" in manifest:
+        # A new object's status is the API server's; a patch keeps the rest of it.
+        cluster.api.merge(f"{path}/{name_of(manifest)}/status", {"status": manifest["status"]})
+
+
+def _marked(node: Raw) -> Raw:
+    return {**node, "metadata": {**node["metadata"], "labels": {**node["metadata"]["labels"], MARK: ""}}}
+
+
+def _state(cluster: Cluster) -> State:
+    """Fold what the API server shows, as the reflectors would."""
+    state = State(grace=1.0)
+    for each in cluster.api.get("/api/v1/namespaces")["items"]:
+        state.put_namespace(name_of(each), each["metadata"].get("labels") or {})
+    for each in cluster.api.get("/api/v1/nodes")["items"]:
+        state.put_node(nodes.keep(each))
+    for each in cluster.api.get("/api/v1/pods")["items"]:
+        state.put_bound(pods.keep(each))
+    for source, table in sources(Storage(state)).values():
+        table.replace(cluster.api.get(source.path)["items"], requested_at=0.0)
+    return state
+
+
+def _clear(cluster: Cluster, namespaces: Sequence[str]) -> None:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for each in (*namespaces, SENTINELS):
+            pool.submit(cluster.api.delete, _path(each), grace_seconds=0)
+            for kind in CLAIMS:
+                pool.submit(functools.partial(cluster.api.delete, kind.format(each), labelSelector=MARK))
+    for path in MADE:
+        cluster.api.delete(path, labelSelector=MARK)
+
+
+# --- asking -----------------------------------------------------------------------------------------------------
+
+
+def _probes(draft: Draft) -> Iterator[tuple[str, str, Raw]]:
+    for node in draft.nodes:
+        name = name_of(node)
+        yield draft.id, name, _pinned(draft.probe, name, draft.volumes.get(name, ()))
+
+
+def _pinned(probe: Raw, node: str, volumes: Iterable[Raw] = ()) -> Raw:
+    """Give a probe that fits no other node, whatever else it wants, with these volumes beside its own."""
+    pinned = copy.deepcopy(probe)
+    pinned["spec"]["volumes"] = [*pinned["spec"].get("volumes", ()), *volumes]
+    pinned["metadata"]["labels"] = {**probe["metadata"].get("labels", {}), MARK: "probe"}
+    affinity = pinned["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": [None]})
+    pin = {"key": "metadata.name", "operator": "In", "values": [node]}
+    # A term without conditions matches nothing, and would match this node if it were given one.
+    required["nodeSelectorTerms"] = [
+        {**(term or {}), "matchFields": [*(term or {}).get("matchFields", []), pin]} if term != {} else term
+        for term in required["nodeSelectorTerms"]
+    ]
+    return pinned
+
+
+def _ask(cluster: Cluster, asked: Sequence[tuple[str, str, Raw]], namespaces: Sequence[str]) -> list[Case]:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        made = list(pool.map(lambda each: cluster.api.post(_path(each[2]["metadata"]["namespace"]), each[2]), asked))
+    verdicts: dict[str, tuple[bool, str]] = {}
+
+    def all_said() -> bool:
+        listed = cluster.api.get("/api/v1/pods", labelSelector=f"{MARK}=probe")["items"]
+        reserved = _reserved(cluster)
+        verdicts.update({each["metadata"]["uid"]: said for each in listed if (said := _verdict(each, reserved))})
+        return all(each["metadata"]["uid"] in verdicts for each in made)
+
+    waiting.until(all_said, deadline=60, what=f"{len(made)} verdicts", poll=0.05)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for each in namespaces:
+            query = {"labelSelector": f"{MARK}=probe"}
+            pool.submit(functools.partial(cluster.api.delete, _path(each), grace_seconds=0, **query))
+    return [_case(question, probe, verdicts) for question, probe in zip(asked, made, strict=True)]
+
+
+def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[bool, str]]) -> Case:
+    fits, said = verdicts[probe["metadata"]["uid"]]
+    return Case(scenario=question[0], node=question[1], probe=probe, fits=fits, said=said)
+
+
+def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
+    """Give (namespace, name) of the claims for which kube-scheduler has written what they are to get."""
+    claims = cluster.api.get("/api/v1/persistentvolumeclaims", labelSelector=MARK)["items"]
+    volumes = cluster.api.get("/api/v1/persistentvolumes", labelSelector=MARK)["items"]
+    selected = [each["metadata"] for each in claims if _is_selected(each["metadata"])]
+    refs = [each["spec"]["claimRef"] for each in volumes if each["spec"].get("claimRef", {}).get("uid")]
+    return {(each["namespace"], each["name"]) for each in (*selected, *refs)}
+
+
+def _is_selected(claim: Raw) -> bool:
+    """Tell whether a claim was given its node; the scenario itself names none that there is."""
+    return bool(claim.get("annotations", {}).get(SELECTED_NODE, ELSEWHERE) != ELSEWHERE)
+
+
+def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool, str] | None:
+    """Give kube-scheduler's verdict, if it has one; an error of its own is none."""
+    if pod["spec"].get("nodeName"):
+        return True, ""
+    claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", [])]
+    if any((pod["metadata"]["namespace"], each) in reserved for each in claims):
+        # It waits for the volume controller, which there is not.
+        return True, ""
+    for each in pod.get("status", {}).get("conditions", []):
+        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
+            return False, str(each["message"])
+    return None
+
+
+def _path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"

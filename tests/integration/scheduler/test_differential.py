@@ -1,0 +1,79 @@
+"""Berth's filters say what kube-scheduler says, node by node, in random scenarios over every predicate.
+
+`BERTH_SCENARIOS` sets their number and `BERTH_SEED` what they are; a scenario's name, `s<seed>-<number>`, is all that
+it takes to make it again.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from berth_operator.core import filters
+from devcluster import Cluster
+from tests.differential import generate, judges
+from tests.differential.judges import Case, Trial
+
+SCENARIOS: Final = int(os.environ.get("BERTH_SCENARIOS", "72"))
+SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
+AT_ONCE: Final = 60
+NO_RULE: Final = {
+    "supported": "of Berth alone",
+    "devices": "of Berth alone",
+    "node-ready": "never decides alone: a node's taint says the same (docs/decisions/0007-node-readiness.md)",
+}
+"""Filters that no scenario is about, and why."""
+ASKED: Final = [each.NAME for each in filters.ORDER if each.NAME not in NO_RULE]
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster in which nothing changes nodes and pods but the scenarios."""
+    folder: Path = tmp_path_factory.mktemp("differential") / "cluster"
+    with Cluster(folder=folder, extra_args=judges.ARGUMENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trials(own_cluster: Cluster) -> list[Trial]:
+    namespaces = [f"slot-{i}" for i in range(min(AT_ONCE, SCENARIOS))]
+    judges.prepare(own_cluster, namespaces, generate.OBJECTS)
+    found = []
+    for first in range(0, SCENARIOS, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, SCENARIOS))
+        drafts = list(generate.scenarios(SEED, numbers, namespaces[: len(numbers)]))
+        found.append(judges.hold(own_cluster, drafts))
+    return found
+
+
+def test_every_verdict_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
+    differing = [each for trial in trials for each in trial.differing()]
+    assert not differing, "\n".join(_told(each) for each in differing)
+
+
+def test_each_scenario_has_a_node_that_fits_and_one_that_does_not(trials: list[Trial]) -> None:
+    verdicts = defaultdict(set)
+    for case in (case for trial in trials for case in trial.cases):
+        verdicts[case.scenario].add(case.fits)
+    assert len(verdicts) == SCENARIOS
+    assert {name for name, found in verdicts.items() if found != {True, False}} == set()
+
+
+def test_every_filter_has_a_rule_or_a_reason_to_have_none() -> None:
+    assert set(ASKED) <= set(generate.RULES)
+    assert not set(NO_RULE) & set(generate.RULES)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_without_a_filter_some_verdicts_differ(trials: list[Trial], name: str) -> None:
+    order = tuple(each for each in filters.ORDER if name != each.NAME)
+    scenarios = {case.scenario for trial in trials for case in trial.differing(order)}
+    assert len(scenarios) >= min(5, SCENARIOS // (2 * len(generate.RULES)))
+
+
+def _told(case: Case) -> str:
+    verdict = "takes it" if case.fits else f"refuses it: {case.said}"
+    return f"{case.scenario} on {case.node}: kube-scheduler {verdict}"

@@ -1,0 +1,215 @@
+"""Pods with claims on a real control plane: its volume controller binds what the decision has chosen."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from tests.integration.operator.world import World
+
+Raw = dict[str, Any]
+
+STORAGE: Final = "/apis/storage.k8s.io/v1/storageclasses"
+VOLUMES: Final = "/api/v1/persistentvolumes"
+ZONE: Final = "berth.dev/test-zone"
+SELECTED: Final = "volume.kubernetes.io/selected-node"
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Volumes, claims and classes of one arena."""
+
+    world: World
+
+    @property
+    def claims(self) -> str:
+        return f"/api/v1/namespaces/{self.world.arena.namespace}/persistentvolumeclaims"
+
+    def named(self, name: str) -> str:
+        """Give a name of this arena alone."""
+        return f"{self.world.arena.id}-{name}"
+
+    def storage_class(self, name: str, provisioner: str = "kubernetes.io/no-provisioner") -> None:
+        body = {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
+        self.world.api.post(STORAGE, {"metadata": self._metadata(name), **body})
+
+    def volume(self, name: str, zone: str, *, storage_class: str = "local", **spec: Any) -> None:
+        """Make a volume of 10 GiB that the nodes of a zone reach."""
+        terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]
+        base = {
+            "storageClassName": self.named(storage_class),
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "10Gi"},
+            "local": {"path": "/none"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+            "persistentVolumeReclaimPolicy": "Retain",
+        }
+        self.world.api.post(VOLUMES, {"metadata": self._metadata(name), "spec": {**base, **spec}})
+
+    def claim(self, name: str, *, storage_class: str = "local", mode: str = "ReadWriteOnce", size: str = "5Gi") -> None:
+        self.world.api.post(
+            self.claims, {"metadata": {"name": name}, "spec": self.claim_spec(storage_class, mode, size)}
+        )
+
+    def claim_spec(self, storage_class: str = "local", mode: str = "ReadWriteOnce", size: str = "5Gi") -> Raw:
+        return {
+            "storageClassName": self.named(storage_class),
+            "accessModes": [mode],
+            "resources": {"requests": {"storage": size}},
+        }
+
+    def pod(self, name: str, *claims: str) -> None:
+        volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
+        self.world.pod(name, {"cpu": "1"}, volumes=volumes)
+
+    def shown(self, claim: str) -> Raw:
+        return self.world.api.get(f"{self.claims}/{claim}")
+
+    def holds(self, volume: str) -> str:
+        """Give the name of the claim that a volume is for."""
+        found = self.world.api.get(f"{VOLUMES}/{self.named(volume)}")
+        return str(found["spec"].get("claimRef", {}).get("name", ""))
+
+    def clear(self) -> None:
+        self.world.api.delete(self.claims)
+        for path in (VOLUMES, STORAGE):
+            self.world.api.delete(path, labelSelector=self.world.arena.selector)
+
+    def _metadata(self, name: str) -> Raw:
+        return {"name": self.named(name), "labels": self.world.arena.labels}
+
+
+@pytest.fixture
+def shelf(shared: World) -> Iterator[Shelf]:
+    made = Shelf(world=shared)
+    made.storage_class("local")
+    made.storage_class("made", "csi.example")
+    yield made
+    shared.api.delete(f"/api/v1/namespaces/{shared.arena.namespace}/pods", grace_seconds=0)
+    made.clear()
+
+
+@pytest.fixture
+def nodes(shared: World) -> Callable[..., dict[str, str]]:
+    def make(*zones: str) -> dict[str, str]:
+        return {zone: shared.arena.nodes(1, labels={ZONE: zone})[0] for zone in zones}
+
+    return make
+
+
+def test_a_pod_gets_the_smallest_volume_and_goes_where_it_is(
+    shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
+) -> None:
+    there = nodes("a", "b")
+    shelf.volume("large", "b", capacity={"storage": "20Gi"})
+    shelf.volume("small", "b")
+    shelf.volume("too-small", "a", capacity={"storage": "1Gi"})
+    shelf.claim("data")
+
+    shelf.pod("p", "data")
+
+    assert shared.bound("p")["spec"]["nodeName"] == there["b"]
+    assert shelf.shown("data")["spec"]["volumeName"] == shelf.named("small")
+    volume = shared.api.get(f"{VOLUMES}/{shelf.named('small')}")
+    assert volume["metadata"]["annotations"][BOUND_BY_CONTROLLER] == "yes"
+    assert volume["spec"]["claimRef"]["uid"] == shelf.shown("data")["metadata"]["uid"]
+    assert shelf.holds("large") == ""
+
+
+def test_pods_at_once_get_different_volumes(shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]) -> None:
+    there = nodes("a", "b")
+    for zone in there:
+        shelf.volume(f"v-{zone}", zone)
+    for name in ("p", "q", "r"):
+        shelf.claim(f"data-{name}")
+    for name in ("p", "q", "r"):
+        shelf.pod(name, f"data-{name}")
+
+    shared.wait(lambda: len(shared.bound_names()) == 2, what="two of the pods to be bound")
+    [left] = {"p", "q", "r"} - shared.bound_names()
+    shared.waits(left, "didn't find available persistent volumes to bind")
+    placed = {shared.bound(name)["spec"]["nodeName"] for name in {"p", "q", "r"} - {left}}
+    assert placed == set(there.values())
+    shelf.volume("late", "a")
+    assert shared.bound(left)["spec"]["nodeName"] == there["a"]
+
+
+def test_a_claim_that_comes_late_wakes_its_pod(
+    shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
+) -> None:
+    there = nodes("a")
+    shelf.volume("v", "a")
+    shelf.pod("p", "data")
+    shared.waits("p", 'persistentvolumeclaim "data" not found')
+
+    shelf.claim("data")
+
+    assert shared.bound("p")["spec"]["nodeName"] == there["a"]
+
+
+def test_a_claim_of_one_pod_is_used_by_one(shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]) -> None:
+    nodes("a", "b")
+    shelf.volume("v", "a", accessModes=["ReadWriteOncePod"])
+    shelf.claim("data", mode="ReadWriteOncePod")
+    shelf.pod("p", "data")
+    shared.bound("p")
+
+    shelf.pod("q", "data")
+
+    shared.waits("q", "ReadWriteOncePod access mode already in-use by another pod")
+    shared.remove("p")
+    shared.bound("q")
+
+
+def test_a_bound_claim_leads_its_pod_to_the_volume(
+    shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
+) -> None:
+    there = nodes("a", "b")
+    shelf.volume("v", "b")
+    shelf.claim("data")
+    shelf.pod("p", "data")
+    shared.bound("p")
+    shelf.pod("q", "data")
+    assert shared.bound("q")["spec"]["nodeName"] == there["b"]
+
+    shared.cordon(there["b"], on=True)
+    shelf.pod("r", "data")
+    shared.waits("r", "1 didn't match PersistentVolume's node affinity, 1 unschedulable")
+
+
+def test_a_volume_is_made_for_the_node_that_was_chosen(
+    shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
+) -> None:
+    """The test plays the provisioner: it refuses once, and then makes the volume."""
+    there = nodes("a")
+    shelf.claim("data", storage_class="made")
+    shelf.pod("p", "data")
+
+    def selected() -> bool:
+        return bool(shelf.shown("data")["metadata"].get("annotations", {}).get(SELECTED) == there["a"])
+
+    shared.wait(selected, what="the claim to name the node")
+    path = f"{shelf.claims}/data"
+    shared.api.merge(path, {"metadata": {"annotations": {SELECTED: None}}})
+    shared.wait(lambda: shared.events("p", "FailedBinding"), what="the pod to tell of it")
+    assert "provisioning failed" in shared.events("p", "FailedBinding")[0]["message"]
+    shared.wait(selected, what="the claim to name the node again")
+    assert shared.bound_names() == set()
+    claim = shelf.shown("data")["metadata"]
+    ref = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "name": "data", "uid": claim["uid"]}
+    shelf.volume("v", "a", storage_class="made", claimRef={**ref, "namespace": shared.arena.namespace})
+
+    assert shared.bound("p")["spec"]["nodeName"] == there["a"]
+    assert shelf.shown("data")["spec"]["volumeName"] == shelf.named("v")
+
+
+def test_a_generic_ephemeral_volume(shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]) -> None:
+    there = nodes("a", "b")
+    shelf.volume("v", "b")
+    volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": shelf.claim_spec()}}}]
+    shared.pod("p", {"cpu": "1"}, volumes=volumes)
+
+    assert shared.bound("p")["spec"]["nodeName"] == there["b"]
+    assert shelf.holds("v") == "p-scratch"

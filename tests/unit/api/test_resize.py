@@ -1,0 +1,97 @@
+"""What a bound pod takes while it is resized in place."""
+
+from typing import Any
+
+import pytest
+
+from berth_api import resize, resources
+from tests.builders import container
+
+Raw = dict[str, Any]
+
+
+def pod(cpu: str = "2", **fields: Any) -> Raw:
+    return {"containers": [container("main", {"cpu": cpu})], **fields}
+
+
+def told(name: str = "main", *, real: Raw | None = None, allocated: Raw | None = None) -> Raw:
+    status: Raw = {"name": name}
+    if real is not None:
+        status["resources"] = {"requests": real}
+    if allocated is not None:
+        status["allocatedResources"] = allocated
+    return status
+
+
+def status(*containers: Raw, inits: tuple[Raw, ...] = (), pending: str = "", **fields: Any) -> Raw:
+    conditions = [{"type": "PodScheduled", "status": "True"}]
+    if pending:
+        conditions.append({"type": "PodResizePending", "status": "True", "reason": pending})
+    return {
+        "containerStatuses": list(containers),
+        "initContainerStatuses": list(inits),
+        "conditions": conditions,
+        **fields,
+    }
+
+
+ONE, TWO, THREE = {"cpu": "1"}, {"cpu": "2"}, {"cpu": "3"}
+SIDECAR = [container("side", {"cpu": "1"}, restartPolicy="Always")]
+INIT = [container("side", {"cpu": "1"})]
+LEVEL = {"requests": {"cpu": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status_", "cpu"),
+    [
+        pytest.param(pod(), {}, 2000, id="nothing is told"),
+        pytest.param(pod(), status(), 2000, id="nothing is told of the container"),
+        pytest.param(pod(), status(told("other", real=THREE)), 2000, id="another container's"),
+        pytest.param(pod(), status(told(real=TWO, allocated=TWO)), 2000, id="no resize"),
+        pytest.param(pod(), status(told(real=ONE, allocated=ONE)), 2000, id="up, not yet allocated"),
+        pytest.param(pod(), status(told(real=THREE, allocated=TWO)), 3000, id="down, not yet done"),
+        pytest.param(pod(), status(told(real=TWO, allocated=THREE)), 3000, id="down, still allocated"),
+        pytest.param(pod(), status(told(allocated=THREE)), 2000, id="only allocated is told: an old kubelet"),
+        pytest.param(pod(), status(told(real={})), 2000, id="nothing is real yet"),
+        pytest.param(pod(), status(told(real=ONE, allocated=ONE), pending="Infeasible"), 1000, id="infeasible"),
+        pytest.param(pod(), status(told(real=ONE, allocated=ONE), pending="Deferred"), 2000, id="deferred"),
+        pytest.param(pod(), status(pending="Infeasible"), 2000, id="infeasible, but nothing is told"),
+        pytest.param(
+            pod(initContainers=SIDECAR), status(inits=(told("side", real=THREE),)), 5000, id="a sidecar that shrinks"
+        ),
+        pytest.param(
+            pod(initContainers=INIT), status(inits=(told("side", real=THREE),)), 2000, id="an init container is not"
+        ),
+        pytest.param(
+            pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000, id="the pod's own request shrinks"
+        ),
+        pytest.param(
+            pod("1", resources=LEVEL),
+            status(resources={"requests": ONE}, allocatedResources=THREE),
+            3000,
+            id="the pod's own request, still allocated",
+        ),
+        pytest.param(
+            pod("1", resources=LEVEL),
+            status(resources={"requests": ONE}, pending="Infeasible"),
+            1000,
+            id="the pod's own request, infeasible",
+        ),
+        pytest.param(pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000, id="the pod's, nothing real"),
+        pytest.param(pod(), status(resources={"requests": THREE}), 2000, id="the pod asks nothing at its own level"),
+        pytest.param(
+            pod(overhead={"cpu": "1"}), status(told(real=THREE, allocated=TWO)), 4000, id="overhead comes on top"
+        ),
+    ],
+)
+def test_a_bound_pod_takes(spec: Raw, status_: Raw, cpu: int) -> None:
+    assert resize.held(spec, status_) == {"cpu": cpu}
+
+
+def test_a_resource_that_vanishes_from_the_spec_is_still_held() -> None:
+    assert resize.held(pod(), status(told(real={"memory": "5"}))) == {"cpu": 2000, "memory": 5}
+
+
+def test_without_a_status_it_is_what_the_pod_asks() -> None:
+    spec = pod(resources=LEVEL, initContainers=SIDECAR, overhead={"memory": "1"})
+    assert resize.held(spec, {}) == resources.total(spec)

@@ -1,0 +1,259 @@
+"""Small random clusters with pods that want things of each other, and a plain reading of what Kubernetes promises.
+
+The reference looks at one node after the other, and at one pod after the other; it shares nothing with the code under
+test but the values that it is given.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from berth_operator.core.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.peers import Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.request import PodRequest, Taint, Toleration
+from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector, Requirement
+from tests.builders import asks, charge, label, node_info
+
+TAINT = Taint(key="reserved")
+
+
+@dataclass
+class World:
+    """Nodes, placed pods and namespaces."""
+
+    nodes: Sequence[NodeInfo]
+    pods: Sequence[Charge]
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def fleet(self) -> Fleet:
+        made = Fleet()
+        for name, labels in self.namespaces.items():
+            made.neighbours.put_namespace(name, labels)
+        for each in self.pods:
+            made.charge(each)
+        for node in self.nodes:
+            made.put_node(node)
+        return made
+
+    def labels_of(self, namespace: str) -> Mapping[str, str]:
+        return self.namespaces.get(namespace, {})
+
+    def placed(self) -> Iterator[tuple[NodeInfo, Charge]]:
+        """Give the pods whose node exists, with it."""
+        for each in self.pods:
+            for node in self.nodes:
+                if node.name == each.node:
+                    yield node, each
+
+
+# --- strategies -------------------------------------------------------------------------------------------------
+
+NAMESPACES = st.sampled_from(["a", "b", "c"])
+NAMESPACE_LABELS = st.dictionaries(
+    NAMESPACES, st.sampled_from([{}, {"team": "x"}, {"team": "y"}, {"team": "x", "old": ""}]), max_size=3
+)
+POD_LABELS = st.fixed_dictionaries(
+    {}, optional={"app": st.sampled_from(["x", "y"]), "tier": st.sampled_from(["1", "2"])}
+).map(lambda each: tuple(sorted(each.items())))
+IDENTITIES = st.builds(Identity, namespace=NAMESPACES, labels=POD_LABELS)
+KEYS = st.sampled_from(["zone", "host", "disk"])
+
+
+def requirements(*keys: str, values: Sequence[str]) -> st.SearchStrategy[Requirement]:
+    chosen = st.lists(st.sampled_from(values), min_size=1, max_size=2, unique=True).map(tuple)
+    return st.one_of(
+        st.builds(
+            Requirement, key=st.sampled_from(keys), operator=st.sampled_from(["In", "In", "NotIn"]), values=chosen
+        ),
+        st.builds(Requirement, key=st.sampled_from(keys), operator=st.sampled_from(["Exists", "DoesNotExist"])),
+    )
+
+
+def selectors(*keys: str, values: Sequence[str]) -> st.SearchStrategy[LabelSelector]:
+    found = st.lists(requirements(*keys, values=values), min_size=1, max_size=2).map(
+        lambda each: LabelSelector(requirements=tuple(each))
+    )
+    return st.one_of(found, found, found, st.sampled_from([EVERYTHING, NOTHING]))
+
+
+OF_PODS = selectors("app", "tier", values=["x", "y", "1", "2"])
+PEERS = st.builds(
+    Peers,
+    selector=OF_PODS,
+    namespaces=st.lists(NAMESPACES, unique=True, max_size=2).map(tuple),
+    namespace_selector=st.one_of(st.just(NOTHING), selectors("team", "old", values=["x", "y"])),
+)
+TERMS = st.builds(Term, key=KEYS, peers=PEERS)
+SPREADS = st.builds(
+    Spread,
+    key=KEYS,
+    selector=OF_PODS,
+    max_skew=st.integers(1, 3),
+    min_domains=st.sampled_from([1, 1, 2, 4]),
+    honor_affinity=st.booleans(),
+    honor_taints=st.booleans(),
+)
+WEIGHTED = st.tuples(TERMS, st.sampled_from([-100, -3, 1, 7, 100]))
+
+
+def few(of: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.one_of(st.just(()), st.lists(of, min_size=1, max_size=2).map(tuple))
+
+
+WISHES = st.builds(
+    Wishes,
+    near=few(TERMS),
+    apart=few(TERMS),
+    preferred=few(WEIGHTED),
+    spread=few(SPREADS),
+    preferred_spread=few(SPREADS),
+)
+NAMES = [f"n{i}" for i in range(6)]
+NODE_LABELS = st.fixed_dictionaries(
+    {}, optional={"zone": st.sampled_from(["1", "2", "3"]), "disk": st.sampled_from(["ssd", "hdd"])}
+)
+
+
+def _nodes(found: Sequence[tuple[Mapping[str, str], bool, bool]]) -> list[NodeInfo]:
+    return [
+        node_info(name, labels={**labels, **({"host": name} if host else {})}, taints=[TAINT] if tainted else ())
+        for name, (labels, host, tainted) in zip(NAMES, found, strict=False)
+    ]
+
+
+NODES = st.lists(
+    st.tuples(NODE_LABELS, st.sampled_from([True, True, False]), st.sampled_from([False, False, True])),
+    min_size=1,
+    max_size=5,
+).map(_nodes)
+PLACED = st.tuples(IDENTITIES, WISHES, st.sampled_from(NAMES), st.sampled_from([False, False, False, True]))
+
+
+def placed(number: int, each: tuple[Identity, Wishes, str, bool]) -> Charge:
+    identity, wishes, node, terminating = each
+    return charge(f"p{number}", node=node, identity=identity, wishes=wishes, terminating=terminating)
+
+
+PODS = st.lists(PLACED, max_size=8).map(lambda found: [placed(i, each) for i, each in enumerate(found)])
+WORLDS = st.builds(World, nodes=NODES, pods=PODS, namespaces=NAMESPACE_LABELS)
+PENDING = st.builds(
+    lambda identity, wishes, disk, tolerates: replace(
+        asks(selector=disk, tolerations=[Toleration(key="reserved", operator="Exists")] if tolerates else ()),
+        identity=identity,
+        wishes=wishes,
+    ),
+    IDENTITIES,
+    WISHES,
+    st.sampled_from([{}, {}, {"disk": "ssd"}]),
+    st.booleans(),
+)
+
+
+def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **wishes: Any) -> PodRequest:
+    """Give a pod's class with these labels and wishes."""
+    identity = Identity(namespace=namespace, labels=tuple(sorted((labels or {}).items())))
+    return replace(asks(), identity=identity, wishes=Wishes(**wishes))
+
+
+def select(**labels: str) -> LabelSelector:
+    """Give a selector of these labels."""
+    return LabelSelector(requirements=tuple(label(key, "In", value) for key, value in sorted(labels.items())))
+
+
+# --- the reference ----------------------------------------------------------------------------------------------
+
+
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    for each in selector.requirements:
+        there = each.key in labels
+        right = {
+            "In": there and labels.get(each.key) in each.values,
+            "NotIn": not there or labels.get(each.key) not in each.values,
+            "Exists": there,
+            "DoesNotExist": not there,
+        }
+        if not right[each.operator]:
+            return False
+    return True
+
+
+def includes(world: World, peers: Peers, pod: Identity) -> bool:
+    selected = selects(peers.namespace_selector, world.labels_of(pod.namespace))
+    return (pod.namespace in peers.namespaces or selected) and selects(peers.selector, dict(pod.labels))
+
+
+def reaches(world: World, peers: Peers, pod: Identity) -> bool:
+    """Tell it for the terms of the pod to be placed: see `Peers.reach`."""
+    everywhere = selects(peers.namespace_selector, {}) and selects(peers.selector, dict(pod.labels))
+    return everywhere or includes(world, peers, pod)
+
+
+def together(key: str, one: NodeInfo, other: NodeInfo) -> bool:
+    return key in one.labels and key in other.labels and one.labels[key] == other.labels[key]
+
+
+def near(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+    terms = pod.wishes.near
+    if any(each.key not in node.labels for each in terms):
+        return False
+    matching = [at for at, other in world.placed() if all(reaches(world, each.peers, other.identity) for each in terms)]
+    if all(any(together(each.key, node, at) for at in matching) for each in terms):
+        return True
+    counted = [at for at in matching if any(each.key in at.labels for each in terms)]
+    return not counted and all(reaches(world, each.peers, pod.identity) for each in terms)
+
+
+def apart(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+    return not any(
+        reaches(world, each.peers, other.identity) and together(each.key, node, at)
+        for each in pod.wishes.apart
+        for at, other in world.placed()
+    )
+
+
+def left_alone(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+    return not any(
+        includes(world, each.peers, pod.identity) and together(each.key, node, at)
+        for at, other in world.placed()
+        for each in other.wishes.apart
+    )
+
+
+def eligible(pod: PodRequest, spread: Spread, keys: set[str], node: NodeInfo) -> bool:
+    if not keys <= set(node.labels):
+        return False
+    if spread.honor_affinity and any(not each.holds(node.labels) for each in pod.node_selector):
+        return False
+    return not (spread.honor_taints and any(not pod.tolerates(each) for each in node.taints))
+
+
+def matching(world: World, pod: PodRequest, spread: Spread, node: NodeInfo) -> int:
+    """Count the pods of a node that a constraint counts."""
+    if not spread.selector.requirements:
+        return 0
+    return sum(
+        at is node
+        and not other.terminating
+        and other.identity.namespace == pod.identity.namespace
+        and selects(spread.selector, dict(other.identity.labels))
+        for at, other in world.placed()
+    )
+
+
+def even(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+    keys = {each.key for each in pod.wishes.spread}
+    if not keys <= set(node.labels):
+        return False
+    for each in pod.wishes.spread:
+        domains: dict[str, int] = {}
+        for other in world.nodes:
+            if eligible(pod, each, keys, other):
+                value = other.labels[each.key]
+                domains[value] = domains.get(value, 0) + matching(world, pod, each, other)
+        least = min(domains.values()) if len(domains) >= each.min_domains else 0
+        itself = selects(each.selector, dict(pod.identity.labels))
+        if domains.get(node.labels[each.key], 0) + itself - least > each.max_skew:
+            return False
+    return True

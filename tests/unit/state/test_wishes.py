@@ -1,0 +1,463 @@
+"""What pods want of each other, from the API server's words to the decision, and what wakes those that wait."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from berth_operator.core import filters
+from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.peers import NO_WISHES, Identity, Peers, Spread, Term
+from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_operator.core.verdict import Change
+from berth_operator.state import pods, sinks, wishes
+from berth_operator.state.cluster import Cluster
+from tests.builders import label, node, pod
+
+Raw = dict[str, Any]
+Act = Callable[[Cluster], object]
+
+REQUIRED, PREFERRED = wishes.REQUIRED, wishes.PREFERRED
+
+
+def term(selector: Raw | None = None, key: str = "zone", **fields: Any) -> Raw:
+    return {
+        "labelSelector": {"matchLabels": {"app": "x"}} if selector is None else selector,
+        "topologyKey": key,
+        **fields,
+    }
+
+
+def near(*terms: Raw) -> Raw:
+    return {"podAffinity": {REQUIRED: list(terms)}}
+
+
+def apart(*terms: Raw) -> Raw:
+    return {"podAntiAffinity": {REQUIRED: list(terms)}}
+
+
+def spread(**fields: Any) -> Raw:
+    base = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    return {**base, "labelSelector": {"matchLabels": {"app": "x"}}, **fields}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+X = LabelSelector(requirements=(label("app", "In", "x"),))
+
+SELECTORS = [
+    pytest.param(None, NOTHING, id="null"),
+    pytest.param({}, EVERYTHING, id="empty"),
+    pytest.param({"matchLabels": {}, "matchExpressions": None}, EVERYTHING, id="empty in other words"),
+    pytest.param({"matchLabels": {"app": "x"}}, X, id="labels"),
+    pytest.param(
+        {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x"]}]}, X, id="the same said longer"
+    ),
+    pytest.param(
+        {
+            "matchLabels": {"app": "x"},
+            "matchExpressions": [
+                {"key": "tier", "operator": "NotIn", "values": ["2", "1"]},
+                {"key": "tier", "operator": "Exists"},
+                {"key": "old", "operator": "DoesNotExist", "values": None},
+            ],
+        },
+        LabelSelector(
+            requirements=(
+                label("app", "In", "x"),
+                label("old", "DoesNotExist"),
+                label("tier", "Exists"),
+                label("tier", "NotIn", "1", "2"),
+            )
+        ),
+        id="all operators",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "expected"), SELECTORS)
+def test_a_selector_is_read(raw: Raw | None, expected: LabelSelector) -> None:
+    assert wishes.selector(raw) == expected
+
+
+def test_an_operator_that_we_do_not_know_is_told() -> None:
+    bad = {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}
+    assert 'operator "Gt"; allowed are In, ' in pods.pending(pod(affinity=near(term(bad)))).error
+    assert pods.charge(pod(on="node", affinity=near(term(bad)))).wishes is NO_WISHES
+
+
+NAMESPACES = [
+    pytest.param({}, ("ns",), NOTHING, id="its own"),
+    pytest.param({"namespaces": ["b", "a"]}, ("a", "b"), NOTHING, id="by name"),
+    pytest.param({"namespaceSelector": {}}, (), EVERYTHING, id="all"),
+    pytest.param({"namespaceSelector": {"matchLabels": {"app": "x"}}}, (), X, id="by labels"),
+    pytest.param({"namespaces": ["a"], "namespaceSelector": {"matchLabels": {"app": "x"}}}, ("a",), X, id="both"),
+]
+
+
+@pytest.mark.parametrize(("fields", "names", "selector"), NAMESPACES)
+def test_a_terms_namespaces_are_read(fields: Raw, names: Sequence[str], selector: LabelSelector) -> None:
+    (found,) = pods.pending(pod(affinity=near(term(**fields)))).request.wishes.near
+    assert found == Term(key="zone", peers=Peers(selector=X, namespaces=tuple(names), namespace_selector=selector))
+
+
+def test_preferred_terms_have_weights_and_those_that_push_away_negative_ones() -> None:
+    affinity = {
+        "podAffinity": {PREFERRED: [{"weight": 7, "podAffinityTerm": term()}]},
+        "podAntiAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": term(key="host")}]},
+    }
+    found = pods.pending(pod(affinity=affinity)).request.wishes
+    assert [(each.key, weight) for each, weight in found.preferred] == [("zone", 7), ("host", -3)]
+    assert not found.near
+    assert not found.apart
+
+
+SPREADS = [
+    pytest.param({}, Spread(key="zone", selector=X, max_skew=1), id="defaults"),
+    pytest.param(
+        {"maxSkew": 3, "minDomains": 4, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"},
+        Spread(key="zone", selector=X, max_skew=3, min_domains=4, honor_affinity=False, honor_taints=True),
+        id="everything said",
+    ),
+    pytest.param({"labelSelector": None}, Spread(key="zone", selector=NOTHING, max_skew=1), id="no selector"),
+    pytest.param(
+        {"matchLabelKeys": ["tier", "missing"]},
+        Spread(
+            key="zone", selector=LabelSelector(requirements=(*X.requirements, label("tier", "In", "1"))), max_skew=1
+        ),
+        id="keys of its own labels",
+    ),
+    pytest.param(
+        {"matchLabelKeys": ["tier"], "labelSelector": {}},
+        Spread(key="zone", selector=LabelSelector(requirements=(label("tier", "In", "1"),)), max_skew=1),
+        id="keys and an empty selector",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), SPREADS)
+def test_a_spread_is_read(fields: Raw, expected: Spread) -> None:
+    raw = pod(labels={"app": "x", "tier": "1"}, topologySpreadConstraints=[spread(**fields)])
+    found = pods.pending(raw).request.wishes
+    assert (found.spread, found.preferred_spread) == ((expected,), ())
+    raw["spec"]["topologySpreadConstraints"][0]["whenUnsatisfiable"] = "ScheduleAnyway"
+    found = pods.pending(raw).request.wishes
+    assert (found.spread, found.preferred_spread) == ((), (expected,))
+
+
+def test_keys_without_a_selector_match_nothing_still() -> None:
+    raw = pod(labels={"tier": "1"}, topologySpreadConstraints=[spread(labelSelector=None, matchLabelKeys=["tier"])])
+    (found,) = pods.pending(raw).request.wishes.spread
+    assert not found.selector.matches({"tier": "1"})
+
+
+def test_what_waits_and_what_is_placed_are_read_alike() -> None:
+    fields: Raw = {"labels": {"b": "2", "a": "1"}, "affinity": apart(term())}
+    waiting, placed = pods.pending(pod(**fields)).request, pods.charge(pod(on="node", **fields))
+    assert waiting.identity == placed.identity == Identity(namespace="ns", labels=(("a", "1"), ("b", "2")))
+    assert waiting.wishes is placed.wishes
+    assert not placed.terminating
+    assert pods.charge(pod(on="node", metadata={"deletionTimestamp": "now"})).terminating
+
+
+def test_replicas_share_their_wishes_and_most_pods_have_none() -> None:
+    one = pods.pending(pod("a", labels={"index": "1"}, affinity=near(term()))).request
+    two = pods.pending(pod("b", labels={"index": "2"}, affinity=near(term()))).request
+    assert one.wishes is two.wishes
+    assert pods.pending(pod(affinity={"nodeAffinity": {}}, topologySpreadConstraints=[])).request.wishes is NO_WISHES
+
+
+# --- waking -----------------------------------------------------------------------------------------------------
+
+
+def with_nodes(**zones: str | None) -> Cluster:
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    for name, zone in zones.items():
+        cluster.put_node(node(name, labels={"zone": zone} if zone else {}))
+    return cluster
+
+
+def placed(name: str = "there", on: str = "a", labels: Raw | None = None, **fields: Any) -> Act:
+    raw = pod(name, on=on, labels={"app": "x"} if labels is None else labels, **fields)
+    return lambda cluster: cluster.put_bound(raw)
+
+
+def leaves(name: str = "there") -> Act:
+    return lambda cluster: cluster.remove_bound(f"uid-{name}")
+
+
+def node_is(name: str, zone: str | None = None, **fields: Any) -> Act:
+    return lambda cluster: cluster.put_node(node(name, labels={"zone": zone} if zone else {}, **fields))
+
+
+def node_goes(name: str) -> Act:
+    return lambda cluster: cluster.remove_node(name)
+
+
+def namespace_is(labels: Raw) -> Act:
+    table_of = {"metadata": {"name": "ns", "labels": labels}}
+    return lambda cluster: sinks.namespaces(cluster).apply("MODIFIED", table_of)
+
+
+OTHER_KIND = {"app": "y"}
+OWN = {"app": "x"}
+TEAM: Raw = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
+LOCKED = {"taints": [{"key": "locked", "effect": "NoSchedule"}]}
+
+WAKES = [
+    pytest.param("pod-affinity", {"affinity": near(term())}, [], placed(), Change.PLACED, id="its peer comes"),
+    pytest.param(
+        "pod-affinity",
+        {"affinity": near(term())},
+        [placed(labels=OTHER_KIND)],
+        placed(),
+        Change.POD_LABELS,
+        id="a pod becomes its peer",
+    ),
+    pytest.param(
+        "pod-affinity",
+        {"affinity": near(term(**TEAM))},
+        [placed()],
+        namespace_is({"team": "x"}),
+        Change.NAMESPACE_LABELS,
+        id="a namespace becomes its peers'",
+    ),
+    pytest.param(
+        "pod-affinity",
+        {"affinity": near(term(key="rack"))},
+        [placed()],
+        lambda cluster: cluster.put_node(node("a", labels={"rack": "1"})),
+        Change.NODE_LABELS,
+        id="its peer's node gets the key",
+    ),
+    pytest.param(
+        "pod-affinity",
+        {"labels": OWN, "affinity": near(term()), "nodeSelector": {"zone": "2"}},
+        [placed()],
+        leaves(),
+        Change.RELEASED,
+        id="it becomes the first of its kind",
+    ),
+    pytest.param(
+        "pod-affinity",
+        {"labels": OWN, "affinity": near(term()), "nodeSelector": {"zone": "2"}},
+        [placed()],
+        node_goes("a"),
+        Change.NODE_REMOVED,
+        id="the first of its kind goes with its node",
+    ),
+    pytest.param(
+        "pod-anti-affinity",
+        {"affinity": apart(term())},
+        [placed(), placed("second", "b")],
+        leaves(),
+        Change.RELEASED,
+        id="whom it avoids leaves",
+    ),
+    pytest.param(
+        "pod-anti-affinity",
+        {"affinity": apart(term())},
+        [placed(), placed("second", "b")],
+        placed(labels=OTHER_KIND),
+        Change.POD_LABELS,
+        id="whom it avoids becomes another",
+    ),
+    pytest.param(
+        "pod-anti-affinity",
+        {"affinity": apart(term(**TEAM))},
+        [namespace_is({"team": "x"}), placed(), placed("second", "b")],
+        namespace_is({}),
+        Change.NAMESPACE_LABELS,
+        id="whom it avoids is no longer of that team",
+    ),
+    pytest.param(
+        "pod-anti-affinity",
+        {"affinity": apart(term())},
+        [placed(), placed("second", "b")],
+        node_is("b"),
+        Change.NODE_LABELS,
+        id="whom it avoids is in no zone any more",
+    ),
+    pytest.param(
+        "pod-anti-affinity",
+        {"affinity": apart(term(key="region"))},
+        [
+            lambda cluster: cluster.put_node(node("a", labels={"region": "1"})),
+            lambda cluster: cluster.put_node(node("b", labels={"region": "1"})),
+            placed(),
+        ],
+        node_goes("a"),
+        Change.NODE_REMOVED,
+        id="whom it avoids goes with its node",
+    ),
+    pytest.param(
+        "existing-anti-affinity",
+        {"labels": OWN},
+        [placed(affinity=apart(term())), placed("second", "b", affinity=apart(term()))],
+        leaves(),
+        Change.RELEASED,
+        id="who avoids it leaves",
+    ),
+    pytest.param(
+        "existing-anti-affinity",
+        {"labels": OWN},
+        [placed(affinity=apart(term())), placed("second", "b", affinity=apart(term()))],
+        node_is("b"),
+        Change.NODE_LABELS,
+        id="who avoids it is in no zone any more",
+    ),
+    pytest.param(
+        "existing-anti-affinity",
+        {"labels": OWN},
+        [
+            namespace_is({"team": "x"}),
+            placed(affinity=apart(term(**TEAM))),
+            placed("second", "b", affinity=apart(term(**TEAM))),
+        ],
+        namespace_is({}),
+        Change.NAMESPACE_LABELS,
+        id="who avoids it means another namespace now",
+    ),
+    pytest.param(
+        "topology-spread",
+        {
+            "labels": OWN,
+            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
+            "nodeSelector": {"zone": "1"},
+        },
+        [placed()],
+        leaves(),
+        Change.RELEASED,
+        id="one of the fullest domain leaves",
+    ),
+    pytest.param(
+        "topology-spread",
+        {
+            "labels": OWN,
+            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
+            "nodeSelector": {"zone": "1"},
+        },
+        [placed()],
+        placed("second", "b"),
+        Change.PLACED,
+        id="the emptiest domain fills",
+    ),
+    pytest.param(
+        "topology-spread",
+        {
+            "labels": OWN,
+            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
+            "nodeSelector": {"zone": "1"},
+        },
+        [placed()],
+        placed(metadata={"deletionTimestamp": "now"}),
+        Change.POD_LABELS,
+        id="one of the fullest domain begins to terminate",
+    ),
+    pytest.param(
+        "topology-spread",
+        {
+            "labels": OWN,
+            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
+            "nodeSelector": {"zone": "1"},
+        },
+        [placed()],
+        node_goes("b"),
+        Change.NODE_REMOVED,
+        id="the emptiest domain goes",
+    ),
+    pytest.param(
+        "topology-spread",
+        {"labels": OWN, "topologySpreadConstraints": [spread(key="rack", topologyKey="rack")]},
+        [],
+        lambda cluster: cluster.put_node(node("a", labels={"rack": "1"})),
+        Change.NODE_LABELS,
+        id="a node gets the key",
+    ),
+    pytest.param(
+        "topology-spread",
+        {
+            "labels": OWN,
+            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")],
+            "nodeSelector": {"zone": "1"},
+        },
+        [placed()],
+        node_is("b", "2", **LOCKED),
+        Change.NODE_TAINTS,
+        id="the emptiest domain is tainted",
+    ),
+]
+
+
+def _decided(cluster: Cluster) -> Placement | Failure | None:
+    """Decide the next pod, and assume or park it."""
+    waiting = cluster.queue.pop(0.0)
+    if waiting is None:
+        return None
+    outcome = decide(cluster.fleet, waiting, Policy())
+    if isinstance(outcome, Placement):
+        cluster.assume(outcome)
+    else:
+        cluster.queue.park(waiting, outcome)
+    return outcome
+
+
+@pytest.mark.parametrize(("name", "fields", "before", "act", "event"), WAKES)
+def test_what_makes_a_pod_fit_wakes_it(name: str, fields: Raw, before: Sequence[Act], act: Act, event: Change) -> None:
+    cluster = with_nodes(a="1", b="2")
+    for each in before:
+        each(cluster)
+    cluster.put_pending(pod("waits", **fields))
+    failure = _decided(cluster)
+    assert isinstance(failure, Failure)
+    assert failure.wakes_on & event
+    assert next(each for each in filters.ORDER if name == each.NAME).WAKES_ON & event
+    act(cluster)
+    outcome = _decided(cluster)
+    assert isinstance(outcome, Placement), failure.message
+    assert outcome.pod.name == "waits"
+
+
+def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
+    names = {"pod-affinity", "pod-anti-affinity", "existing-anti-affinity", "topology-spread"}
+    awaited = {(each.NAME, change) for each in filters.ORDER if each.NAME in names for change in each.WAKES_ON}
+    told = {(case.values[0], case.values[4]) for case in WAKES}
+    # A new node is awaited by everyone; a node that goes lets pods in next to it only where those share its domain.
+    elsewhere = {(name, Change.NODE_ADDED) for name in names} | {("existing-anti-affinity", Change.NODE_REMOVED)}
+    assert awaited - told == elsewhere
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(placed("other", labels=OTHER_KIND), id="a pod of another kind comes"),
+        pytest.param(placed("other", metadata={"namespace": "elsewhere"}), id="a pod of another namespace comes"),
+        pytest.param(lambda cluster: cluster.put_namespace("ns", {}), id="a namespace stays as it is"),
+    ],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"affinity": near(term())}, id="affinity"),
+        pytest.param({"topologySpreadConstraints": [spread(topologyKey="rack")]}, id="spread"),
+        pytest.param({"nodeSelector": {"zone": "3"}}, id="neither"),
+    ],
+)
+def test_pods_that_concern_it_not_do_not_wake_it(fields: Raw, act: Act) -> None:
+    cluster = with_nodes(a="1", b="2")
+    cluster.put_pending(pod("waits", **fields))
+    assert isinstance(_decided(cluster), Failure)
+    act(cluster)
+    assert _decided(cluster) is None
+
+
+def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
+    cluster = with_nodes(a="1", b="2")
+    for i in range(3):
+        cluster.put_pending(pod(f"p{i}", labels=OWN, affinity=apart(term()), created=str(i)))
+    outcomes = [_decided(cluster) for _ in range(3)]
+    assert [isinstance(each, Placement) for each in outcomes] == [True, True, False]
+    cluster.put_pending(pod("plain", labels=OWN))
+    last = _decided(cluster)
+    assert isinstance(last, Failure)
+    assert last.reasons == (("anti-affinity of pods there does not allow it", 2),)

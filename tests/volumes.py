@@ -1,0 +1,122 @@
+"""Claims, volumes and classes with defaults that make sense: values of the core, and objects of the API server.
+
+By default all is of the class "local", whose claims wait for their first consumer and for which nobody makes volumes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.request import NodeTerm, PodRequest
+from berth_operator.core.storage import Capacity, Claim, StorageClass, Volume
+from tests.builders import GI, Raw, asks, charge, label
+
+LOCAL = StorageClass(name="local", provisioner="kubernetes.io/no-provisioner", delayed=True)
+MADE = StorageClass(name="made", provisioner="csi.example", delayed=True)
+AT_ONCE = StorageClass(name="at-once", provisioner="csi.example")
+DRIVER = "csi.example"
+
+
+# --- values of the core -----------------------------------------------------------------------------------------
+
+
+def claim(name: str = "claim", **fields: Any) -> Claim:
+    """Give a claim of 10 GiB that waits for its first consumer."""
+    base = {"key": f"ns/{name}", "uid": f"uid-{name}", "storage_class": "local", "size": 10 * GI}
+    return Claim(**{**base, "modes": frozenset({"ReadWriteOnce"}), **fields})
+
+
+def bound(name: str = "claim", to: str = "volume", **fields: Any) -> Claim:
+    """Give a claim that is bound."""
+    return claim(name, volume=to, bound=True, **fields)
+
+
+def volume(name: str = "volume", *, on: Sequence[str] | None = None, **fields: Any) -> Volume:
+    """Give a volume of 10 GiB that is nobody's; `on` names the zones of the nodes that reach it."""
+    base = {"name": name, "storage_class": "local", "size": 10 * GI, "available": True}
+    return Volume(**{**base, "modes": frozenset({"ReadWriteOnce"}), "affinity": zoned(on), **fields})
+
+
+def zoned(zones: Sequence[str] | None) -> tuple[NodeTerm, ...] | None:
+    """Give terms that the nodes of some zones match."""
+    return None if zones is None else (NodeTerm(labels=(label("zone", "In", *zones),)),)
+
+
+def capacity(limit: int | None, zone: str, storage_class: str = "made") -> Capacity:
+    """Give what is left for a zone."""
+    return Capacity(
+        key=f"ns/{storage_class}-{zone}", storage_class=storage_class, limit=limit, nodes=zoned([zone]) or ()
+    )
+
+
+def mounts(*claims: str, own: Mapping[str, str] | None = None, disks: Sequence[Disk] = ()) -> Mounts:
+    """Give what a pod mounts; `own` are claims of ephemeral volumes, with the pod's UID."""
+    uses = [Use(claim=f"ns/{name}") for name in claims]
+    uses += [Use(claim=f"ns/{name}", owner=owner) for name, owner in (own or {}).items()]
+    return Mounts(claims=tuple(uses), disks=tuple(disks))
+
+
+def wants(*claims: str, **fields: Any) -> PodRequest:
+    """Give a pod that mounts these claims."""
+    return replace(asks(), mounts=mounts(*claims, **fields))
+
+
+def holds(name: str, *claims: str, node: str = "node", chosen: Chosen | None = None, **fields: Any) -> Charge:
+    """Give a placed pod that mounts these claims."""
+    return charge(name, node=node, mounts=mounts(*claims, **fields), chosen=chosen or Chosen())
+
+
+def csi(handle: str, driver: str = DRIVER) -> Attachable:
+    """Give a volume as its driver knows it."""
+    return Attachable(driver=driver, handle=handle)
+
+
+def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None) -> Fleet:
+    """Tell the fleet of classes, claims, volumes and capacities; `limits` of the driver by node."""
+    store = fleet.volumes
+    for each in (LOCAL, MADE, AT_ONCE, *objects):
+        match each:
+            case StorageClass():
+                store.put_class(each)
+            case Claim():
+                store.put_claim(each)
+            case Volume():
+                store.put_volume(each)
+            case Capacity():
+                store.put_capacity(each)
+    for node, number in (limits or {}).items():
+        store.put_limits(node, {DRIVER: number})
+    return fleet
+
+
+# --- objects of the API server ----------------------------------------------------------------------------------
+
+
+def raw_claim(name: str = "claim", *, version: int = 1, **fields: Any) -> Raw:
+    """Give a PersistentVolumeClaim; `annotations`, `status` and metadata's fields go where they belong."""
+    spec = {
+        "storageClassName": "local",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "10Gi"}},
+    }
+    return _object(name, version, {**spec, **fields.pop("spec", {})}, namespace="ns", **fields)
+
+
+def raw_volume(name: str = "volume", *, version: int = 1, **fields: Any) -> Raw:
+    """Give a PersistentVolume."""
+    spec = {"storageClassName": "local", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"}}
+    status = fields.pop("status", {"phase": "Available"})
+    return _object(name, version, {**spec, **fields.pop("spec", {})}, status=status, **fields)
+
+
+def raw_class(name: str = "local", **fields: Any) -> Raw:
+    """Give a StorageClass."""
+    base = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    return {"metadata": {"name": name}, **base, **fields}
+
+
+def _object(name: str, version: int, spec: Raw, *, status: Raw | None = None, **metadata: Any) -> Raw:
+    base = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": {**base, **metadata}, "spec": spec, "status": status or {}}
