@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from berth_operator.core.fleet import Charge, Fleet
-from berth_operator.core.mounts import Attachable, Chosen, Disk, Mounts, Use
 from berth_operator.core.request import NodeTerm, PodRequest
-from berth_operator.core.storage import Capacity, Claim, StorageClass, Volume
+from berth_operator.core.volumes.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.volumes.storage import Capacity, Claim, StorageClass, Volume
 from tests.builders import GI, Raw, asks, charge, label
 
 LOCAL = StorageClass(name="local", provisioner="kubernetes.io/no-provisioner", delayed=True)

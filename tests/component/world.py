@@ -135,7 +135,7 @@ class Api:
 
 
 class CountingFleet(Fleet):
-    """Counts decisions: each asks for the taints, those that fail twice more."""
+    """Counts decisions: each asks twice for the taints, and twice more if it fails."""
 
     looks = 0
 

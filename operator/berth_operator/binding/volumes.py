@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Placement
-from berth_operator.core.storage import Claim, Volume
-from berth_operator.core.volume_choice import reaching
+from berth_operator.core.volumes.choice import reaching
+from berth_operator.core.volumes.storage import Claim, Volume
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.volumes import SELECTED_NODE
 

@@ -15,14 +15,15 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_operator.core import filters, scores, volume_choice
+from berth_operator.core import filters, scores
 from berth_operator.core.allocators import best_fit
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
-from berth_operator.core.mounts import NOTHING_CHOSEN, Chosen
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Change
+from berth_operator.core.volumes import choice
+from berth_operator.core.volumes.mounts import NOTHING_CHOSEN, Chosen
 
 MAX_MESSAGE: Final = 1000
 """Characters; an Event's note holds 1,024."""
@@ -96,7 +97,7 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy) -> Placement | Failure
         pod=pod,
         node=fleet.names[row],
         grants=best_fit.choose(fleet, row, pod.request),
-        chosen=volume_choice.choose(fleet, row, pod.request.mounts),
+        chosen=choice.choose(fleet, row, pod.request.mounts),
     )
 
 

@@ -16,12 +16,12 @@ from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
 from berth_operator.core.images import Images
 from berth_operator.core.labels import Labels
-from berth_operator.core.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
-from berth_operator.core.neighbours import Neighbours
-from berth_operator.core.peers import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.peers.neighbours import Neighbours
+from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.ports import Ports
 from berth_operator.core.request import HostPort, Taint
-from berth_operator.core.volumes import Volumes
+from berth_operator.core.volumes.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.volumes.store import Volumes
 
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from berth_operator.core.storage import Volume
 from berth_operator.core.verdict import Change
+from berth_operator.core.volumes.storage import Volume
 from berth_operator.state import volumes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.reflector import Source

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from berth_api import quantity
 from berth_operator.core.filters.volume_zones import LABELS
-from berth_operator.core.mounts import Attachable
 from berth_operator.core.request import NodeTerm
 from berth_operator.core.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requirement
-from berth_operator.core.storage import Attachment, Capacity, Claim, StorageClass, Terms, Volume
+from berth_operator.core.volumes.mounts import Attachable
+from berth_operator.core.volumes.storage import Attachment, Capacity, Claim, StorageClass, Terms, Volume
 from berth_operator.state import mounts, terms
 
 Object = Mapping[str, Any]

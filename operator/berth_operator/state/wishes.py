@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_operator.core.peers import NO_WISHES, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term, Wishes
 from berth_operator.core.selectors import IN, NOTHING, OPERATORS, Labels, LabelSelector, Requirement
 
 Object = Mapping[str, Any]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from berth_operator.core.fleet import NodeInfo
-from berth_operator.core.peers import Spread
+from berth_operator.core.peers.wishes import Spread
 from berth_operator.core.request import PodRequest
 from berth_operator.core.scores.even_spread import HOSTNAME
 from tests.unit.core import crowds

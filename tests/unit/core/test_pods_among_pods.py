@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_operator.core import neighbours
 from berth_operator.core.filters import (
     existing_anti_affinity,
     pod_affinity,
@@ -16,7 +15,8 @@ from berth_operator.core.filters import (
     topology_spread,
 )
 from berth_operator.core.fleet import Fleet, NodeInfo
-from berth_operator.core.peers import Crowd, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.peers import neighbours
+from berth_operator.core.peers.wishes import Crowd, Identity, Peers, Spread, Term, Wishes
 from berth_operator.core.request import PodRequest, Taint, Toleration
 from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector
 from tests.builders import asks, charge, label, node_info

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_operator.core.fleet import NodeInfo
-from berth_operator.core.peers import Peers, Spread, Term, Wishes
+from berth_operator.core.peers.wishes import Peers, Spread, Term, Wishes
 from berth_operator.core.request import PodRequest
 from berth_operator.core.scores import even_spread, pods_near
 from tests.builders import asks, charge, node_info

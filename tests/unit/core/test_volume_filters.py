@@ -18,11 +18,11 @@ from berth_operator.core.filters import (
     volume_zones,
 )
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.mounts import Disk, Mounts
 from berth_operator.core.request import NodeTerm, PodRequest
 from berth_operator.core.selectors import LabelSelector
-from berth_operator.core.storage import StorageClass
 from berth_operator.core.verdict import Change
+from berth_operator.core.volumes.mounts import Disk, Mounts
+from berth_operator.core.volumes.storage import StorageClass
 from tests.builders import GI, add, asks, charge, label, node_info, waiting
 from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, holds, put, volume, wants, zoned
 

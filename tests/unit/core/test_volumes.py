@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_operator.core import volume_choice
 from berth_operator.core.cycle import Placement, Policy, decide
 from berth_operator.core.filters import volume_binding
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.mounts import Chosen
 from berth_operator.core.selectors import LabelSelector
-from berth_operator.core.storage import Attachment, Claim, Volume
+from berth_operator.core.volumes import choice
+from berth_operator.core.volumes.mounts import Chosen
+from berth_operator.core.volumes.storage import Attachment, Claim, Volume
 from tests.builders import add, charge, label, node_info, waiting
 from tests.volumes import DRIVER, LOCAL, MADE, bound, claim, csi, holds, mounts, put, volume, wants
 
@@ -115,14 +115,14 @@ def test_claims_get_what_kubernetes_would_give_them(found: list[Claim], there: l
         expected = reference(found, there, node)
         assert mask[row] == (expected is not None), node
         if expected is not None:
-            chosen = volume_choice.choose(fleet, row, request.mounts)
+            chosen = choice.choose(fleet, row, request.mounts)
             assert [name for _, name in chosen.bindings] == [each for each in expected if each != "new"]
             assert len(chosen.provisions) == expected.count("new")
 
 
 def test_volumes_of_two_claims_go_to_the_smaller_claim_first() -> None:
     fleet = fleet_of(claim("a", size=2), claim("b", size=1), volume("v", size=3), volume("w", size=2))
-    chosen = volume_choice.choose(fleet, fleet.rows["n0"], mounts("a", "b"))
+    chosen = choice.choose(fleet, fleet.rows["n0"], mounts("a", "b"))
     assert chosen.bindings == (("ns/b", "w"), ("ns/a", "v"))
 
 

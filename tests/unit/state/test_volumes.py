@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from berth_operator.core.cycle import Failure, Policy, decide
-from berth_operator.core.mounts import Attachable, Disk, Mounts, Use
 from berth_operator.core.request import NodeTerm
 from berth_operator.core.selectors import LabelSelector
-from berth_operator.core.storage import Attachment
+from berth_operator.core.volumes.mounts import Attachable, Disk, Mounts, Use
+from berth_operator.core.volumes.storage import Attachment
 from berth_operator.state import mounts, volumes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage, sources

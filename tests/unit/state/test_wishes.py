@@ -7,7 +7,7 @@ import pytest
 
 from berth_operator.core import filters
 from berth_operator.core.cycle import Failure, Placement, Policy, decide
-from berth_operator.core.peers import NO_WISHES, Identity, Peers, Spread, Term
+from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term
 from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.verdict import Change
 from berth_operator.state import pods, sinks, wishes

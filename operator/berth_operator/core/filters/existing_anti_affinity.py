@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from berth_operator.core import domains
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.peers import domains
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
 

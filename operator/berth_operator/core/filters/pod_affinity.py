@@ -7,10 +7,10 @@ find one: while no pod in any domain counts, and it would count itself, any node
 from collections.abc import Mapping
 from typing import Final
 
-from berth_operator.core import domains
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import Crowd
+from berth_operator.core.peers import domains
+from berth_operator.core.peers.wishes import Crowd
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from berth_operator.core import domains, spreading
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import Spread
+from berth_operator.core.peers import domains, spreading
+from berth_operator.core.peers.wishes import Spread
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
 

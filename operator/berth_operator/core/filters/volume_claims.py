@@ -8,9 +8,9 @@ import numpy as np
 
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.mounts import Use
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.volumes.mounts import Use
 
 NAME: Final = "volume-claims"
 VERDICT: Final = Verdict.UNRESOLVABLE

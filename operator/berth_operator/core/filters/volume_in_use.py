@@ -7,10 +7,10 @@ import numpy as np
 
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.mounts import Use
 from berth_operator.core.request import PodRequest
-from berth_operator.core.storage import READ_WRITE_ONCE_POD
 from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.volumes.mounts import Use
+from berth_operator.core.volumes.storage import READ_WRITE_ONCE_POD
 
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE

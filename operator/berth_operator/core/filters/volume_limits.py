@@ -11,10 +11,10 @@ import numpy as np
 
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.mounts import Attachable
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
-from berth_operator.core.volumes import Counts
+from berth_operator.core.volumes.mounts import Attachable
+from berth_operator.core.volumes.store import Counts
 
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE

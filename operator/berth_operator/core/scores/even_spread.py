@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core import domains, spreading
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import Spread
+from berth_operator.core.peers import domains, spreading
+from berth_operator.core.peers.wishes import Spread
 from berth_operator.core.request import PodRequest
 
 NAME: Final = "even-spread"

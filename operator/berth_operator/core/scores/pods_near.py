@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core import domains
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import Crowd
+from berth_operator.core.peers import domains
+from berth_operator.core.peers.wishes import Crowd
 from berth_operator.core.request import PodRequest
 
 NAME: Final = "pods-near"

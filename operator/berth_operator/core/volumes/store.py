@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.attached import Attached
-from berth_operator.core.mounts import Attachable, Chosen, Disk, Mounts, Use
-from berth_operator.core.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
+from berth_operator.core.volumes.attached import Attached
+from berth_operator.core.volumes.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.volumes.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
 
 Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from berth_operator.core.mounts import Attachable
 from berth_operator.core.request import NodeTerm
 from berth_operator.core.selectors import EVERYTHING, LabelSelector
+from berth_operator.core.volumes.mounts import Attachable
 
 Terms = tuple[NodeTerm, ...]
 """Conditions on a node of which one must hold."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.mounts import Attachable
+from berth_operator.core.volumes.mounts import Attachable
 
 Counts = npt.NDArray[np.int64]
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from berth_operator.core import node_terms
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.mounts import NOTHING_CHOSEN, Chosen, Mounts
-from berth_operator.core.storage import NO_PROVISIONER, Claim, StorageClass, Terms
-from berth_operator.core.volumes import Rows
+from berth_operator.core.volumes.mounts import NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.volumes.storage import NO_PROVISIONER, Claim, StorageClass, Terms
+from berth_operator.core.volumes.store import Rows
 
 NONE: Final = -1
 MOST: Final = 2**16

@@ -3,7 +3,7 @@
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import Crowd, Peers, Spread
+from berth_operator.core.peers.wishes import Crowd, Peers, Spread
 from berth_operator.core.request import PodRequest
 from berth_operator.core.selectors import EVERYTHING, NOTHING
 
