@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,16 +29,20 @@ class Contestant:
     command: tuple[str, ...]
     folder: Path
 
+    def profiled(self, profile: Path) -> "Contestant":
+        """Give the same under cProfile, which at the end writes what the main thread did; for Python only."""
+        python, *rest = self.command
+        return replace(self, command=(python, "-m", "cProfile", "-o", str(profile), *rest))
+
     def start(self, *more: str) -> Process:
         """Start it, with more arguments."""
         command = [*self.command, *more]
         return Process(name=self.name, command=command, folder=self.folder, environment={"BERTH_LOG_FORMAT": "json"})
 
 
-def ours(arena: Arena, folder: Path, *, profile: Path | None = None) -> Contestant:
-    """Give our operator; `profile` is where cProfile writes what its main thread did."""
+def ours(arena: Arena, folder: Path) -> Contestant:
+    """Give our operator."""
     account = "bench-ours"
-    profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
     flags = {
         "kubeconfig": arena.service_account(account, "cluster-admin"),
         "scheduler_names": arena.scheduler_name,
@@ -56,7 +60,7 @@ def ours(arena: Arena, folder: Path, *, profile: Path | None = None) -> Contesta
         name=OURS,
         account=account,
         scheduler_name=arena.scheduler_name,
-        command=[sys.executable, *profiler, "-m", "berth_operator", *options],
+        command=[sys.executable, "-m", "berth_operator", *options],
     )
 
 

@@ -27,8 +27,7 @@ def main() -> None:
         with track.opened(folder, log, count=nodes) as arena:
             race = Race(arena=arena, log=log, pods=pods)
             ours = contestants.ours(arena, folder)
-            profiled = contestants.ours(arena, folder, profile=profile) if profile else ours
-            order = [contestants.kube_scheduler(arena, folder), profiled]
+            order = [contestants.kube_scheduler(arena, folder), ours.profiled(profile) if profile else ours]
             for _ in range(repeat):
                 for who in order:
                     track.settle(ours, log)
