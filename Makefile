@@ -9,7 +9,7 @@ SOURCES := api operator agent devcluster demo tests
 
 .PHONY: help
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # The stamp changes with the lock file, so that a second run installs nothing and needs no network.
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -41,6 +41,14 @@ unit: setup ## run the tests that need no cluster
 .PHONY: coverage
 coverage: setup ## measure branch coverage of the pure code
 	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing
+
+.PHONY: bench-core
+bench-core: setup ## measure how fast the core decides, without a cluster: NODES=1000
+	@NODES=$(or $(NODES),1000) $(BIN)/python -m tests.bench.core
+
+.PHONY: bench-throughput
+bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput
 
 .PHONY: fmt
 fmt: setup ## format the code

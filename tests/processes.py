@@ -39,6 +39,11 @@ class Process:
             )
 
     @property
+    def pid(self) -> int:
+        """Its process id, and not that of a wrapper."""
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """How it ended; None while it runs."""
         return self._process.poll()

@@ -1,0 +1,53 @@
+"""Who sent how many requests, by the API server's own audit log."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+POLICY: Final = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+# One line a request, when it has been answered.
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+  - level: Metadata
+"""
+
+
+class AuditLog:
+    """The audit log of one cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self._policy, self._log = folder / "audit-policy.yaml", folder / "audit.log"
+        self._policy.write_text(POLICY)
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the API server is told."""
+        return [f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}"]
+
+    def position(self) -> int:
+        """Give the place where the next request will be written."""
+        return self._log.stat().st_size
+
+    def requests(self, user: str, *, since: int) -> Counter[str]:
+        """Count a user's requests by verb and resource; a watch counts when it ends."""
+        found: Counter[str] = Counter()
+        with self._log.open("rb") as log:
+            log.seek(since)
+            for line in log:
+                if user.encode() not in line or not line.endswith(b"\n"):
+                    continue
+                event = json.loads(line)
+                if event["user"]["username"] == user:
+                    found[_what(event)] += 1
+        return found
+
+
+def _what(event: dict[str, object]) -> str:
+    about = event.get("objectRef")
+    if not isinstance(about, dict):
+        return f"{event['verb']} {event['requestURI']}"
+    parts = (about.get("resource"), about.get("subresource"))
+    return f"{event['verb']} {'/'.join(part for part in parts if part)}"

@@ -1,0 +1,62 @@
+"""Thousands of objects at once: made 64 at a time, and deleted as a collection."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+import aiohttp
+
+from devcluster import Cluster
+
+AT_ONCE: Final = 64
+DELETED_SECONDS: Final = 300.0
+_REFUSED: Final = 400
+
+Raw = Mapping[str, Any]
+
+
+class Bulk:
+    """Requests to a cluster as its administrator, many at a time; an asynchronous context manager."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.server = cluster.server
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=AT_ONCE, ssl=ssl.create_default_context(cafile=str(cluster.ca_file))),
+            headers={"Authorization": f"Bearer {cluster.token}"},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def create(self, path: str, objects: Sequence[Raw]) -> None:
+        """Create objects of one kind."""
+        left = iter(objects)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.create_task(self._create_next(path, left))
+
+    async def clear(self, path: str) -> None:
+        """Delete everything under a path, and wait until it is gone."""
+        await self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+        end = time.monotonic() + DELETED_SECONDS
+        while (await self.request("GET", f"{path}?limit=1"))["items"]:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{path} is not empty after {DELETED_SECONDS:g} s")
+            await asyncio.sleep(0.2)
+
+    async def request(self, method: str, path: str, body: Raw | None = None) -> dict[str, Any]:
+        """Send one request and give the answer."""
+        async with self._session.request(method, self.server + path, json=body) as response:
+            answer: dict[str, Any] = await response.json()
+            if response.status >= _REFUSED:
+                raise RuntimeError(f"{method} {path}: {response.status} {answer.get('message')}")
+            return answer
+
+    async def _create_next(self, path: str, left: Iterator[Raw]) -> None:
+        for each in left:
+            await self.request("POST", path, each)

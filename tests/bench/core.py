@@ -1,0 +1,121 @@
+"""How fast the pure core decides: `python -m tests.bench.core`.
+
+NODES, CLASSES, DECISIONS and SEED are read from the environment. No cluster and no I/O: a decision is `decide` plus
+the charge that lets the next one see it. The fleet stays about 70 % full: where placements were made, older ones are
+released, outside the measured time. The first decision of each class is told apart (`cold_p99_ms`), for it makes
+whatever the core keeps for a class.
+"""
+
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from berth_operator.core.cycle import Placement, Policy, decide
+from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.request import PendingPod
+from berth_operator.state import pods
+from tests import builders
+from tests.bench import figures, mix
+
+GPUS: Final = 8
+FULL: Final = 0.7
+HELD: Final = 0.02
+"""Part of the cards: after so many placements the oldest is released, so that the fleet stays as full as it is."""
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """What decisions took, in milliseconds, and what came of them."""
+
+    took: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
+def main() -> None:
+    """Run the benchmark."""
+    nodes, seed = figures.number("NODES", 1000), figures.number("SEED", 1)
+    classes, decisions = figures.number("CLASSES", 600), figures.number("DECISIONS", 6000)
+    templates = [pods.pending(each) for each in mix.pods(classes, seed)]
+    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
+    fleet = build(nodes, templates, dice)
+    figures.say(f"{nodes} nodes, {len(fleet.charges)} pods, {_used(fleet, nodes):.0%} of the cards taken")
+    held: deque[str] = deque()
+    cold = measure(fleet, _named(templates, "cold"), held)
+    warm = measure(fleet, _named(dice.choices(templates, k=decisions), "warm"), held)
+    figures.say(f"{warm.failed} of {len(warm.took)} fit nowhere, {_used(fleet, nodes):.0%} of the cards taken")
+    figures.result(
+        {
+            "bench": "core",
+            "nodes": nodes,
+            "decisions_per_s": round(1000 * len(warm.took) / sum(warm.took)),
+            "p50_ms": round(figures.quantile(warm.took, 0.5), 3),
+            "p99_ms": round(figures.quantile(warm.took, 0.99), 3),
+            "cold_p99_ms": round(figures.quantile(cold.took, 0.99), 3),
+            "classes": classes,
+            "decisions": len(warm.took),
+            "unschedulable": round(warm.failed / len(warm.took), 3),
+        }
+    )
+
+
+def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> Fleet:
+    """Give a fleet whose cards are taken as far as `FULL`, by pods of the templates' applications."""
+    fleet = Fleet()
+    serial = itertools.count()
+    for number in range(nodes):
+        name = f"node-{number}"
+        labels = {mix.HOST: name, mix.ZONE: mix.ZONES[number % len(mix.ZONES)], "pool": f"pool-{number % 10}"}
+        builders.add(fleet, builders.node_info(name, labels=labels), builders.inventory(*builders.cards(GPUS)))
+        for minor in range(GPUS):
+            if dice.random() < FULL:
+                fleet.charge(_holder(next(serial), name, minor, dice.choice(templates)))
+    return fleet
+
+
+def measure(fleet: Fleet, waiting: Iterable[PendingPod], held: deque[str]) -> Stopwatch:
+    """Decide pods one after the other and charge what is placed."""
+    policy, watch = Policy(), Stopwatch()
+    for pod in waiting:
+        began = time.perf_counter()
+        outcome = decide(fleet, pod, policy)
+        if isinstance(outcome, Placement):
+            fleet.charge(outcome.charge)
+        watch.took.append(1000 * (time.perf_counter() - began))
+        if isinstance(outcome, Placement):
+            held.append(pod.uid)
+            if len(held) > HELD * GPUS * len(fleet.rows):
+                fleet.release(held.popleft())
+        else:
+            watch.failed += 1
+    return watch
+
+
+def _holder(serial: int, node: str, minor: int, template: PendingPod) -> Charge:
+    """Give a running pod of an application that holds one card."""
+    name = f"{template.name}-{serial}"
+    whole = builders.grant(minor, core=100, ratio=100, memory=builders.A100_BYTES)
+    return builders.charge(
+        name,
+        whole,
+        node=node,
+        resources=(("cpu", 1000), ("memory", builders.GI), ("pods", 1)),
+        identity=template.request.identity,
+    )
+
+
+def _named(templates: Iterable[PendingPod], kind: str) -> Iterable[PendingPod]:
+    for serial, each in enumerate(templates):
+        yield replace(each, uid=f"{kind}-{serial}", name=f"{each.name}-{kind}-{serial}")
+
+
+def _used(fleet: Fleet, nodes: int) -> float:
+    taken = sum(dict(grant.amounts).get("gpu-core", 0) for each in fleet.charges.values() for grant in each.grants)
+    return taken / (100 * GPUS * nodes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Figures of a benchmark: quantiles, and the one line of JSON that a run ends with."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Give the value below which this share of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def say(text: str) -> None:
+    """Tell how far the run is; the result alone goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def result(figures: Mapping[str, Any]) -> None:
+    """Print the result as the last line."""
+    print(json.dumps(figures), flush=True)
+
+
+def number(name: str, default: int) -> int:
+    """Read a size from the environment, where `make` puts what stands on its command line."""
+    return int(os.environ.get(name, default))

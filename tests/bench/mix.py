@@ -1,0 +1,112 @@
+"""A seeded mix of pods as a busy cluster has them, each application a class of its own.
+
+The kinds are those of karpenter's scheduling benchmark (plain, spread over zones, spread over hosts, affinity,
+anti-affinity), with GPUs: whole cards, several, and shares of one. A fifth of the applications fit nowhere, each for
+one of several reasons.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tests import builders
+
+Raw = dict[str, Any]
+Spec = dict[str, Any]
+
+ZONE: Final = "topology.kubernetes.io/zone"
+HOST: Final = "kubernetes.io/hostname"
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+UNSCHEDULABLE: Final = 5
+"""One application in so many fits nowhere."""
+
+
+def pods(count: int, seed: int) -> Iterator[Raw]:
+    """Give one pod of each of `count` applications."""
+    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
+    for number in range(count):
+        app = f"app-{number}"
+        hopeless = number % UNSCHEDULABLE == 0
+        spec = dice.choice(HOPELESS if hopeless else KINDS)(app, dice)
+        requests = {**_cpu(dice), **(spec.pop("gpus", None) or _gpus(dice))}
+        yield builders.pod(app, requests, labels={"app": app, "tier": f"tier-{number % 7}"}, **spec)
+
+
+def _cpu(dice: random.Random) -> Raw:
+    return {"cpu": dice.choice(("250m", "500m", "1", "2")), "memory": dice.choice(("512Mi", "1Gi", "4Gi"))}
+
+
+def _gpus(dice: random.Random) -> Raw:
+    """Give no card, one, several, or a share of one."""
+    return dice.choice(
+        (
+            {},
+            {builders.NVIDIA: "1"},
+            {builders.NVIDIA: str(dice.choice((2, 2, 4)))},
+            {builders.CORE: "50", builders.RATIO: "50"},
+            {builders.CORE: "25", builders.MEMORY: "8Gi"},
+        )
+    )
+
+
+# --- kinds that fit ----------------------------------------------------------------------------------------------
+
+
+def _plain(_app: str, _dice: random.Random) -> Spec:
+    return {}
+
+
+def _spread(key: str, skew: int) -> Callable[[str, random.Random], Spec]:
+    def kind(app: str, _dice: random.Random) -> Spec:
+        constraint = {
+            "topologyKey": key,
+            "maxSkew": skew,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": app}},
+        }
+        return {"topologySpreadConstraints": [constraint]}
+
+    return kind
+
+
+def _among(kind: str, key: str, labels: Raw) -> Spec:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": labels}}
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def _affinity(_app: str, dice: random.Random) -> Spec:
+    return _among("podAffinity", ZONE, {"tier": f"tier-{dice.randrange(7)}"})
+
+
+def _anti_affinity(app: str, _dice: random.Random) -> Spec:
+    return _among("podAntiAffinity", HOST, {"app": app})
+
+
+KINDS: Final = (_plain, _spread(ZONE, 3), _spread(HOST, 4), _affinity, _anti_affinity)
+
+
+# --- kinds that fit nowhere --------------------------------------------------------------------------------------
+
+
+def _nowhere(_app: str, _dice: random.Random) -> Spec:
+    return {"nodeSelector": {ZONE: "zone-of-nobody"}}
+
+
+def _too_many_cards(_app: str, _dice: random.Random) -> Spec:
+    return {"gpus": {builders.NVIDIA: "9"}}
+
+
+def _too_much_memory(_app: str, _dice: random.Random) -> Spec:
+    return {"gpus": {"memory": "2Ti"}}
+
+
+def _lonely(_app: str, _dice: random.Random) -> Spec:
+    return _among("podAffinity", ZONE, {"app": "app-of-nobody"})
+
+
+def _crowded(_app: str, dice: random.Random) -> Spec:
+    # Some pod of each tier is in every zone.
+    return _among("podAntiAffinity", ZONE, {"tier": f"tier-{dice.randrange(7)}"})
+
+
+HOPELESS: Final = (_nowhere, _too_many_cards, _too_much_memory, _lonely, _crowded)

@@ -1,0 +1,58 @@
+"""kube-scheduler and ours side by side on one cluster: `python -m tests.bench.throughput`.
+
+NODES, PODS and REPEAT are read from the environment; PROFILE names a file for cProfile of our operator, whose figures
+then mean nothing. The rules are in `race`. Each repetition changes who goes first.
+"""
+
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench import contestants, figures, track
+from tests.bench.audit import AuditLog
+from tests.bench.race import Race, Run
+
+
+def main() -> None:
+    """Run the benchmark."""
+    nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 4000)
+    repeat = figures.number("REPEAT", 1)
+    profile = Path(os.environ["PROFILE"]).absolute() if os.environ.get("PROFILE") else None
+    runs: dict[str, list[Run]] = {contestants.OURS: [], contestants.KUBE_SCHEDULER: []}
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
+        folder = Path(name)
+        log = AuditLog(folder)
+        with track.opened(folder, log, count=nodes) as arena:
+            race = Race(arena=arena, log=log, pods=pods)
+            ours = contestants.ours(arena, folder)
+            order = [contestants.kube_scheduler(arena, folder), ours.profiled(profile) if profile else ours]
+            for _ in range(repeat):
+                for who in order:
+                    track.settle(ours, log)
+                    run = race.run(who)
+                    runs[who.name].append(run)
+                    _tell(who.name, run)
+                order.reverse()
+    medians = {name: _median(each) for name, each in runs.items()}
+    ratio = medians[contestants.OURS]["pods_per_s"] / medians[contestants.KUBE_SCHEDULER]["pods_per_s"]
+    head = {"bench": "throughput", "nodes": nodes, "pods": pods, "repeat": repeat, "ratio": round(ratio, 2)}
+    figures.result({**head, **medians})
+
+
+def _tell(name: str, run: Run) -> None:
+    told = " ".join(f"{what}={value:.2f}" for what, value in run.figures().items())
+    sent = ", ".join(f"{count} {what}" for what, count in run.requests.most_common())
+    figures.say(f"{name}: {told}")
+    figures.say(f"  {run.bound} binds in {run.bind_seconds:.2f} s, {run.events} Events in {run.event_seconds:.2f} s")
+    figures.say(f"  requests: {sent}")
+
+
+def _median(runs: Sequence[Run]) -> dict[str, float]:
+    every = [run.figures() for run in runs]
+    return {name: round(statistics.median(each[name] for each in every), 2) for name in every[0]}
+
+
+if __name__ == "__main__":
+    main()
