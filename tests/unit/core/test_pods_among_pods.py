@@ -43,7 +43,7 @@ def passing(module: Any, fleet: Fleet, pod: PodRequest) -> set[str]:
         pytest.param(topology_spread, crowds.even, id="spread"),
     ],
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(world=crowds.WORLDS, pod=crowds.PENDING)
 def test_a_filter_passes_what_kubernetes_promises(
     module: Any, reference: Reference, world: World, pod: PodRequest
@@ -110,7 +110,7 @@ def held(fleet: Fleet, found: Any) -> dict[str, dict[str, int]]:
     return {key: by_name(fleet, counts) for key, counts in found if by_name(fleet, counts)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(EVENTS, max_size=25),
     st.lists(CROWDS, min_size=1, max_size=4),

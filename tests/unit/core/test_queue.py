@@ -418,4 +418,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestNothingIsLost = QueueMachine.TestCase
-TestNothingIsLost.settings = settings(max_examples=60, stateful_step_count=40)
+TestNothingIsLost.settings = settings(max_examples=40, stateful_step_count=40)

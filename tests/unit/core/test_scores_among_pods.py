@@ -38,7 +38,7 @@ def seen(world: World, chosen: set[str]) -> list[NodeInfo]:
     return [node for node in world.nodes if node.name not in chosen] or list(world.nodes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SCENES)
 def test_pods_draw_and_push_as_their_terms_say(scene: tuple[World, PodRequest, set[str]]) -> None:
     world, pod, left_out = scene
@@ -46,7 +46,7 @@ def test_pods_draw_and_push_as_their_terms_say(scene: tuple[World, PodRequest, s
     assert scored(pods_near, world, pod, {each.name for each in fits}) == references.near(world, pod, fits)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SCENES, st.booleans())
 def test_wished_spread_is_weighed_by_the_number_of_domains(
     scene: tuple[World, PodRequest, set[str]],

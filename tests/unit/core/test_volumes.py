@@ -102,7 +102,7 @@ def fleet_of(*objects: object) -> Fleet:
     return put(fleet, *objects)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(claims(), volumes())
 def test_claims_get_what_kubernetes_would_give_them(found: list[Claim], there: list[Volume]) -> None:
     own = [each for each in there if each.claim == "ns/a" and each.claim_uid in ("", "uid-a")]
@@ -289,7 +289,7 @@ def expected_count(fleet: Fleet, node: str) -> int:
     return sum(each.driver == DRIVER for each in found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(EVENTS, max_size=30))
 def test_what_is_kept_is_what_a_recount_gives(events: Sequence[tuple[str, Any, Any]]) -> None:
     fleet = put(Fleet())
