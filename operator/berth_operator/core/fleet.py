@@ -259,10 +259,6 @@ class Fleet:
             self._model_masks[constraint] = mask
         return mask
 
-    def model_name(self, model: int) -> str:
-        """Give a model's name by its id."""
-        return list(self._models)[model]
-
     # --- rows -------------------------------------------------------------------------------------------------
 
     def _row(self, name: str) -> int:

@@ -7,7 +7,7 @@
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -81,10 +81,6 @@ class Queue:
         self._due.pop(uid, None)
         self._tries.pop(uid, None)
         self._unpark(pod)
-
-    def uids(self) -> Iterable[str]:
-        """Give the UIDs of all pods."""
-        return self._pods.keys()
 
     def pop(self, now: float) -> PendingPod | None:
         """Take the next pod to decide; it stays known until removed, parked or put back."""
