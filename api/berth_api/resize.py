@@ -7,12 +7,15 @@ infeasible will not come, so the spec does not count. The same holds for request
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from berth_api import resources
 from berth_api.resources import Amounts, Container
 
 Object = Mapping[str, Any]
+
+READS: Final = ("containerStatuses", "initContainerStatuses", "conditions", "resources", "allocatedResources")
+"""The fields of a pod's status that count here."""
 
 
 def held(spec: Object, status: Object) -> Amounts:

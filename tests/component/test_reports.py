@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from berth_operator.binding.calm import PATIENCE
 from berth_operator.clients.kube import Unreachable
 from berth_operator.core.cycle import Failure, Placement
 from berth_operator.core.verdict import Change
@@ -63,6 +64,29 @@ async def test_the_event_of_a_bind_is_stored_exactly_once(faults: list[Exception
     async with world.running() as api:
         await asyncio.sleep(30)
     assert len(api.events_of("a", "Scheduled")) == 1
+
+
+async def test_events_let_binds_go_first() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a"), pod("b"))
+    world.api.faults["bind a"] = [Unreachable("x")] * 3
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert len(api.events) == 2
+    assert min(at for at, _ in api.events) > max(at for at, _, _ in api.binds)
+
+
+async def test_events_do_not_wait_for_ever_for_binds() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a"), pod("b"))
+    world.api.always["bind a"] = Unreachable("x")
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    ((at, event),) = api.events
+    assert event["regarding"]["name"] == "b"
+    assert PATIENCE <= at < 10
 
 
 async def test_an_event_that_the_server_does_not_want_is_given_up() -> None:

@@ -63,9 +63,8 @@ class Server:
     async def get_pod(self, _namespace: str, _name: str) -> Raw:
         raise NotImplementedError
 
-    async def create_event(self, _namespace: str, event: Raw) -> Raw:
+    async def create_event(self, _namespace: str, event: Raw) -> None:
         self.calls.append((now(), f"event {event['reason']} {event['regarding']['name']}"))
-        return event
 
     async def patch_pod_status(self, _namespace: str, name: str, patch: Raw) -> Raw:
         self.calls.append((now(), f"condition {name}: {patch['status']['conditions'][0]['message']}"))

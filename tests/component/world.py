@@ -91,7 +91,7 @@ class Api:
             raise refusal(404, f"pods {name} not found")
         return copy.deepcopy(self.pods[name])
 
-    async def create_event(self, namespace: str, event: Raw) -> Raw:
+    async def create_event(self, namespace: str, event: Raw) -> None:
         assert namespace == "ns"
         name = event["regarding"]["name"]
         lost = await self._answer(f"event {name}")
@@ -102,7 +102,6 @@ class Api:
         self.events.append((now(), event))
         if lost is not None:
             raise lost
-        return event
 
     async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> Raw:
         assert namespace == "ns"

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_operator.binding.calm import PATIENCE, Calm
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Failure, Placement
 from berth_operator.core.fleet import Charge
@@ -41,7 +42,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Api(Protocol):
     """What the reporter needs of a `kube.KubeClient`."""
 
-    async def create_event(self, namespace: str, event: dict[str, Any]) -> dict[str, Any]:
+    async def create_event(self, namespace: str, event: dict[str, Any]) -> None:
         """Post an events.k8s.io/v1 Event."""
 
     async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -79,14 +80,16 @@ class Reporter:
 
     def __init__(self, *, api: Api, controller: str, instance: str, clock: Callable[[], float]) -> None:
         self._api, self._controller, self._instance, self._clock = api, controller, instance, clock
+        self.calm = Calm()
+        """To be told of binds: reports let them go first."""
         self._told: dict[str, tuple[str, float]] = {}
         """UID -> (message, when) of the last report of a pod that waits."""
         self._due: dict[str, _Report] = {}
         """UID -> report that waits for its pod's quiet time to end."""
         self._jobs: dict[str, deque[Callable[[], Any]]] = {}
         """UID -> what is to be written of that pod, one after the other: an older word must not land after a newer."""
-        self._turns: asyncio.Queue[str] = asyncio.Queue()
-        """UIDs of pods of which nothing is being written, and something is to be."""
+        self._turns: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+        """(UID, since when) of pods of which nothing is being written, and something is to be."""
 
     # --- what there is to tell --------------------------------------------------------------------------------
 
@@ -153,16 +156,17 @@ class Reporter:
         jobs = self._jobs.setdefault(uid, deque())
         jobs.append(job)
         if len(jobs) == 1:
-            self._turns.put_nowait(uid)
+            self._turns.put_nowait((uid, self._clock()))
 
     async def _write(self) -> None:
         while True:
-            uid = await self._turns.get()
+            uid, since = await self._turns.get()
+            await self.calm.wait(since + PATIENCE - self._clock())
             jobs = self._jobs[uid]
             await jobs[0]()
             jobs.popleft()
             if jobs:
-                self._turns.put_nowait(uid)
+                self._turns.put_nowait((uid, since))
             else:
                 del self._jobs[uid]
 

@@ -119,7 +119,11 @@ class Scheduler:
     def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Charge a placement and start to bind it."""
         self._cluster.assume(placement)
-        bind = self._bind_claims_first if placement.chosen else self._bind
+        if placement.chosen:
+            bind = self._bind_claims_first
+        else:
+            bind = self._bind
+            self._reporter.calm.begin()
         task = asyncio.get_running_loop().create_task(bind(placement, body, epoch))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -143,6 +147,7 @@ class Scheduler:
             self._settle(placement, binder.Outcome.REFUSED, str(error))
         else:
             await self._binds.acquire()
+            self._reporter.calm.begin()
             await self._bind(placement, body, epoch)
 
     async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
@@ -159,6 +164,7 @@ class Scheduler:
                 pause = min(2 * pause, binder.LONGEST_PAUSE)
         finally:
             self._binds.release()
+            self._reporter.calm.end()
 
     def _settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
         pod = placement.pod

@@ -7,11 +7,12 @@
 Only answers that say "later" (429, or 503 with Retry-After; neither has been executed) are repeated, within
 the call's own time and at most `TRIES` times.
 
-Each watch holds one of the session's connections. The leader's election takes a client of its own, so that
-its renewals never queue behind a thousand binds.
+Requests go by our own `Wire`, watches by aiohttp; where a proxy stands between, aiohttp does both. The leader's
+election takes a client of its own, so that its renewals never queue behind a thousand binds.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ import orjson
 import yarl
 
 from berth_operator.clients import credentials
+from berth_operator.clients.wire import Answer, Wire
 
 TRIES: Final = 5
 """Sends of one call at most; the usual Retry-After is one second."""
@@ -70,25 +72,30 @@ class Unreachable(Exception):  # noqa: N818 - a state of the world, not a mistak
 class KubeClient:
     """Requests to one API server as one user."""
 
-    def __init__(self, *, session: aiohttp.ClientSession, login: credentials.Credentials) -> None:
-        self._session = session
-        self._login = login
+    def __init__(self, *, session: aiohttp.ClientSession, wire: Wire | None, login: credentials.Credentials) -> None:
+        self._session, self._wire, self._login = session, wire, login
+        self._server = yarl.URL(login.host)
+        agent = session.headers["User-Agent"]
+        self._head = f"Host: {self._server.authority}\r\nUser-Agent: {agent}\r\nAccept: {JSON}\r\n"
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, user_agent: str, *, limit: int = 64) -> Self:
         """Log in by a kubeconfig, or in-cluster without one; `limit` connections at most."""
         login = await credentials.Credentials.load(kubeconfig)
+        tls = login.ssl_context()
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=limit, ssl=login.ssl_context()),
+            connector=aiohttp.TCPConnector(limit=limit, ssl=tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             # Inside a cluster packing a list costs the server more time than sending it.
             headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
             read_bufsize=2**18,
         )
-        return cls(session=session, login=login)
+        return cls(session=session, wire=None if login.proxy else _wire(login, tls, limit), login=login)
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._wire is not None:
+            self._wire.close()
         await self._session.close()
 
     async def request(
@@ -100,26 +107,29 @@ class KubeClient:
         body: Any = None,
         content_type: str = JSON,
         timeout: float = 30.0,  # noqa: ASYNC109 - of the whole call, its waits included
+        decode: bool = True,
     ) -> Any:
-        """Send one request and return the decoded answer.
+        """Send one request and return the decoded answer, or None where nobody wants it decoded.
 
         Raises:
             ApiError: the server said no, or "later" too often.
             Unreachable: no answer within the time.
         """
         url = self._url(path, params)
-        data = None if body is None else orjson.dumps(body)
+        data = b"" if body is None else orjson.dumps(body)
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
-        for _ in range(TRIES - 1):
+        for attempt in range(1, TRIES + 1):
             try:
-                return await self._send(method, url, data, content_type, deadline - clock())
+                payload = await self._send(method, url, data, content_type, deadline - clock())
             except ApiError as error:
                 wait = _wait(error)
-                if wait is None or clock() + wait >= deadline:
+                if attempt == TRIES or wait is None or clock() + wait >= deadline:
                     raise
-            await asyncio.sleep(wait)
-        return await self._send(method, url, data, content_type, deadline - clock())
+                await asyncio.sleep(wait)
+            else:
+                return _decode(payload, f"{method} {url}") if decode else None
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def stream(
         self,
@@ -137,9 +147,9 @@ class KubeClient:
         url = self._url(path, params)
         timeout = aiohttp.ClientTimeout(total=None, connect=idle_timeout, sock_read=idle_timeout)
         try:
-            async with self._open("GET", url, None, await self._headers(JSON), timeout) as response:
+            async with self._open("GET", url, b"", await self._headers(JSON), timeout) as response:
                 if response.status != 200:  # noqa: PLR2004 - OK
-                    raise self._error(response, await response.read())
+                    raise self._error(await _read(response))
                 yield b""
                 async for line in _lines(response.content.iter_any()):
                     yield line
@@ -158,7 +168,7 @@ class KubeClient:
 
     async def bind(self, namespace: str, name: str, binding: Object) -> None:
         """Give a pod its node, and its annotations with it."""
-        await self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body=binding)
+        await self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body=binding, decode=False)
 
     async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
         """Patch a pod's status; lists such as conditions merge by their key."""
@@ -166,26 +176,24 @@ class KubeClient:
         pod: Object = await self.request("PATCH", path, body=patch, content_type=STRATEGIC)
         return pod
 
-    async def create_event(self, namespace: str, event: Object) -> Object:
+    async def create_event(self, namespace: str, event: Object) -> None:
         """Post an events.k8s.io/v1 Event."""
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        created: Object = await self.request("POST", path, body=event)
-        return created
+        await self.request("POST", path, body=event, decode=False)
 
-    async def apply(self, path: str, body: Object, field_manager: str, *, force: bool = False) -> Object:
+    async def apply(self, path: str, body: Object, field_manager: str, *, force: bool = False) -> None:
         """Apply our fields of an object; a field that another manager owns is a 409 unless forced."""
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        applied: Object = await self.request("PATCH", path, params=params, body=body, content_type=APPLY)
-        return applied
+        await self.request("PATCH", path, params=params, body=body, content_type=APPLY, decode=False)
 
     async def merge_patch(self, path: str, body: Object) -> Object:
         """Patch an object by JSON merge patch."""
         patched: Object = await self.request("PATCH", path, body=body, content_type=MERGE)
         return patched
 
-    def _url(self, path: str, params: Params | None) -> yarl.URL:
-        query = "?" + urlencode(params) if params else ""
-        return yarl.URL(self._login.host + path + query, encoded=True)
+    def _url(self, path: str, params: Params | None) -> str:
+        """Give path and query, as they are sent."""
+        return self._server.path.rstrip("/") + path + ("?" + urlencode(params) if params else "")
 
     async def _headers(self, content_type: str) -> dict[str, str]:
         headers = {"Content-Type": content_type}
@@ -197,15 +205,15 @@ class KubeClient:
     def _open(
         self,
         method: str,
-        url: yarl.URL,
-        data: bytes | None,
+        url: str,
+        data: bytes,
         headers: dict[str, str],
         timeout: aiohttp.ClientTimeout,
     ) -> Any:
         return self._session.request(
             method,
-            url,
-            data=data,
+            self._server.join(yarl.URL(url, encoded=True)),
+            data=data or None,
             headers=headers,
             timeout=timeout,
             allow_redirects=False,
@@ -213,24 +221,48 @@ class KubeClient:
             server_hostname=self._login.server_name,
         )
 
-    async def _send(self, method: str, url: yarl.URL, data: bytes | None, content_type: str, seconds: float) -> Any:
+    async def _send(self, method: str, url: str, data: bytes, content_type: str, seconds: float) -> bytes:
         if seconds <= 0:  # to aiohttp that would mean: for ever
-            raise Unreachable(f"{method} {url.path}: no time left")
-        timeout = aiohttp.ClientTimeout(total=seconds)
+            raise Unreachable(f"{method} {url}: no time left")
         try:
             headers = await self._headers(content_type)
-            async with self._open(method, url, data, headers, timeout) as response:
-                payload = await response.read()
+            answer = await self._exchange(method, url, data, headers, seconds)
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{method} {url.path}: {error!r}") from error
-        if response.status >= 300:  # noqa: PLR2004 - the API redirects nobody
-            raise self._error(response, payload)
-        return _decode(payload, f"{method} {url.path}")
+            raise Unreachable(f"{method} {url}: {error!r}") from error
+        if answer.status >= 300:  # noqa: PLR2004 - the API redirects nobody
+            raise self._error(answer)
+        return answer.payload
 
-    def _error(self, response: aiohttp.ClientResponse, payload: bytes) -> ApiError:
-        if response.status == 401:  # noqa: PLR2004 - Unauthorized
+    async def _exchange(self, method: str, url: str, data: bytes, headers: dict[str, str], seconds: float) -> Answer:
+        if self._wire is None:
+            async with self._open(method, url, data, headers, aiohttp.ClientTimeout(total=seconds)) as response:
+                return await _read(response)
+        own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"{method} {url} HTTP/1.1\r\n{self._head}{own}Content-Length: {len(data)}\r\n\r\n"
+        return await self._wire.exchange(head.encode() + data, seconds)
+
+    def _error(self, answer: Answer) -> ApiError:
+        if answer.status == 401:  # noqa: PLR2004 - Unauthorized
             self._login.refused()
-        return _error_of(response.status, response.headers.get("Retry-After"), payload)
+        return _error_of(answer)
+
+
+def _wire(login: credentials.Credentials, tls: ssl.SSLContext, limit: int) -> Wire:
+    server = yarl.URL(login.host)
+    if server.host is None or server.port is None:
+        raise ValueError(f'"{login.host}" is not the address of an API server; it looks like https://host:6443')
+    return Wire(
+        host=server.host,
+        port=server.port,
+        tls=tls if server.scheme == "https" else None,
+        server_name=login.server_name,
+        limit=limit,
+    )
+
+
+async def _read(response: aiohttp.ClientResponse) -> Answer:
+    retry_after = response.headers.get("Retry-After")
+    return Answer(status=response.status, retry_after=retry_after, payload=await response.read())
 
 
 def _wait(error: ApiError) -> float | None:
@@ -248,14 +280,15 @@ def _decode(payload: bytes, request: str) -> Any:
         raise Unreachable(f"{request}: the answer is not JSON: {payload[:80]!r}") from error
 
 
-def _error_of(status: int, retry_after: str | None, payload: bytes) -> ApiError:
-    seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
+def _error_of(answer: Answer) -> ApiError:
+    seconds = float(answer.retry_after) if answer.retry_after and answer.retry_after.isdecimal() else None
     try:
-        body = orjson.loads(payload)
+        body = orjson.loads(answer.payload)
     except orjson.JSONDecodeError:  # in front of the API: a plain sentence, or a proxy's page
-        return ApiError(status, "Unknown", payload[:200].decode(errors="replace").strip(), seconds)
+        told = answer.payload[:200].decode(errors="replace").strip()
+        return ApiError(answer.status, "Unknown", told, seconds)
     fields = body if isinstance(body, dict) else {}
-    return ApiError.of_status({**fields, "code": status}, retry_after=seconds)
+    return ApiError.of_status({**fields, "code": answer.status}, retry_after=seconds)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -179,7 +179,8 @@ class Fleet:
         self.release(charge.uid)
         row = self._row(charge.node)
         grants = tuple(self.cards[each.type].completed(row, each) for each in charge.grants)
-        charge = replace(charge, grants=grants)
+        if grants != charge.grants:
+            charge = replace(charge, grants=grants)
         self._apply(charge, row, 1)
         self.charges[charge.uid] = charge
         self._on_node.setdefault(charge.node, {})[charge.uid] = charge

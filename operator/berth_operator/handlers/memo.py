@@ -2,17 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from berth_operator.clients.kube import KubeClient
 from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster, NodeView
+
+GATHER: Final = 0.05
+"""Seconds."""
 
 T = TypeVar("T")
 
@@ -30,6 +33,8 @@ class Memo:
     """Belongs to `loop`: handlers ask `view` and `nodes` instead."""
     loop: asyncio.AbstractEventLoop
     """The scheduler's."""
+    outside: dict[str, None] = field(default_factory=dict, init=False)
+    """Nodes that were marked in the scheduler's thread; each hand-over stops it for a moment, so they gather first."""
     own: Future[asyncio.AbstractEventLoop] = field(default_factory=Future, init=False)
     """kopf's, once it has started; what follows lives in it."""
     client: KubeClient = field(init=False)
@@ -47,10 +52,20 @@ class Memo:
         await _in(own, self._write())
 
     def mark_from_outside(self, name: str) -> None:
-        """Mark a node as to be written."""
+        """Mark a node as to be written, soon."""
+        if not self.outside:
+            self.loop.call_later(GATHER, self._hand_over)
+        self.outside[name] = None
+
+    def _hand_over(self) -> None:
+        gathered, self.outside = self.outside, {}
         if self.own.done():
             with suppress(RuntimeError):  # kopf's loop has ended, and the process is about to
-                self.own.result().call_soon_threadsafe(self.mark, name)
+                self.own.result().call_soon_threadsafe(self._mark_all, gathered)
+
+    def _mark_all(self, marked: Iterable[str]) -> None:
+        for name in marked:
+            self.mark(name)
 
     # --- from kopf's thread -----------------------------------------------------------------------------------
 

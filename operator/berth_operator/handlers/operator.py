@@ -9,6 +9,7 @@ from berth_api import names
 from berth_operator.clients.credentials import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
 from berth_operator.handlers.memo import Memo
+from berth_operator.handlers.stateless import NoDiffBase, NoProgress
 
 REGISTRY: Final = kopf.OperatorRegistry()
 CONNECTIONS: Final = 8
@@ -24,6 +25,7 @@ async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> 
     settings.watching.connect_timeout = 30
     settings.networking.request_timeout = 30
     settings.execution.default_backoff = 5
+    settings.persistence.diffbase_storage, settings.persistence.progress_storage = NoDiffBase(), NoProgress()
     settings.process.ultimate_exiting_timeout = 10
     memo.start(await KubeClient.connect(memo.settings.kubeconfig, "berth-operator/reconcile", limit=CONNECTIONS))
 

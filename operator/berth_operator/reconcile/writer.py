@@ -35,7 +35,7 @@ class Api(Protocol):
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a JSON merge patch."""
 
-    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> dict[str, Any]:
+    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> None:
         """Apply an object on the server's side, without force."""
 
 

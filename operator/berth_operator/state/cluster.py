@@ -108,7 +108,7 @@ class Cluster:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
             del self._assumed[uid]
             self.on_dirty(charge.node)
-        if known is not None and _same(known, replace(charge, chosen=known.chosen)):
+        if known is not None and _same(known, charge):
             if known.chosen:
                 # The API server itself now says what was promised.
                 self.fleet.charge(charge)
@@ -192,8 +192,8 @@ class Cluster:
 
     def put_device(self, raw: Object) -> None:
         """A Device exists or changed."""
-        record = devices.record(raw)
-        known = self.devices.get(record.name)
+        known = self.devices.get(raw["metadata"]["name"])
+        record = devices.record(raw, known)
         self.devices[record.name] = record
         if known is None:
             self.heartbeats.expect(record.name, self.clock(), doubted=_is_unknown(record))
@@ -276,7 +276,9 @@ class Cluster:
 
 def _same(known: Charge, charge: Charge) -> bool:
     """Tell whether two charges take the same; what the Fleet filled in by itself does not count."""
-    if replace(known, grants=()) != replace(charge, grants=()):
+    if known == charge:
+        return True
+    if replace(known, grants=()) != replace(charge, grants=(), chosen=known.chosen):
         return False
     # The annotation has the types in another order than the decision.
     kept, told = _by_card(known), _by_card(charge)

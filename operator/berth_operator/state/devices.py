@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,9 +29,13 @@ class DeviceRecord:
     driver_version: str = ""
 
 
-def record(device: Object) -> DeviceRecord:
-    """Read a Device."""
+def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
+    """Read a Device; of one whose spec is still the one that is known only the status is read."""
     metadata = device["metadata"]
+    vendor = (metadata.get("labels") or {}).get(names.VENDOR_LABEL) or DEFAULT_VENDOR
+    if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
+        inventory = replace(known.inventory, vendor=vendor)
+        return replace(known, inventory=inventory, status=_status(device))
     spec, problems = _spec(device)
     cards = [(i, each, tuple(_problems(spec, i, each))) for i, each in enumerate(spec.devices)]
     return DeviceRecord(
@@ -40,7 +44,7 @@ def record(device: Object) -> DeviceRecord:
         generation=metadata.get("generation") or 0,
         inventory=DeviceInventory(
             cards=tuple(_card(each, usable=not wrong) for _, each, wrong in cards),
-            vendor=(metadata.get("labels") or {}).get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
+            vendor=vendor,
         ),
         problems=problems + tuple(text for _, _, wrong in cards for text in wrong),
         status=_status(device),

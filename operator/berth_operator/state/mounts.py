@@ -17,13 +17,13 @@ _KINDS: Final = {
 }
 """Kinds that Kubernetes leaves to a driver nowadays -> their provisioner's old name, and the field that names the disk;
 the same in pods and in PersistentVolumes."""
-_MATTER: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
+MATTER: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
+"""Kinds of volumes that scheduling minds."""
 
 
 def of_pod(pod: Object) -> Mounts:
     """Read a pod's volumes; those that scheduling has nothing to do with are left out."""
-    # Nearly every pod has one of its service account's tokens, and no other.
-    volumes = [each for each in pod["spec"].get("volumes") or () if not _MATTER.isdisjoint(each)]
+    volumes = mattering(pod["spec"])
     if not volumes:
         return NO_MOUNTS
     uses = {each for volume in volumes for each in _uses(pod, volume)}
@@ -34,6 +34,11 @@ def of_pod(pod: Object) -> Mounts:
         disks=tuple(sorted(disks, key=lambda each: (each.kind, each.id, each.read_only))),
         attachables=tuple(sorted(attachables, key=lambda each: (each.driver, each.handle))),
     )
+
+
+def mattering(spec: Object) -> list[Object]:
+    """Give the volumes that scheduling minds: most pods have their token alone, which it does not."""
+    return [each for each in spec.get("volumes") or () if not MATTER.isdisjoint(each)]
 
 
 def attachable(source: Object) -> Attachable | None:

@@ -1,6 +1,8 @@
 """Pods from the API, read once at the edge: what waits, and what is taken."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -8,19 +10,38 @@ import orjson
 from berth_api import allocation, assumed, model, names, request, resize, resources, share
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
-from berth_operator.core.request import PendingPod, PodRequest, Toleration
+from berth_operator.core.request import HostPort, PendingPod, PodRequest, Toleration
 from berth_operator.state import features, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
+_UNREAD: Final = (
+    "env",
+    "envFrom",
+    "command",
+    "args",
+    "volumeMounts",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+)
+"""Of a container: large, and nothing to scheduling."""
+_VOLUMES: Final = mounts.MATTER | {"image"}
+_CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Of a container's status: what it holds while it is resized."""
+TEMPLATES: Final = 4096
+"""Specs of which what was read is remembered: the replicas of an application have the same."""
 _JSON_ANNOTATIONS: Final = (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
 _OTHER_ANNOTATIONS: Final = (
     "berth.dev/min-gpu-memory",
     "berth.dev/gpu-topology",
     "berth.dev/pod-group",
 )
+_ANNOTATIONS: Final = (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS, names.MODEL_EXACT, names.MODEL_GLOBS)
+"""All that are read of a pod that waits."""
+_OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
+"""Of a spec: what differs between the replicas of an application."""
 _OTHER_LABELS: Final = (
     names.GENIUS_NUMBER,
     names.GENIUS_MEMORY_EACH,
@@ -34,17 +55,22 @@ class PodError(ValueError):
 
 
 def keep(pod: dict[str, Any]) -> dict[str, Any]:
-    """Drop from a pod what nobody here reads, so that ten thousand of them stay small."""
+    """Drop from a pod what nobody here reads, so that equal pods look equal."""
     pod["metadata"].pop("managedFields", None)
     spec = pod.get("spec", {})
     for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
-        for name in ("env", "envFrom", "command", "args", "volumeMounts", "livenessProbe", "readinessProbe"):
+        for name in _UNREAD:
             each.pop(name, None)
-    status = pod.get("status") or {}
+    spec["volumes"] = [each for each in spec.get("volumes") or () if not _VOLUMES.isdisjoint(each)]
+    status = pod["status"] = dict(pod.get("status") or {})
+    status["conditions"] = [each for each in status.get("conditions") or () if each["type"] in _CONDITIONS]
     for kind in ("containerStatuses", "initContainerStatuses"):
-        if kind in status:
-            status[kind] = [{name: each[name] for name in _KEPT if name in each} for each in status[kind]]
+        status[kind] = [_kept(each) for each in status.get(kind) or () if each.get("resources") is not None]
     return pod
+
+
+def _kept(status: Object) -> Object:
+    return {name: status[name] for name in _KEPT if name in status}
 
 
 # --- what waits ---------------------------------------------------------------------------------------------
@@ -77,8 +103,26 @@ def pending(pod: Object) -> PendingPod:
 
 
 def _request(pod: Object) -> PodRequest:
-    metadata, spec = pod["metadata"], pod["spec"]
-    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    found = _of_template(_template(pod, _annotations(pod), pod["metadata"].get("labels") or {}))
+    return replace(found, mounts=mounts.of_pod(pod)) if mounts.mattering(pod["spec"]) else found
+
+
+def _annotations(pod: Object) -> Object:
+    given = pod["metadata"].get("annotations") or {}
+    return {name: given[name] for name in _ANNOTATIONS if name in given}
+
+
+def _template(pod: Object, *more: Object) -> bytes:
+    """Give what is the same in all replicas of an application, as text: it is compared faster than it is read."""
+    spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
+    spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
+    return orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS)
+
+
+@lru_cache(maxsize=TEMPLATES)
+def _of_template(template: bytes) -> PodRequest:
+    spec, namespace, annotations, labels = orjson.loads(template)
+    metadata = {"namespace": namespace, "labels": labels}
     _check_json(annotations)
     total = resources.total(spec)
     devices = request.of_resources(total)
@@ -96,9 +140,8 @@ def _request(pod: Object) -> PodRequest:
         ports=ports.of_pod(spec),
         features=features.of_pod(spec),
         images=images.of_pod(spec),
-        identity=wishes.identity(pod),
-        wishes=wishes.of_pod(pod),
-        mounts=mounts.of_pod(pod),
+        identity=wishes.identity({"metadata": metadata}),
+        wishes=wishes.of_pod({"metadata": metadata, "spec": spec}),
         unsupported=tuple(_unsupported(spec, annotations, labels)),
     )
 
@@ -162,17 +205,17 @@ def charge(pod: Object) -> Charge:
     An allocation that is missing where devices are requested, or that cannot be read, counts as unknown: the pod may
     hold any card of those types, so none of them is free.
     """
-    metadata, spec = pod["metadata"], pod["spec"]
-    total = resize.held(spec, pod.get("status") or {})
-    grants, unknown = _grants((metadata.get("annotations") or {}).get(names.ALLOCATED), total)
+    metadata = pod["metadata"]
+    taken = _taken(_template(pod, _resizing(pod.get("status") or {})))
+    grants, unknown = _grants((metadata.get("annotations") or {}).get(names.ALLOCATED), taken.types)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
-        node=spec["nodeName"],
-        resources=_without_devices(total),
-        assumed=assumed.of_pod(spec, pod.get("status") or {}),
-        asked=_asked(total),
-        ports=ports.of_pod(spec),
+        node=pod["spec"]["nodeName"],
+        resources=taken.resources,
+        assumed=taken.assumed,
+        asked=taken.asked,
+        ports=taken.ports,
         grants=grants,
         unknown=unknown,
         identity=wishes.identity(pod),
@@ -182,8 +225,36 @@ def charge(pod: Object) -> Charge:
     )
 
 
-def _grants(annotation: str | None, total: Mapping[str, int]) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
-    requested = _types(total)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """What replicas take alike of their nodes."""
+
+    resources: tuple[tuple[str, int], ...]
+    assumed: tuple[int, int]
+    asked: tuple[tuple[str, int], ...]
+    types: tuple[str, ...]
+    ports: tuple[HostPort, ...]
+
+
+def _resizing(status: Object) -> Object:
+    """Give what a status tells about a resize in place."""
+    return {name: status[name] for name in resize.READS if status.get(name)}
+
+
+@lru_cache(maxsize=TEMPLATES)
+def _taken(template: bytes) -> _Taken:
+    spec, _, status = orjson.loads(template)
+    total = resize.held(spec, status)
+    return _Taken(
+        resources=_without_devices(total),
+        assumed=assumed.of_pod(spec, status),
+        asked=_asked(total),
+        types=_types(total),
+        ports=ports.of_pod(spec),
+    )
+
+
+def _grants(annotation: str | None, requested: tuple[str, ...]) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
     if annotation is None or not requested:
         # Who requests nothing holds nothing, whatever is written on it.
         return (), requested

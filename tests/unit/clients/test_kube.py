@@ -56,10 +56,11 @@ async def server() -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
-def kubeconfig(folder: Path, server: str, **user: Any) -> Path:
+def kubeconfig(folder: Path, server: str, *, proxy: str = "", **user: Any) -> Path:
     path = folder / "kubeconfig"
+    cluster = {"server": server, **({"proxy-url": proxy} if proxy else {})}
     content = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
@@ -91,14 +92,52 @@ async def test_a_request_carries_token_agent_parameters_and_body(client: kube.Ku
     assert answer["headers"]["User-Agent"] == "berth-test/1"
 
 
-async def test_each_patch_names_its_kind(client: kube.KubeClient) -> None:
+async def test_each_patch_names_its_kind(client: kube.KubeClient, server: Server) -> None:
     merged = await client.merge_patch("/x", {})
     assert merged["headers"]["Content-Type"] == "application/merge-patch+json"
-    applied = await client.apply("/x", {}, "berth")
-    assert applied["headers"]["Content-Type"] == "application/apply-patch+yaml"
-    assert applied["path"] == "/x?fieldManager=berth&force=false"
+    await client.apply("/x", {}, "berth")
+    assert server.seen[-1].headers["Content-Type"] == "application/apply-patch+yaml"
+    assert server.seen[-1].path_qs == "/x?fieldManager=berth&force=false"
     status = await client.patch_pod_status("ns", "p", {})
     assert status["headers"]["Content-Type"] == "application/strategic-merge-patch+json"
+
+
+async def test_many_requests_at_once_take_turns_and_each_gets_its_own_answer(server: Server, tmp_path: Path) -> None:
+    client = await kube.KubeClient.connect(kubeconfig(tmp_path, server.url, **TOKEN), "berth-test/1", limit=3)
+    answers = await asyncio.gather(*(client.request("POST", f"/{i}", body="x" * i * 1000) for i in range(40)))
+    await client.close()
+    assert [(each["path"], len(each["body"])) for each in answers] == [(f"/{i}", i * 1000) for i in range(40)]
+    assert len({each.transport for each in server.seen}) <= 3
+
+
+async def test_a_path_before_the_api_and_a_proxy_between(server: Server, tmp_path: Path) -> None:
+    async with connected(kubeconfig(tmp_path, f"{server.url}/clusters/one/", **TOKEN)) as client:
+        assert (await client.request("GET", "/api"))["path"] == "/clusters/one/api"
+    behind = kubeconfig(tmp_path, "http://api.example/one", proxy=server.url, **TOKEN)
+    async with connected(behind) as client:
+        answer = await client.request("GET", "/api", params={"a": "b c"})
+    assert (answer["path"], answer["headers"]["Host"]) == ("/one/api?a=b+c", "api.example")
+
+
+async def test_an_answer_in_pieces_and_a_closed_connection(client: kube.KubeClient, server: Server) -> None:
+    server.handler = streams(b'{"a":', b"[1]}")
+    assert await client.request("GET", "/") == {"a": [1]}
+    server.always(200, {}, Connection="close")
+    assert [await client.request("GET", "/") for _ in range(2)] == [{}, {}]
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b"SSH-2.0-OpenSSH\r\n"])
+async def test_half_an_answer_and_no_http_are_no_answer(tmp_path: Path, sent: bytes) -> None:
+    async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listening:
+        host, port = listening.sockets[0].getsockname()
+        async with connected(kubeconfig(tmp_path, f"http://{host}:{port}", **TOKEN)) as client:
+            with pytest.raises(kube.Unreachable, match="GET /"):
+                await client.request("GET", "/")
 
 
 async def test_a_refusal_tells_status_reason_and_message(client: kube.KubeClient, server: Server) -> None:

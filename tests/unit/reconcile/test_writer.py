@@ -62,7 +62,7 @@ class Api:
         self.cluster.put_node(found)
         return found
 
-    async def apply(self, path: str, body: Raw, field_manager: str) -> Raw:
+    async def apply(self, path: str, body: Raw, field_manager: str) -> None:
         assert field_manager == "berth-operator"
         name = path.split("/")[5]
         await self.call(f"device {name}")
@@ -71,7 +71,6 @@ class Api:
         kept = [each for each in found["status"].get("conditions", []) if each["type"] not in mine]
         found["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
         self.cluster.put_device(found)
-        return found
 
     def order(self) -> list[str]:
         return [what for _, what in self.calls]
@@ -185,8 +184,8 @@ async def test_a_change_while_a_write_waits_for_its_token_is_written_too() -> No
     world.writer.mark("a")
     async with running(world) as api:
         await asyncio.sleep(0.5)
-        world.cluster.put_device(device("a", entry(0), entry(1)))
-        world.api.devices["a"] = device("a", entry(0), entry(1))
+        world.cluster.put_device(device("a", entry(0), entry(1), generation=2))
+        world.api.devices["a"] = device("a", entry(0), entry(1), generation=2)
         world.writer.mark("a")
         await asyncio.sleep(20)
     assert api.nodes["a"]["status"]["allocatable"][GPU] == "200"

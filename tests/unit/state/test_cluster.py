@@ -106,7 +106,8 @@ def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
 
 def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     world = World()
-    world.cluster.put_device(device("node", entry(0), entry(0, type="fpga", id="F", resources={FPGA: "100"})))
+    fpga = entry(0, type="fpga", id="F", resources={FPGA: "100"})
+    world.cluster.put_device(device("node", entry(0), fpga, generation=2))
     world.pending.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}))
     world.placed()
     before = world.cluster.fleet.charges["uid-a"]
@@ -336,7 +337,23 @@ def test_a_pod_that_means_nothing_is_decided_once_and_again_when_it_is_changed()
 
 # --- released capacity wakes ------------------------------------------------------------------------------------
 
+
+def _three_cards(generation: int) -> Raw:
+    return device("node", entry(0), entry(1), entry(2), generation=generation)
+
+
 HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
+
+
+def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> None:
+    cluster = World().cluster
+    read = cluster.devices["node"].inventory
+    cluster.put_device(_three_cards(generation=1))
+    assert cluster.devices["node"].inventory == read
+    cluster.put_device(_three_cards(generation=2))
+    assert len(cluster.devices["node"].inventory.cards) == 3
+    cluster.put_device(device("node", entry(0), generation=2, uid="made anew"))
+    assert len(cluster.devices["node"].inventory.cards) == 1
 
 
 @pytest.mark.parametrize(
@@ -348,7 +365,7 @@ HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
             lambda world: world.bound.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
             id="it holds less",
         ),
-        pytest.param(lambda world: world.cluster.put_device(device("node", entry(0), entry(1), entry(2))), id="card"),
+        pytest.param(lambda world: world.cluster.put_device(_three_cards(generation=2)), id="card"),
         pytest.param(lambda world: world.cluster.put_node(node("new")), id="nothing yet, but a new node"),
     ],
 )
