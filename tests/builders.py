@@ -8,12 +8,14 @@ pod that asks for nothing.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 
 from berth_api import names, request, resources, share
 from berth_api.allocation import Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
-from berth_operator.core.cards import CardInfo
+from berth_operator.core.cards import CardInfo, Mask
 from berth_operator.core.cycle import Placement, Policy, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
 from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
@@ -270,3 +272,9 @@ def whole(*minors: int, memory: int = A100_BYTES) -> Raw:
     """Give the allocation of whole cards."""
     amounts = {CORE: "100", MEMORY: str(memory), RATIO: "100"}
     return {"gpu": [{"minor": minor, "resources": amounts, "id": f"GPU-{minor}"} for minor in minors]}
+
+
+def told(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+    """Give what a score says of each row: zeros where it says that all are equal."""
+    found: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
+    return np.zeros(len(fleet.names)) if found is None else found

@@ -109,12 +109,12 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
     weights = dict(policy.weights)
-    total = np.zeros(len(fleet.names))
+    total = np.where(fits, 0.0, -np.inf)
     for each in scores.ALL:
-        if weight := weights.get(each.NAME, 0.0):
-            total += weight * each.score(fleet, request, fits)
+        if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
+            total += weight * found
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
-    return int(np.argmax(np.where(fits, total, -np.inf)))
+    return int(np.argmax(total))
 
 
 def _failure(fleet: Fleet, request: PodRequest) -> Failure:

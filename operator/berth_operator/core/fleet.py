@@ -20,6 +20,7 @@ from berth_operator.core.peers.neighbours import Neighbours
 from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.ports import Ports
 from berth_operator.core.request import HostPort, Taint
+from berth_operator.core.rowwise import ALL, Rows, Rowwise
 from berth_operator.core.volumes.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
 from berth_operator.core.volumes.store import Volumes
 
@@ -110,6 +111,7 @@ class Fleet:
         self.ports = Ports(rows)
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
+        self.rowwise = Rowwise()
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
@@ -123,6 +125,7 @@ class Fleet:
     def put_node(self, node: NodeInfo) -> None:
         """Add a Node or replace what is known of it."""
         row = self._row(node.name)
+        self.rowwise.move(row)
         self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self.unreachable[row] = node.unreachable
@@ -141,6 +144,7 @@ class Fleet:
     def remove_node(self, name: str) -> None:
         """Take a Node away; its Device and its pods' charges stay until they go themselves."""
         if (row := self.rows.get(name)) is not None:
+            self.rowwise.move(row)
             self.present[row] = False
             self.allocatable[:, row] = 0
             self._drop_if_empty(name)
@@ -148,6 +152,7 @@ class Fleet:
     def set_fresh(self, name: str, *, fresh: bool) -> None:
         """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
         if (row := self.rows.get(name)) is not None:
+            self.rowwise.move(row)
             self.fresh[row] = fresh
 
     # --- devices ----------------------------------------------------------------------------------------------
@@ -155,6 +160,7 @@ class Fleet:
     def put_device(self, name: str, inventory: DeviceInventory) -> None:
         """Add a Device or replace its inventory; what is charged to its cards stays."""
         row = self._row(name)
+        self.rowwise.move(row)
         self.has_device[row] = True
         self.vendor[row] = self._word(inventory.vendor)
         for kind, cards in self.cards.items():
@@ -166,6 +172,7 @@ class Fleet:
     def remove_device(self, name: str) -> None:
         """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
         if (row := self.rows.get(name)) is not None:
+            self.rowwise.move(row)
             self.has_device[row] = False
             self.vendor[row] = 0
             for cards in self.cards.values():
@@ -199,6 +206,7 @@ class Fleet:
         return self._on_node.get(name, {}).values()
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
+        self.rowwise.move(row)
         for name, amount in charge.resources:
             index = self.resource(name)  # first: it may put a wider array in place of this one
             self.requested[index, row] += sign * amount
@@ -223,12 +231,12 @@ class Fleet:
             self.requested = np.pad(self.requested, ((0, 1), (0, 0)))
         return self.resources[name]
 
-    def left(self, name: str) -> Column:
+    def left(self, name: str, rows: Rows = ALL) -> Column:
         """Give what is left of a resource on each row; none of one that nobody has."""
         index = self.resources.get(name)
         if index is None:
-            return np.zeros(len(self.names), np.int64)
-        free: Column = self.allocatable[index] - self.requested[index]
+            return np.zeros_like(self.vendor[rows], np.int64)
+        free: Column = self.allocatable[index, rows] - self.requested[index, rows]
         return free
 
     def taints(self) -> Mapping[Taint, Mask]:
@@ -247,9 +255,9 @@ class Fleet:
             mask[row] = True
         return mask
 
-    def of_vendor(self, vendor: str) -> Mask:
+    def of_vendor(self, vendor: str, rows: Rows = ALL) -> Mask:
         """Give the rows whose Device is of this vendor."""
-        matching: Mask = self.vendor == self._words.get(vendor, -1)
+        matching: Mask = self.vendor[rows] == self._words.get(vendor, -1)
         return matching
 
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
@@ -296,6 +304,7 @@ class Fleet:
     def _grow(self) -> None:
         old = len(self.names)
         more = (0, old)
+        self.rowwise.forget()
         self.names += [""] * old
         self.labels.grow(2 * old)
         for name in ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "vendor"):

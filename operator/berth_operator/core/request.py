@@ -3,7 +3,7 @@
 Two pods with equal `PodRequest`s are of one class: what is decided for one holds for the other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
@@ -101,6 +101,16 @@ class PodRequest:
     mounts: Mounts = NO_MOUNTS
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute the hash once: classes are looked up with every pod."""
+        compared = tuple(getattr(self, each.name) for each in fields(self) if each.compare)
+        object.__setattr__(self, "_hash", hash(compared))
+
+    def __hash__(self) -> int:
+        """Give the hash of everything that is compared."""
+        return self._hash
 
     def tolerates(self, taint: Taint) -> bool:
         """Tell whether any toleration covers the taint."""

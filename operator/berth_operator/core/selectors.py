@@ -59,6 +59,13 @@ class LabelSelector:
 
     requirements: tuple[Requirement, ...] = ()
 
+    @property
+    def handle(self) -> tuple[str, str] | None:
+        """Give one label without which nothing matches, if there is one: to look a selector up by."""
+        exact = (each for each in self.requirements if each.operator == IN and len(each.values) == 1)
+        first = next(exact, None)
+        return None if first is None else (first.key, first.values[0])
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether all requirements hold."""
         # A loop: this is asked for every selector when a pod with new labels is placed.

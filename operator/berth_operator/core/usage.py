@@ -8,20 +8,21 @@ import numpy.typing as npt
 from berth_operator.core.cards import Column
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
 
 BOTH: Final = slice(0, 2)
 """cpu and memory: the first two columns of every Fleet."""
 
 
-def requested(fleet: Fleet) -> tuple[Column, Column]:
+def requested(fleet: Fleet, rows: Rows) -> tuple[Column, Column]:
     """Give what there is, and what pods ask of it."""
-    return fleet.allocatable[BOTH], fleet.requested[BOTH]
+    return fleet.allocatable[BOTH, rows], fleet.requested[BOTH, rows]
 
 
-def assumed(fleet: Fleet, request: PodRequest) -> tuple[Column, Column]:
+def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Column]:
     """Give what there is, and what is taken by pods and this one, with what is assumed of those that do not ask."""
-    total, _ = requested(fleet)
-    return total, fleet.assumed + np.array(request.assumed)[:, np.newaxis]
+    total, _ = requested(fleet, rows)
+    return total, fleet.assumed[:, rows] + np.array(request.assumed)[:, np.newaxis]
 
 
 def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:

@@ -398,3 +398,24 @@ def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
 def test_a_pod_without_wishes_goes_anywhere(module: Any) -> None:
     fleet = World(nodes=ABC, pods=at("a", "b", "c")).fleet()
     assert passing(module, fleet, asks()) == set("abcd")
+
+
+# --- held terms are looked up by a label ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "handle"),
+    [
+        pytest.param(select(app="x"), ("app", "x"), id="one label"),
+        pytest.param(LabelSelector(), None, id="everything"),
+        pytest.param(LabelSelector(requirements=(label("app", "In", "x", "y"),)), None, id="one of two values"),
+        pytest.param(LabelSelector(requirements=(label("app", "NotIn", "x"),)), None, id="not a value"),
+        pytest.param(
+            LabelSelector(requirements=(label("app", "Exists"), label("tier", "In", "a"))), ("tier", "a"), id="second"
+        ),
+    ],
+)
+def test_a_selector_is_looked_up_by_a_label_without_which_it_matches_nothing(
+    selector: LabelSelector, handle: tuple[str, str] | None
+) -> None:
+    assert selector.handle == handle

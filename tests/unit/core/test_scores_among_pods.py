@@ -13,7 +13,7 @@ from berth_operator.core.fleet import NodeInfo
 from berth_operator.core.peers.wishes import Peers, Spread, Term, Wishes
 from berth_operator.core.request import PodRequest
 from berth_operator.core.scores import even_spread, pods_near
-from tests.builders import asks, charge, node_info
+from tests.builders import asks, charge, node_info, told
 from tests.unit.core import crowds, references
 from tests.unit.core.crowds import World, select, wanting
 
@@ -26,7 +26,7 @@ def scored(module: Any, world: World, pod: PodRequest, fits: set[str] | None = N
     mask = np.zeros(len(fleet.names), np.bool_)
     names = {node.name for node in world.nodes if fits is None or node.name in fits}
     mask[[fleet.rows[name] for name in names]] = True
-    found = module.score(fleet, pod, mask)
+    found = told(module, fleet, pod, mask)
     assert np.isfinite(found).all()
     return {name: float(found[fleet.rows[name]]) for name in names}
 

@@ -17,7 +17,7 @@ from berth_operator.core.scores import (
     node_affinity,
     taints,
 )
-from tests.builders import GI, MI, add, asks, charge, label, node_info
+from tests.builders import GI, MI, add, asks, charge, label, node_info, told
 
 BIG = 1000
 
@@ -36,7 +36,7 @@ def scored(module: Any, fleet: Fleet, request: PodRequest, *, fits: set[str] | N
     mask = np.zeros(len(fleet.names), np.bool_)
     for name in fleet.rows if fits is None else fits:
         mask[fleet.rows[name]] = True
-    found = module.score(fleet, request, mask)
+    found = told(module, fleet, request, mask)
     return {name: float(found[row]) for name, row in fleet.rows.items()}
 
 
@@ -82,7 +82,7 @@ WISHES = (node_info("none"), node_info("one", taints=SOFT[:1]), node_info("three
     [
         pytest.param([], {"none": 100, "one": 67, "three": 0}, id="not tolerated"),
         pytest.param([Toleration(key="x", operator="Exists")], {"none": 100, "one": 100, "three": 0}, id="one of them"),
-        pytest.param([Toleration(operator="Exists")], {"none": 100, "one": 100, "three": 100}, id="all"),
+        pytest.param([Toleration(operator="Exists")], {"none": 0, "one": 0, "three": 0}, id="all: no preference"),
         pytest.param(
             [Toleration(operator="Exists", effect="NoSchedule")],
             {"none": 100, "one": 67, "three": 0},
@@ -95,7 +95,7 @@ def test_taints_that_wish_pods_away(tolerations: Any, expected: dict[str, float]
 
 
 def test_hard_taints_are_no_preference() -> None:
-    assert scored(taints, fleet_of(node_info("a", taints=[Taint(key="x")])), asks()) == {"a": 100}
+    assert scored(taints, fleet_of(node_info("a", taints=[Taint(key="x")])), asks()) == {"a": 0}
 
 
 def test_the_worst_of_the_nodes_that_fit_is_the_measure_of_taints() -> None:

@@ -314,3 +314,35 @@ def ports(*hosts: Raw, **fields: Any) -> Raw:
 def test_host_ports_are_read_alike_of_pods_that_wait_and_pods_that_are_bound(fields: Raw, expected: Any) -> None:
     assert pods.pending(pod(**fields)).request.ports == expected
     assert pods.charge(pod(on="node", **fields)).ports == expected
+
+
+# --- replicas are read once ---------------------------------------------------------------------------------------
+
+
+def _replica(number: int, **fields: Any) -> Raw:
+    token = {"name": f"kube-api-access-{number}", "projected": {"sources": []}}
+    return pods.keep(pod(f"a-{number}", {NVIDIA: "1"}, hostname=f"a-{number}", volumes=[token], **fields))
+
+
+def test_replicas_share_one_request() -> None:
+    assert pods.pending(_replica(1)).request is pods.pending(_replica(2)).request
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"labels": {"app": "b"}}, id="label"),
+        pytest.param({"annotations": {names.MODEL_EXACT: "x"}}, id="annotation that is read"),
+        pytest.param({"metadata": {"namespace": "other"}}, id="namespace"),
+        pytest.param({"tolerations": [{"operator": "Exists"}]}, id="spec"),
+        pytest.param({"overhead": {"cpu": "1"}}, id="overhead"),
+    ],
+)
+def test_what_scheduling_reads_tells_pods_apart(fields: Any) -> None:
+    assert pods.pending(_replica(1)).request != pods.pending(_replica(1, **fields)).request
+
+
+def test_a_volume_that_matters_is_each_replicas_own() -> None:
+    claims = [pod(name, volumes=[{"name": "v", "ephemeral": {}}]) for name in ("a", "b")]
+    one, two = (pods.pending(each).request.mounts.claims for each in claims)
+    assert (one[0].claim, two[0].claim) == ("ns/a-v", "ns/b-v")

@@ -17,7 +17,7 @@ def choose(fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
 
 def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> list[Grant]:
     cards = fleet.cards[part.type]
-    slots = np.flatnonzero(candidates.fitting(fleet, request, part)[row])
+    slots = np.flatnonzero(candidates.fitting(fleet, request, part, slice(row, row + 1)))
     # The last key sorts first: what is free, then the minor.
     order = np.lexsort((cards.minor[row, slots], _left(cards, row, slots)))
     return [_grant(cards, row, int(slot), part) for slot in slots[order][: part.count]]

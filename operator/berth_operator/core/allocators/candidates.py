@@ -10,18 +10,19 @@ from berth_api.request import CARD, Part
 from berth_operator.core.cards import Cards, Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL, Rows
 
 _CAP: Final = 2**56
 
 
-def fitting(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the healthy cards of an accepted model with enough left; a whole card must have no pod at all."""
     cards = fleet.cards[part.type]
-    mask = cards.healthy & accepted(fleet, request, part)
+    mask = cards.healthy[rows] & accepted(fleet, request, part, rows)
     if part.whole:
-        mask &= cards.users == 0
-    for index, amount in _needs(cards, part):
-        mask &= cards.total[index] - cards.used[index] >= amount
+        mask &= cards.users[rows] == 0
+    for index, amount in _needs(cards, part, rows):
+        mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
     return mask
 
 
@@ -29,22 +30,23 @@ def large_enough(fleet: Fleet, part: Part) -> Mask:
     """Give the cards that could serve the part were they free."""
     cards = fleet.cards[part.type]
     mask = np.ones_like(cards.healthy)
-    for index, amount in _needs(cards, part):
+    for index, amount in _needs(cards, part, ALL):
         mask &= cards.total[index] >= amount
     return mask
 
 
-def accepted(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the cards of a model that the pod accepts."""
     cards = fleet.cards[part.type]
+    present: Mask = cards.present[rows]
     if part.type != GPU or not request.model:
-        return cards.present
+        return present
     models = fleet.accepted_models(request.model)
-    chosen: Mask = cards.present & models[cards.model] if models.size else np.zeros_like(cards.present)
+    chosen: Mask = present & models[cards.model[rows]] if models.size else np.zeros_like(present)
     return chosen
 
 
-def _needs(cards: Cards, part: Part) -> Iterator[tuple[int, int | Column]]:
+def _needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Column]]:
     """Give each resource's index with the amount that a card must have.
 
     What the pod left out of memory and ratio is charged too, so it must fit as well; it depends on the card's size.
@@ -54,7 +56,7 @@ def _needs(cards: Cards, part: Part) -> Iterator[tuple[int, int | Column]]:
         yield cards.index[name], amount
     if cards.kind != GPU:
         return
-    memory = cards.total[cards.index[GPU_MEMORY]]
+    memory = cards.total[cards.index[GPU_MEMORY], rows]
     if GPU_MEMORY_RATIO in wanted:
         yield cards.index[GPU_MEMORY], wanted[GPU_MEMORY_RATIO] * memory // CARD
     elif GPU_MEMORY in wanted:

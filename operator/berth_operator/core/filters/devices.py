@@ -13,6 +13,7 @@ from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
 from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "devices"
@@ -22,14 +23,19 @@ WAKES_ON: Final = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows that can give every part of the request now."""
-    mask = np.ones(len(fleet.names), np.bool_)
-    if request.devices:
-        mask &= fleet.has_device & fleet.fresh
+    if not request.devices:
+        return fleet.present
+    key = (NAME, request.devices, request.model)
+    return fleet.rowwise.column(key, lambda rows: _fits(fleet, request, rows))
+
+
+def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
+    mask = fleet.has_device[rows] & fleet.fresh[rows]
     if request.devices.vendor:
-        mask &= fleet.of_vendor(request.devices.vendor)
+        mask &= fleet.of_vendor(request.devices.vendor, rows)
     for part in request.devices.parts:
-        mask &= candidates.fitting(fleet, request, part).sum(axis=1) >= part.count
-        mask &= fleet.cards[part.type].unknown == 0
+        mask &= candidates.fitting(fleet, request, part, rows).sum(axis=1) >= part.count
+        mask &= fleet.cards[part.type].unknown[rows] == 0
     return mask
 
 

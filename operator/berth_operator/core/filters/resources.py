@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL, Rows
 from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "resources"
@@ -18,22 +20,23 @@ WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows with enough of everything."""
-    mask = np.ones(len(fleet.names), np.bool_)
-    for _, enough in _enough(fleet, request):
-        mask &= enough
-    return mask
+    return fleet.rowwise.column((NAME, request.resources), lambda rows: _fits(fleet, request, rows))
+
+
+def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
+    return reduce(np.logical_and, (enough for _, enough in _enough(fleet, request, rows)))
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by the first resource that is short."""
     counts: Counter[str] = Counter()
     left = rejected.copy()
-    for name, enough in _enough(fleet, request):
+    for name, enough in _enough(fleet, request, ALL):
         counts[f"insufficient {name}"] += int((left & ~enough).sum())
         left &= enough
     return +counts
 
 
-def _enough(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
+def _enough(fleet: Fleet, request: PodRequest, rows: Rows) -> Iterator[tuple[str, Mask]]:
     for name, amount in request.resources:
-        yield name, fleet.left(name) >= amount
+        yield name, fleet.left(name, rows) >= amount

@@ -48,6 +48,8 @@ class Held(Generic[K]):
     def __init__(self, rows: int, term_of: Callable[[K], Term]) -> None:
         self._term_of = term_of
         self._holders: Counter[K] = Counter()
+        self._by_label: dict[tuple[str, str] | None, dict[K, None]] = {}
+        """The held terms by a label that their selectors require, and those that require none by None."""
         self._answers: dict[Identity, tuple[K, ...]] = {}
         self.tally: Tally[K] = Tally(rows)
 
@@ -56,12 +58,14 @@ class Held(Generic[K]):
         for key in keys:
             if key not in self._holders:
                 self.tally.add(key)
+                self._by_label.setdefault(self._handle(key), {})[key] = None
                 self.forget()
             self._holders[key] += sign
             self.tally.counts[self.tally.lines[key], row] += sign
             if not self._holders[key]:
                 del self._holders[key]
                 self.tally.drop(key)
+                self._drop(key)
                 self.forget()
 
     def matching(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> tuple[K, ...]:
@@ -81,7 +85,18 @@ class Held(Generic[K]):
 
     def _ask(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> Iterable[K]:
         labels = dict(identity.labels)
-        return (key for key in self._holders if self._term_of(key).peers.include(identity.namespace, labels, labels_of))
+        known = (self._by_label.get(each, ()) for each in (None, *identity.labels))
+        candidates = (key for keys in known for key in keys)
+        return (key for key in candidates if self._term_of(key).peers.include(identity.namespace, labels, labels_of))
+
+    def _handle(self, key: K) -> tuple[str, str] | None:
+        return self._term_of(key).peers.selector.handle
+
+    def _drop(self, key: K) -> None:
+        handle = self._handle(key)
+        del self._by_label[handle][key]
+        if not self._by_label[handle]:
+            del self._by_label[handle]
 
 
 class Neighbours:

@@ -28,8 +28,8 @@ class Score(Protocol):
 
     NAME: str
 
-    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
-        """Give each row's score, 0 to 100; rows that do not fit may hold anything finite."""
+    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
+        """Give each row's score, 0 to 100, or None where all are equal; rows that do not fit may hold any number."""
 
 
 def _scores(*modules: ModuleType) -> tuple[Score, ...]:

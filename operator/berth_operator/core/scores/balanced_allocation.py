@@ -14,20 +14,25 @@ from berth_operator.core import usage
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
 
 NAME: Final = "balanced-allocation"
 
 Amounts = npt.NDArray[np.float64]
 
 
-def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts:
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
     """Give 50 to 100; the same to all rows where the pod asks for neither."""
     asked = dict(request.resources)
-    wanted = np.array([[asked.get(CPU, 0)], [asked.get(MEMORY, 0)]])
-    if not wanted.any():
-        return np.zeros(len(fleet.names))
-    total, taken = usage.requested(fleet)
-    change: Amounts = _balance(total, taken + wanted) - _balance(total, taken)
+    wanted = asked.get(CPU, 0), asked.get(MEMORY, 0)
+    if not any(wanted):
+        return None
+    return fleet.rowwise.column((NAME, wanted), lambda rows: _of_rows(fleet, wanted, rows))
+
+
+def _of_rows(fleet: Fleet, wanted: tuple[int, int], rows: Rows) -> Amounts:
+    total, taken = usage.requested(fleet, rows)
+    change: Amounts = _balance(total, taken + np.array(wanted)[:, np.newaxis]) - _balance(total, taken)
     return 50.0 + np.floor((50.0 + change) / 2.0)
 
 

@@ -24,11 +24,11 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 Amounts = npt.NDArray[np.float64]
 
 
-def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
     """Give rows without any such pod around them 100."""
     constraints = request.wishes.preferred_spread
     if not constraints:
-        return np.zeros(len(fleet.names))
+        return None
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     total = np.zeros(len(fleet.names))
     for each in constraints:

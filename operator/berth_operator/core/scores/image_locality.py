@@ -18,12 +18,12 @@ LEAST: Final = 23 * 2**20
 MOST: Final = 1000 * 2**20
 
 
-def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
     """Give each row the worth of the images that it has."""
-    total = np.zeros(len(fleet.names))
     found = [each for name in request.images.names if (each := fleet.images.found(name)) is not None]
     if not found:
-        return total
+        return None
+    total = np.zeros(len(fleet.names))
     nodes = fleet.present.sum()
     for size, rows in found:
         total += np.floor(size * (rows.sum() / nodes)) * rows

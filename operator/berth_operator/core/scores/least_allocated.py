@@ -9,11 +9,16 @@ from berth_operator.core import usage
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
 
 NAME: Final = "least-allocated"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
     """Give the mean part of cpu and memory that the pod leaves free, in hundredths."""
-    total, taken = usage.assumed(fleet, request)
+    return fleet.rowwise.column((NAME, request.assumed), lambda rows: _of_rows(fleet, request, rows))
+
+
+def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:
+    total, taken = usage.assumed(fleet, request, rows)
     return usage.mean(total, np.maximum(total - taken, 0))

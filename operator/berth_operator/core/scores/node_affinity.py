@@ -13,11 +13,11 @@ from berth_operator.core.request import PodRequest
 NAME: Final = "node-affinity"
 
 
-def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
     """Give the best of the fitting rows 100, and the others their share of that."""
-    total = np.zeros(len(fleet.names))
     if not request.preferred_nodes:
-        return total
+        return None
+    total = np.zeros(len(fleet.names))
     for term, weight in request.preferred_nodes:
         total += weight * node_terms.matching(fleet, term)
     highest = total[fits].max(initial=0)

@@ -18,14 +18,16 @@ from berth_operator.core.request import PodRequest
 NAME: Final = "pods-near"
 
 
-def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
     """Give the best of the fitting rows 100 and the worst 0; all 0 where they are equal."""
+    if not (found := _pulls(fleet, request)):
+        return None
     total = np.zeros(len(fleet.names))
-    for key, pulls in _pulls(fleet, request).items():
+    for key, pulls in found.items():
         total += domains.around(fleet, key, pulls)
     lowest, highest = total[fits].min(initial=np.inf), total[fits].max(initial=-np.inf)
     if lowest >= highest:
-        return np.zeros(len(fleet.names))
+        return None
     share: npt.NDArray[np.float64] = np.floor(100.0 * ((total - lowest) / (highest - lowest)))
     return share
 

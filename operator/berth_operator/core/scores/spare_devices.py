@@ -12,8 +12,8 @@ from berth_operator.core.request import PodRequest
 NAME: Final = "spare-devices"
 
 
-def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
     """Prefer nodes without a Device."""
     if request.devices:
-        return np.zeros(len(fleet.names))
+        return None
     return np.where(fleet.has_device, 0.0, 100.0)

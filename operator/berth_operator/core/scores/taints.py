@@ -12,11 +12,11 @@ from berth_operator.core.request import PodRequest, Taint
 NAME: Final = "taints"
 
 
-def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
     """Give rows without any 100, and the worst of the fitting rows 0."""
     found = [rows for taint, rows in fleet.taints().items() if _is_minded(taint, request)]
     if not found:
-        return np.full(len(fleet.names), 100.0)
+        return None
     count = np.sum(found, axis=0)
     most = count[fits].max(initial=0)
     share: npt.NDArray[np.float64] = 100.0 - np.floor(100.0 * count / max(most, 1))
