@@ -16,8 +16,9 @@ from berth_api import names, request, resources, share
 from berth_api.allocation import Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.cards import CardInfo, Mask
-from berth_operator.core.cycle import Placement, Policy, decide
+from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
 

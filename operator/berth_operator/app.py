@@ -17,7 +17,7 @@ from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
-from berth_operator.core.cycle import Policy
+from berth_operator.core.policy import Policy
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller

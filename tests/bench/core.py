@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from berth_operator.core.cycle import Placement, Policy, decide
+from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod
 from berth_operator.state import pods
 from tests import builders

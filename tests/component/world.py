@@ -10,8 +10,8 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.cycle import Policy
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster

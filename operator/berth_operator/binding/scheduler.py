@@ -13,7 +13,8 @@ import structlog
 from berth_operator.binding import binder
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
-from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.policy import Policy
 from berth_operator.core.record import RecordError, binding
 from berth_operator.core.request import PendingPod
 from berth_operator.metrics import counters

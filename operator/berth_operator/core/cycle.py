@@ -20,6 +20,7 @@ from berth_operator.core.allocators import best_fit
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Change
 from berth_operator.core.volumes import choice
@@ -27,23 +28,6 @@ from berth_operator.core.volumes.mounts import NOTHING_CHOSEN, Chosen
 
 MAX_MESSAGE: Final = 1000
 """Characters; an Event's note holds 1,024."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How much each preference counts."""
-
-    weights: tuple[tuple[str, float], ...] = (
-        ("card-packing", 10.0),
-        ("spare-devices", 10.0),
-        ("least-allocated", 1.0),
-        ("balanced-allocation", 1.0),
-        ("image-locality", 1.0),
-        ("node-affinity", 2.0),
-        ("taints", 3.0),
-        ("pods-near", 2.0),
-        ("even-spread", 2.0),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core.cards import CardInfo
-from berth_operator.core.cycle import MAX_MESSAGE, Failure, Placement, Policy, decide
+from berth_operator.core.cycle import MAX_MESSAGE, Failure, Placement, decide
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest, Taint
 from berth_operator.core.verdict import Change
 from tests.builders import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from berth_operator.core import filters
-from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.filters import (
     volume_affinity,
     volume_binding,
@@ -18,6 +18,7 @@ from berth_operator.core.filters import (
     volume_zones,
 )
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import NodeTerm, PodRequest
 from berth_operator.core.selectors import LabelSelector
 from berth_operator.core.verdict import Change

@@ -7,8 +7,9 @@ import pytest
 from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core import filters
-from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.queue import Queue
 from berth_operator.core.request import NodeTerm, PendingPod, PodRequest, Taint
 from berth_operator.core.verdict import Change

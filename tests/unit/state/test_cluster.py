@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.cycle import Failure, Placement, Policy, decide
+from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Charge
+from berth_operator.core.policy import Policy
 from berth_operator.core.verdict import Change
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster

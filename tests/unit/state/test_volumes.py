@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.cycle import Failure, Policy, decide
+from berth_operator.core.cycle import Failure, decide
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import NodeTerm
 from berth_operator.core.selectors import LabelSelector
 from berth_operator.core.volumes.mounts import Attachable, Disk, Mounts, Use
