@@ -13,6 +13,9 @@ GPUPODS: Final = "gpupods"
 AGENT: Final = "berth-agent"
 OPERATOR: Final = "berth-operator"
 
+SCHEDULER: Final = "berth-scheduler"
+"""The `schedulerName` of Berth's pods where nothing else is configured."""
+
 LEASE_NAMESPACE: Final = "berth-node-lease"
 """Namespace of the agents' heartbeat Leases, one per node and named like it."""
 

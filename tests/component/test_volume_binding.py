@@ -114,7 +114,7 @@ class World:
         self.storage = Storage(self.cluster)
         self.server = Server(self.storage)
         self.term: int | None = 1
-        self.reporter = Reporter(api=self.server, controller="c", instance="i", clock=now)
+        self.reporter = Reporter(api=self.server, instance="i", clock=now)
         volumes = VolumeBinder(api=self.server, cluster=self.cluster, timeout=TIMEOUT)
         self.storage.on_claim = volumes.changed
         self.scheduler = Scheduler(
@@ -122,7 +122,7 @@ class World:
             pods=self.server,
             volumes=volumes,
             reporter=self.reporter,
-            policy=Policy(),
+            policy=lambda _scheduler: Policy(),
             lease="l",
             term=lambda: self.term,
         )

@@ -6,6 +6,7 @@ import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from berth_api import names
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
@@ -153,7 +154,8 @@ class World:
         self.pending = sinks.pending_pods(self.cluster)
         self.bound = sinks.bound_pods(self.cluster)
         self.term: int | None = 1
-        self.reporter = Reporter(api=self.api, controller="berth-scheduler", instance="me", clock=now)
+        self.policies = {names.SCHEDULER: Policy()}
+        self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.cluster.on_unknown = self.reporter.unknown
         self.cluster.on_settled = self.reporter.dismiss
         self.scheduler = Scheduler(
@@ -161,7 +163,7 @@ class World:
             pods=self.api,
             volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
             reporter=self.reporter,
-            policy=Policy(),
+            policy=lambda scheduler: self.policies[scheduler],
             lease="berth",
             term=lambda: self.term,
         )

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api import names
 from berth_operator.binding.calm import PATIENCE, Calm
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Failure, Placement
@@ -56,11 +57,13 @@ class Subject:
     namespace: str
     name: str
     uid: str
+    controller: str
+    """Who tells it: the pod's scheduler, or this operator where that may have been another."""
 
     @classmethod
     def of(cls, pod: PendingPod) -> "Subject":
         """Give a pending pod as a subject."""
-        return cls(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        return cls(namespace=pod.namespace, name=pod.name, uid=pod.uid, controller=pod.scheduler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +81,8 @@ class _Report:
 class Reporter:
     """Writes reports in the order in which they became due; the newest of a pod replaces an older one."""
 
-    def __init__(self, *, api: Api, controller: str, instance: str, clock: Callable[[], float]) -> None:
-        self._api, self._controller, self._instance, self._clock = api, controller, instance, clock
+    def __init__(self, *, api: Api, instance: str, clock: Callable[[], float]) -> None:
+        self._api, self._instance, self._clock = api, instance, clock
         self.calm = Calm()
         """To be told of binds: reports let them go first."""
         self._told: dict[str, tuple[str, float]] = {}
@@ -111,7 +114,7 @@ class Reporter:
             f"It requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing or "
             "cannot be read: no device of that node is handed out until it is gone"
         )
-        subject = Subject(namespace=namespace, name=name, uid=charge.uid)
+        subject = Subject(namespace=namespace, name=name, uid=charge.uid, controller=names.OPERATOR)
         event = self._event(subject, "Warning", "AllocationUnknown", "Accounting", note)
         event["metadata"] = {"namespace": namespace, "name": f"{_stem(name)}.{charge.uid}.unknown"}
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
@@ -242,7 +245,7 @@ class Reporter:
             "kind": "Event",
             "metadata": {"namespace": pod.namespace, "generateName": f"{_stem(pod.name)}-"},
             "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-            "reportingController": self._controller,
+            "reportingController": pod.controller,
             "reportingInstance": self._instance,
             "action": action,
             "reason": reason,

@@ -31,7 +31,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Scheduler:
-    """Decides and binds for one term."""
+    """Decides and binds for one term, each pod by the policy of its scheduler name."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Scheduler:
         pods: binder.Pods,
         volumes: VolumeBinder,
         reporter: Reporter,
-        policy: Policy,
+        policy: Callable[[str], Policy],
         lease: str,
         term: Callable[[], int | None],
     ) -> None:
@@ -113,7 +113,9 @@ class Scheduler:
         return True
 
     def _outcome(self, pod: PendingPod) -> Placement | Failure:
-        outcome = self._cluster.queue.parked_failure(pod) or decide(self._cluster.fleet, pod, self._policy)
+        outcome = self._cluster.queue.parked_failure(pod) or decide(
+            self._cluster.fleet, pod, self._policy(pod.scheduler)
+        )
         counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
         return outcome
 

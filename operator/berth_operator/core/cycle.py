@@ -73,21 +73,22 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy) -> Placement | Failure
     """Choose the best node that passes every filter, and its cards."""
     if pod.error:
         return Failure(message=_cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
-    fits = feasible(fleet, pod.request)
+    asked = filters.of(pod.request, policy)
+    fits = feasible(fleet, pod.request, asked)
     if not fits.any():
-        return _failure(fleet, pod.request)
+        return _failure(fleet, pod.request, asked)
     row = _best(fleet, pod.request, policy, fits)
     return Placement(
         pod=pod,
         node=fleet.names[row],
-        grants=best_fit.choose(fleet, row, pod.request),
+        grants=best_fit.choose(fleet, row, pod.request, spread=policy.spread_cards),
         chosen=choice.choose(fleet, row, pod.request.mounts),
     )
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
     """Give the rows that pass every filter, or those that are given."""
-    asked = filters.of(request) if order is None else order
+    asked = filters.of(request, Policy()) if order is None else order
     return reduce(np.logical_and, (each.passes(fleet, request) for each in asked), fleet.present)
 
 
@@ -101,12 +102,12 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
     return int(np.argmax(total))
 
 
-def _failure(fleet: Fleet, request: PodRequest) -> Failure:
+def _failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Failure:
     counts: Counter[str] = Counter()
     # A new node may pass where all others fail, whatever the filter.
     wakes_on = Change.NODE_ADDED
     left = fleet.present.copy()
-    for each in filters.of(request):
+    for each in asked:
         rejected = left & ~each.passes(fleet, request)
         if rejected.any():
             counts.update(each.explain(fleet, request, rejected))

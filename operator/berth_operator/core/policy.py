@@ -1,26 +1,50 @@
-"""What the pods of one profile are decided by: which filters are asked, how much each preference counts."""
+"""By what the pods of one profile are decided: which filters are asked, how much each preference counts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+Weights = Mapping[str, float]
+"""Name of a score -> how much it counts; a score that is not named is not asked."""
+
+ALWAYS: Final[Weights] = {
+    "spare-devices": 10.0,
+    "balanced-allocation": 1.0,
+    "image-locality": 1.0,
+    "node-affinity": 2.0,
+    "taints": 3.0,
+    "pods-near": 2.0,
+    "even-spread": 2.0,
+}
+"""What counts whatever the strategies."""
+
+NODE_STRATEGIES: Final[Mapping[str, Weights]] = {
+    "LeastAllocated": {"least-allocated": 1.0},
+    "MostAllocated": {"most-allocated": 1.0},
+    "None": {},
+}
+"""How processor time and memory of nodes are used up; the first is the default."""
+
+CARD_STRATEGIES: Final[Mapping[str, Weights]] = {
+    "MostAllocated": {"card-packing": 10.0},
+    "LeastAllocated": {"card-spreading": 10.0},
+    "None": {},
+}
+"""How cards are used up; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How the pods of one scheduler name are decided."""
 
-    weights: tuple[tuple[str, float], ...] = (
-        ("card-packing", 10.0),
-        ("spare-devices", 10.0),
-        ("least-allocated", 1.0),
-        ("balanced-allocation", 1.0),
-        ("image-locality", 1.0),
-        ("node-affinity", 2.0),
-        ("taints", 3.0),
-        ("pods-near", 2.0),
-        ("even-spread", 2.0),
+    weights: tuple[tuple[str, float], ...] = tuple(
+        {**ALWAYS, **NODE_STRATEGIES["LeastAllocated"], **CARD_STRATEGIES["MostAllocated"]}.items()
     )
     """(name of a score, how much it counts); a score that is not named is not asked."""
     switched_off: frozenset[str] = frozenset()
-    """Names of the filters that are not asked."""
+    """Names of filters that are not asked."""
+    spread_cards: bool = False
+    """Whether a pod gets the emptiest cards of its node, instead of the fullest that have room."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
     gang_topology_keys: tuple[str, ...] = (

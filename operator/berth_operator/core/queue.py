@@ -21,15 +21,15 @@ FIRST_BACKOFF: Final = 1.0
 """Seconds."""
 LONGEST_BACKOFF: Final = 10.0
 
-Class = tuple[PodRequest, str]
-"""A pod's request and the error in it, if any."""
+Class = tuple[PodRequest, str, str]
+"""A pod's request, the error in it if any, and its scheduler's name: another policy may answer otherwise."""
 Order = tuple[int, int, str, str]
 """The lowest comes first."""
 
 
 def class_of(pod: PendingPod) -> Class:
     """Give the pod's class."""
-    return pod.request, pod.error
+    return pod.request, pod.error, pod.scheduler
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ Two pods with equal `PodRequest`s are of one class: what is decided for one hold
 
 from dataclasses import dataclass, field, fields
 
+from berth_api import names
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.share import Share
@@ -125,6 +126,8 @@ class PendingPod:
     namespace: str
     name: str
     request: PodRequest
+    scheduler: str = names.SCHEDULER
+    """Its `schedulerName`, which tells the policy that it is decided by."""
     error: str = ""
     """Why its request means nothing; such a pod is never placed."""
     priority: int = 0

@@ -93,6 +93,7 @@ def pending(pod: Object) -> PendingPod:
         namespace=metadata["namespace"],
         name=metadata["name"],
         request=wanted,
+        scheduler=spec.get("schedulerName") or names.SCHEDULER,
         error=error,
         priority=spec.get("priority") or 0,
         weight=weight,

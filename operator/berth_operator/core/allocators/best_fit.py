@@ -1,4 +1,4 @@
-"""Choose the cards of a node that are left with least, so that larger requests find room elsewhere."""
+"""Choose the cards of a node that are left with least, so that larger requests find room elsewhere; or with most."""
 
 import numpy as np
 
@@ -10,16 +10,20 @@ from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
 
-def choose(fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-    """Give the cards for every part of the request; the row must have passed the devices filter."""
-    return tuple(grant for part in request.devices.parts for grant in _choose_part(fleet, row, request, part))
+def choose(fleet: Fleet, row: int, request: PodRequest, *, spread: bool = False) -> tuple[Grant, ...]:
+    """Give the cards for every part of the request; the row must have passed the devices filter.
+
+    The fullest that have room come first, or the emptiest where pods shall spread.
+    """
+    return tuple(grant for part in request.devices.parts for grant in _choose_part(fleet, row, request, part, spread))
 
 
-def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> list[Grant]:
+def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part, spread: bool) -> list[Grant]:  # noqa: FBT001
     cards = fleet.cards[part.type]
     slots = np.flatnonzero(candidates.fitting(fleet, request, part, slice(row, row + 1)))
     # The last key sorts first: what is free, then the minor.
-    order = np.lexsort((cards.minor[row, slots], _left(cards, row, slots)))
+    left = _left(cards, row, slots)
+    order = np.lexsort((cards.minor[row, slots], -left if spread else left))
     return [_grant(cards, row, int(slot), part) for slot in slots[order][: part.count]]
 
 

@@ -33,6 +33,7 @@ from berth_operator.core.filters import (
     volume_zones,
 )
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
 
@@ -86,6 +87,29 @@ UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
 """Those that are asked of a pod without volumes that matter, which most pods are."""
 
 
-def of(request: PodRequest) -> tuple[Filter, ...]:
+NEEDED = frozenset(
+    each.NAME
+    for each in _filters(
+        # A pod that asks for what is not honoured would run as if it had not.
+        supported,
+        # Nothing is handed out twice: kubelet would refuse such a pod, and its controller make the next one, for ever.
+        resources,
+        host_ports,
+        devices,
+        # One writer at a time: data is at stake.
+        volume_in_use,
+        volume_conflicts,
+        # What a placement promises to claims must be there.
+        volume_claims,
+        volume_binding,
+    )
+)
+"""Names of those without which nothing may be bound; no policy switches them off."""
+
+
+def of(request: PodRequest, policy: Policy) -> tuple[Filter, ...]:
     """Give the filters that may reject a pod."""
-    return ORDER if request.mounts else UNMOUNTED
+    asked = ORDER if request.mounts else UNMOUNTED
+    if policy.switched_off:
+        asked = tuple(each for each in asked if each.NAME not in policy.switched_off)
+    return asked

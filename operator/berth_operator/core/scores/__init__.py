@@ -12,6 +12,7 @@ from berth_operator.core.request import PodRequest
 from berth_operator.core.scores import (
     balanced_allocation,
     card_packing,
+    card_spreading,
     even_spread,
     image_locality,
     least_allocated,
@@ -38,6 +39,7 @@ def _scores(*modules: ModuleType) -> tuple[Score, ...]:
 
 ALL = _scores(
     card_packing,
+    card_spreading,
     spare_devices,
     least_allocated,
     most_allocated,
