@@ -67,10 +67,12 @@ imports: setup ## check who imports whom
 .PHONY: generate
 generate: setup ## write the files that are made from the models
 	@$(BIN)/python -m berth_api.crd crds
+	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
 
 .PHONY: verify
 verify: setup ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
+	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
 
 .PHONY: lint
 lint: setup verify types imports ## check format, style, types, layers and generated files

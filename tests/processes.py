@@ -99,7 +99,7 @@ class Processes:
         self.started: list[Process] = []
 
     def operator(self, *, kubeconfig: Path | None = None, wait: bool = True, **flags: object) -> Process:
-        """Start an operator; return when it leads unless told not to `wait`. Flags as in its settings."""
+        """Start an operator; return when it leads unless told not to `wait`. Flags as in its settings, or None."""
         process = self._start(
             "operator",
             "berth_operator",
@@ -147,7 +147,12 @@ class Processes:
     def _start(self, kind: str, module: str, flags: Mapping[str, object]) -> Process:
         process = Process(
             name=f"{kind}-{len(self.started)}",
-            command=[sys.executable, "-m", module, *(_flag(name, value) for name, value in flags.items())],
+            command=[
+                sys.executable,
+                "-m",
+                module,
+                *(_flag(name, value) for name, value in flags.items() if value is not None),
+            ],
             folder=self.folder,
             environment={"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1"},
         )

@@ -5,21 +5,24 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import structlog
 import uvloop
 from prometheus_client import start_http_server
+from pydantic import ValidationError
 
 from berth_operator import logs
 from berth_operator.app import App, TermLostError
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
+from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.settings import Settings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def operate(settings: Settings) -> int:
+async def operate(settings: Settings, configuration: Configuration) -> int:
     """Run one process to its end; give its exit status."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101 - a coroutine runs in a task
@@ -32,7 +35,8 @@ async def operate(settings: Settings) -> int:
         stack.push_async_callback(lease_client.close)
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))
-        return await _until_the_end(App(settings=settings, client=client, election=election))
+        app = App(settings=settings, configuration=configuration, client=client, election=election)
+        return await _until_the_end(app)
 
 
 def _election(settings: Settings, client: KubeClient) -> LeaderElection:
@@ -74,13 +78,29 @@ async def _until_the_end(app: App) -> int:
 
 
 def main() -> None:
-    """Start the operator."""
-    settings = Settings()
+    """Start the operator; a mistake in its settings or its configuration file ends it with one line and status 2."""
+    try:
+        settings = Settings()
+        configuration = settings.configuration()
+    except ValidationError as error:
+        _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
+    except ConfigurationError as error:
+        _give_up(str(error))
     logs.configure(settings.log_format)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(operate(settings)))
+        sys.exit(runner.run(operate(settings, configuration)))
+
+
+def _plain(location: tuple[int | str, ...], message: str) -> str:
+    option = "".join(f"--{part}: ".replace("_", "-") for part in location[:1])
+    return option + message.removeprefix("Value error, ")
+
+
+def _give_up(reason: str) -> NoReturn:
+    sys.stderr.write(f"berth-operator: {reason}\n")
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,17 @@ from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
-from berth_operator.core.policy import Policy
+from berth_operator.configuration import Configuration
+from berth_operator.core.verdict import ANY
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
 from berth_operator.metrics import counters
+from berth_operator.reloading import ConfigurationFile
 from berth_operator.settings import Settings
-from berth_operator.state import nodes, pods, sinks, storage
+from berth_operator.state import nodes, sinks, storage
 from berth_operator.state.cluster import Cluster
+from berth_operator.state.pending import PendingPods, pods_where
 from berth_operator.state.reflector import Reflector, Source
 
 STUCK_SECONDS: Final = 60.0
@@ -42,17 +45,19 @@ class TermLostError(Exception):
 class App:
     """One process."""
 
-    def __init__(self, *, settings: Settings, client: KubeClient, election: LeaderElection) -> None:
+    def __init__(
+        self, *, settings: Settings, configuration: Configuration, client: KubeClient, election: LeaderElection
+    ) -> None:
         self._settings, self._client, self._election = settings, client, election
+        self._configuration = configuration
+        self._file = (
+            None if settings.config is None else ConfigurationFile(settings.config, first=configuration, use=self._use)
+        )
         self._cluster = Cluster(grace=settings.agent_grace, confined=bool(settings.node_selector))
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
-        self._reporter = Reporter(
-            api=client,
-            controller=settings.names[0],
-            instance=settings.identity,
-            clock=self._cluster.clock,
-        )
+        self._pending = PendingPods(api=client, cluster=self._cluster)
+        self._reporter = Reporter(api=client, instance=settings.identity, clock=self._cluster.clock)
         volumes = VolumeBinder(api=client, cluster=self._cluster, timeout=settings.volume_timeout)
         self._storage.on_claim = volumes.changed
         self._scheduler = Scheduler(
@@ -60,7 +65,7 @@ class App:
             pods=client,
             volumes=volumes,
             reporter=self._reporter,
-            policy=Policy(),
+            policy=lambda name: self._configuration.policies[name],
             lease=settings.lease,
             term=lambda: election.term,
         )
@@ -75,7 +80,11 @@ class App:
         )
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kopf = KopfThread(memo=self._memo)
+        self._tasks: asyncio.TaskGroup | None = None
+        """Those of the term, once it has begun."""
         self._leading = False
+        counters.CONFIGURATION_VALID.set(1)
+        self._show()
 
     async def run(self) -> None:
         """Stand by, then lead until the term ends.
@@ -87,6 +96,8 @@ class App:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._kopf_failed())
+                if self._file is not None:
+                    tasks.create_task(self._file.run())
                 term = await self._election.acquired()
                 # The fence takes a moment to stand; what is read before that may still change under the last leader.
                 await asyncio.sleep(self._settings.takeover_pause)
@@ -100,6 +111,8 @@ class App:
         tasks.create_task(self._lose(term))
         for reflector in self._reflectors.values():
             tasks.create_task(reflector.run())
+        self._tasks = tasks
+        self._pending.follow(self._configuration.policies, tasks)
         await self._synced()
         # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
         self._cluster.on_dirty = self._memo.mark_from_outside
@@ -112,18 +125,37 @@ class App:
         counters.LEADING.set(1)
         log.info("leading", term=term)
 
+    def _use(self, configuration: Configuration) -> None:
+        """Decide by another configuration from now on."""
+        self._configuration = configuration
+        self._show()
+        log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
+        if self._tasks is not None:
+            self._pending.follow(configuration.policies, self._tasks)
+            # By another policy any pod may fit.
+            self._cluster.changed(ANY)
+
+    def _show(self) -> None:
+        """Tell by a metric which configuration is in use."""
+        counters.CONFIGURATION.clear()
+        counters.CONFIGURATION.labels(self._configuration.hash).set(1)
+
     async def _lose(self, term: int) -> None:
         await self._election.lost(term)
         raise TermLostError(f"term {term} has ended")
 
     async def _synced(self) -> None:
         """Wait for the first lists. Devices and Nodes come with pods: nothing is decided on a part of the picture."""
-        while waiting := [name for name, each in self._reflectors.items() if not each.is_synced]:
+        while waiting := {name: each for name, each in self._watches().items() if not each.is_synced}:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
-                    await self._reflectors[waiting[0]].synced.wait()
+                    await next(iter(waiting.values())).synced.wait()
                     continue
-            log.warning("not synced yet, nothing is decided", waiting=waiting)
+            log.warning("not synced yet, nothing is decided", waiting=list(waiting))
+
+    def _watches(self) -> dict[str, Reflector]:
+        pending = {f"pending pods of {name}": each for name, each in self._pending.reflectors.items()}
+        return {**self._reflectors, **pending}
 
     async def _kopf_failed(self) -> None:
         await self._failed
@@ -138,7 +170,7 @@ class App:
             return ""
         if (stuck := self._cluster.clock() - self._scheduler.turn_at) > STUCK_SECONDS:
             return f"the scheduler has had no turn for {stuck:.0f} s"
-        silent = [name for name, each in self._reflectors.items() if each.last_event_age() > SILENT_SECONDS]
+        silent = [name for name, each in self._watches().items() if each.last_event_age() > SILENT_SECONDS]
         return f"nothing heard about {', '.join(silent)}" if silent else ""
 
     def _make_reflectors(self) -> Mapping[str, Reflector]:
@@ -150,14 +182,7 @@ class App:
             "devices": (Source(path="/apis/berth.dev/v1alpha1/devices"), sinks.devices(cluster)),
             "leases": (Source(path=leases), sinks.leases(cluster)),
             "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
-            "bound pods": (_pods(sinks.BOUND), sinks.bound_pods(cluster)),
+            "bound pods": (pods_where(sinks.BOUND), sinks.bound_pods(cluster)),
             **storage.sources(self._storage),
         }
-        for name in settings.names:
-            waiting = _pods(f"spec.schedulerName={name},spec.nodeName=")
-            sources[f"pending pods of {name}"] = (waiting, sinks.pending_pods(cluster))
         return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in sources.items()}
-
-
-def _pods(selector: str) -> Source:
-    return Source(path="/api/v1/pods", params={"fieldSelector": selector}, keep=pods.keep)

@@ -6,13 +6,16 @@ seeing each other.
 
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
+from berth_operator import configuration
+from berth_operator.configuration import SCHEDULER_NAME, Configuration
+from berth_operator.core.policy import Policy
 
 
 class Settings(BaseSettings):
@@ -31,8 +34,12 @@ class Settings(BaseSettings):
     kubeconfig: Path | None = None
     """Kubeconfig file; without one the pod's own service account is used."""
 
-    scheduler_names: Annotated[str, Field(pattern=r"^[a-z0-9.-]+(,[a-z0-9.-]+)*$")] = "berth-scheduler"
-    """The `schedulerName`s of the pods to bind, joined by commas; Events carry the first."""
+    config: Path | None = None
+    """BerthSchedulerConfiguration file, read again whenever it changes (docs/configuration.md); without one there is a
+    default profile for each of `scheduler_names`."""
+
+    scheduler_names: Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")] = names.SCHEDULER
+    """The `schedulerName`s of the pods to bind, joined by commas; with `config` that file has them."""
 
     node_selector: str = ""
     """Label selector of the nodes to use; empty for all."""
@@ -79,7 +86,18 @@ class Settings(BaseSettings):
     identity: Annotated[str, Field(default_factory=lambda: f"{socket.gethostname()}_{uuid4()}")]
     """This process's name in the Lease; it must be new at every start."""
 
-    @property
-    def names(self) -> list[str]:
-        """Give the scheduler names as a list."""
-        return self.scheduler_names.split(",")
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.config is not None and "scheduler_names" in self.model_fields_set:
+            raise ValueError("--scheduler-names and --config exclude each other: the file names the schedulers")
+        return self
+
+    def configuration(self) -> Configuration:
+        """Read the configuration file, or give default profiles where there is none.
+
+        Raises:
+            ConfigurationError: the file is missing or wrong.
+        """
+        if self.config is not None:
+            return configuration.load(self.config)
+        return Configuration(policies={name: Policy() for name in self.scheduler_names.split(",")})

@@ -9,4 +9,6 @@ BINDS: Final = Counter("berth_binds_total", "Bindings answered, by outcome", ["o
 REPORTS_LOST: Final = Counter("berth_reports_lost_total", "Events and conditions given up", ["what"])
 STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by object", ["object"])
 STATUS_CONFLICTS: Final = Counter("berth_status_conflicts_total", "Status writes refused because another owns a field")
+CONFIGURATION_VALID: Final = Gauge("berth_configuration_valid", "0 while the configuration file is refused")
+CONFIGURATION: Final = Gauge("berth_configuration_info", "1 for the configuration in use", ["hash"])
 LEADING: Final = Gauge("berth_leading", "1 while this replica decides")

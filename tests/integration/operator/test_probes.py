@@ -1,22 +1,21 @@
 """What a kubelet and Prometheus ask an operator, whether it leads or stands by."""
 
 import json
-import socket
 import urllib.error
-import urllib.request
 
 from devcluster import waiting
+from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 
 
 def test_replicas_answer_probes_leading_or_not(world: World) -> None:
-    leader_port, standby_port, metrics_port = _ports(3)
+    leader_port, standby_port, metrics_port = words.free_ports(3)
     leader = world.operator(health=_health(leader_port), metrics_port=metrics_port)
     standby = world.operator(health=_health(standby_port), wait=False)
 
     assert _answers(leader_port) == {"alive": True}
     assert _answers(standby_port) == {"alive": True}
-    assert "berth_leading 1.0" in _get(f"http://127.0.0.1:{metrics_port}/metrics")
+    assert "berth_leading 1.0" in words.fetch(f"http://127.0.0.1:{metrics_port}/metrics")
 
     # The lease is released at once, so the other takes over; its probes go on in its new role.
     leader.stop()
@@ -33,22 +32,9 @@ def _answers(port: int) -> dict[str, bool]:
 
     def answer() -> dict[str, bool]:
         try:
-            found: dict[str, bool] = json.loads(_get(_health(port)))
+            found: dict[str, bool] = json.loads(words.fetch(_health(port)))
         except urllib.error.URLError:
             return {}
         return found
 
     return waiting.until(answer, deadline=10, what=f"an answer at port {port}")
-
-
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - loopback
-        return str(response.read(), "utf-8")
-
-
-def _ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports

@@ -8,6 +8,8 @@ import itertools
 import json
 import os
 import re
+import socket
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -277,3 +279,18 @@ def gpu(minor: int, **fields: Any) -> Manifest:
         },
         **fields,
     }
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+def fetch(url: str) -> str:
+    """What an address of this machine answers."""
+    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - loopback
+        return str(response.read(), "utf-8")

@@ -156,6 +156,17 @@ def test_the_first_failure_of_a_class_is_that_of_its_siblings() -> None:
     assert queue.parked_failure(waiting("other", {GPU: 50})) is None
 
 
+def test_pods_of_different_schedulers_share_no_failure() -> None:
+    queue = filled(waiting("a"), waiting("b", scheduler="other"))
+    first = queue.pop(0.0)
+    assert first is not None
+    queue.park(first, failure())
+    second = queue.pop(0.0)
+    assert second is not None
+    assert queue.parked_failure(first) is not None
+    assert queue.parked_failure(second) is None
+
+
 def test_a_pod_with_an_error_is_of_a_class_of_its_own() -> None:
     queue = parked(waiting("a", PodRequest(), error="wrong"))
     assert queue.parked_failure(waiting("b", PodRequest())) is None

@@ -1,0 +1,301 @@
+"""The configuration file: which scheduler names there are, and by which policy the pods of each are decided.
+
+It is shaped like kube-scheduler's `KubeSchedulerConfiguration` (profiles with plug-ins that are switched off by name,
+`*` for all); docs/configuration.md tells its users what every field means. The models here check its form, and
+`parse` makes of it what decisions read: a `Policy` for each scheduler name.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from berth_operator.core import filters, scores
+from berth_operator.core.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+
+ALL: Final = "*"
+"""In a list of plug-ins: all that can be switched off."""
+SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+"""What Kubernetes accepts as the reporting controller of an Event."""
+
+_LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_SWITCHES: Final = (ALL, *(each.NAME for each in filters.ORDER if each.NAME not in filters.NEEDED))
+_SCORES: Final = tuple(each.NAME for each in scores.ALL)
+_DEFAULT: Final = Policy()
+
+
+class ConfigurationError(Exception):
+    """A configuration file cannot be used; the text says where, why and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A configuration file that was read."""
+
+    policies: Mapping[str, Policy]
+    """By scheduler name; at least one."""
+    hash: str = ""
+    """SHA-256 of the file in hexadecimal digits; empty without a file."""
+
+
+# --- the form of the file -----------------------------------------------------------------------------------
+
+
+def _allowed(names: Iterable[str]) -> str:
+    return f"allowed: {', '.join(names)}"
+
+
+def _among(what: str, name: str, allowed: Iterable[str]) -> str:
+    if name not in allowed:
+        raise ValueError(f"{_shown(name)} is no {what}; {_allowed(allowed)}")
+    return name
+
+
+def _check_switch(name: str) -> str:
+    if name in filters.NEEDED:
+        raise ValueError(f'"{name}" cannot be switched off, nothing may be bound without it; {_allowed(_SWITCHES)}')
+    return _among("filter", name, _SWITCHES)
+
+
+Switch = Annotated[str, AfterValidator(_check_switch), Field(json_schema_extra={"enum": list(_SWITCHES)})]
+Score = Annotated[
+    str,
+    AfterValidator(lambda name: _among("score", name, _SCORES)),
+    Field(json_schema_extra={"enum": list(_SCORES)}),
+]
+ScoreOrAll = Annotated[
+    str,
+    AfterValidator(lambda name: _among("score", name, (ALL, *_SCORES))),
+    Field(json_schema_extra={"enum": [ALL, *_SCORES]}),
+]
+NodeStrategy = Annotated[
+    str,
+    AfterValidator(lambda name: _among("strategy for nodes", name, NODE_STRATEGIES)),
+    Field(json_schema_extra={"enum": list(NODE_STRATEGIES)}),
+]
+CardStrategy = Annotated[
+    str,
+    AfterValidator(lambda name: _among("strategy for cards", name, CARD_STRATEGIES)),
+    Field(json_schema_extra={"enum": list(CARD_STRATEGIES)}),
+]
+Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
+SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, raw: Any) -> Any:
+        """Refuse unknown fields in our own words, which name those that there are."""
+        known = sorted(field.alias or name for name, field in cls.model_fields.items())
+        if not isinstance(raw, dict):
+            raise ValueError(f"must be an object with fields of {', '.join(known)}, not {_shown(raw)}")  # noqa: TRY004 - pydantic's
+        for name in raw:
+            _among("field", name, known)
+        return raw
+
+
+class Strategy(_Part):
+    """Named sets of weights."""
+
+    nodes: NodeStrategy = next(iter(NODE_STRATEGIES))
+    """How processor time and memory of nodes are used up: LeastAllocated spreads pods, MostAllocated packs them."""
+    cards: CardStrategy = next(iter(CARD_STRATEGIES))
+    """How devices are used up: MostAllocated keeps whole cards and whole nodes free, LeastAllocated spreads pods."""
+
+    def weights(self) -> dict[str, float]:
+        """Give what every profile has, and what the names stand for."""
+        return {**ALWAYS, **NODE_STRATEGIES[self.nodes], **CARD_STRATEGIES[self.cards]}
+
+
+class Filters(_Part):
+    """Which predicates are asked."""
+
+    disabled: list[Switch] = []
+    """Names of filters that are not asked; `*` for all that can be switched off."""
+
+    def switched_off(self) -> frozenset[str]:
+        """Give the names of those that are not asked."""
+        return frozenset(_SWITCHES if ALL in self.disabled else self.disabled) - {ALL}
+
+
+class Scores(_Part):
+    """Which preferences are asked, and how much each counts."""
+
+    disabled: list[ScoreOrAll] = []
+    """Names of scores that do not count, whatever the strategy says; `*` for all but those in `weights`."""
+    weights: dict[Score, Weight] = {}
+    """Name of a score -> how much it counts, 0 to 1000; wins over the strategy and over `disabled`."""
+
+    def weighed(self, given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+        """Give the weights that are left of those given, with those set here."""
+        kept = {name: weight for name, weight in given.items() if not {ALL, name} & set(self.disabled)}
+        return tuple((name, weight) for name, weight in {**kept, **self.weights}.items() if weight)
+
+
+class Plugins(_Part):
+    """Single predicates and preferences."""
+
+    filters: Filters = Filters()
+    scores: Scores = Scores()
+
+
+class Gang(_Part):
+    """How gangs are placed."""
+
+    topology_keys: list[Label] = list(_DEFAULT.gang_topology_keys)
+    """Labels of nodes that a gang's members shall have in common, the closest first."""
+    keep_partial: bool = _DEFAULT.gang_keep_partial
+    """Whether the bound members of a gang that could not be completed stay."""
+
+
+class Profile(_Part):
+    """How the pods of one scheduler name are decided."""
+
+    scheduler_name: SchedulerName
+    """The `schedulerName` of its pods."""
+    strategy: Strategy = Strategy()
+    plugins: Plugins = Plugins()
+    preemption: bool = _DEFAULT.preemption
+    """Whether pods of lower priority may be evicted for one that fits nowhere."""
+    gang: Gang = Gang()
+
+    def policy(self) -> Policy:
+        """Give what decisions read."""
+        return Policy(
+            weights=self.plugins.scores.weighed(self.strategy.weights()),
+            switched_off=self.plugins.filters.switched_off(),
+            spread_cards=self.strategy.cards == "LeastAllocated",
+            preemption=self.preemption,
+            gang_topology_keys=tuple(self.gang.topology_keys),
+            gang_keep_partial=self.gang.keep_partial,
+        )
+
+
+class File(_Part):
+    """A BerthSchedulerConfiguration."""
+
+    api_version: Literal["config.berth.dev/v1alpha1"]
+    kind: Literal["BerthSchedulerConfiguration"]
+    profiles: Annotated[list[Profile], Field(json_schema_extra={"minItems": 1})]
+    """One for each scheduler name."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if not self.profiles:
+            raise ValueError("profiles: must have at least one")
+        names = [each.scheduler_name for each in self.profiles]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise ValueError(f'profiles[{index}].schedulerName: "{name}" is that of profiles[{names.index(name)}]')
+        return self
+
+
+# --- reading it ---------------------------------------------------------------------------------------------
+
+
+class _SyntaxError(Exception):
+    """It is not YAML."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key stands twice: the first would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        keys = [key.value for key, _ in node.value]
+        for index, (key, _) in enumerate(node.value):
+            if key.value in keys[:index]:
+                raise yaml.MarkedYAMLError(problem=f'"{key.value}" stands there twice', problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path) -> Configuration:
+    """Read a configuration file.
+
+    Raises:
+        ConfigurationError: the file is missing or wrong.
+    """
+    return parse(read(path), path)
+
+
+def read(path: Path) -> bytes:
+    """Give the content of a configuration file.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+
+
+def parse(content: bytes, path: Path) -> Configuration:
+    """Make a file's content into policies; the path is for errors.
+
+    Raises:
+        ConfigurationError: something in it is wrong.
+    """
+    try:
+        file = File.model_validate(_document(content))
+    except _SyntaxError as error:
+        raise ConfigurationError(f"{path}: not YAML: {error}") from error
+    except ValidationError as error:
+        raise ConfigurationError(f"{path}: {'; '.join(_told(error))}") from error
+    policies = {each.scheduler_name: each.policy() for each in file.profiles}
+    return Configuration(policies=policies, hash=hashlib.sha256(content).hexdigest())
+
+
+def _document(content: bytes) -> Any:
+    try:
+        return yaml.load(content, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise _SyntaxError(f"{where}{error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise _SyntaxError(" ".join(str(error).split())) from error
+    except (AttributeError, LookupError, RecursionError, ValueError) as error:
+        # PyYAML lets through what Python says to a date, a number or a flag that is none.
+        raise _SyntaxError(f"{type(error).__name__}: {error}") from error
+
+
+def _told(error: ValidationError) -> Iterator[str]:
+    """Write each mistake as `profiles[0].preemption: must be a valid boolean, not "yes"`."""
+    for each in error.errors():
+        where, message = _path(each["loc"]), each["msg"]
+        if each["type"] == "missing":
+            message = "is missing"
+        elif each["type"] == "value_error":
+            message = message.removeprefix("Value error, ")
+        else:
+            message = f"{re.sub('^[A-Z][a-z]+ should', 'must', message)}, not {_shown(each['input'])}"
+        yield f"{where}: {message}" if where else message
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Write a place as `profiles[0].plugins`; pydantic marks the key of a mapping by one more part."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part != "[key]")
+    return "".join(parts).removeprefix(".")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return json.dumps(value, default=str)

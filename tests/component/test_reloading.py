@@ -1,0 +1,98 @@
+"""A configuration file that changes: what is new is used, what is wrong changes nothing."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from berth_operator import configuration
+from berth_operator.configuration import Configuration
+from berth_operator.core.policy import Policy
+from berth_operator.reloading import PERIOD, ConfigurationFile
+
+pytestmark = pytest.mark.looptime
+
+NONE = "apiVersion: config.berth.dev/v1alpha1\nkind: BerthSchedulerConfiguration\n"
+ONE = NONE + "profiles: [{schedulerName: a}]\n"
+TWO = NONE + "profiles: [{schedulerName: a, preemption: false}, {schedulerName: b}]\n"
+
+
+class Following:
+    """A file that is followed, and what came of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "berth.yaml"
+        self.path.write_text(ONE)
+        self.used: list[Configuration] = []
+        file = ConfigurationFile(self.path, first=configuration.load(self.path), use=self.used.append)
+        self._task = asyncio.create_task(file.run())
+
+    async def becomes(self, text: str | None, looks: int = 1) -> list[str]:
+        """Change the file, or remove it, and let it be looked at; give the errors logged meanwhile."""
+        if text is None:
+            self.path.unlink()
+        else:
+            self.path.write_text(text)
+        with capture_logs() as logs:
+            await asyncio.sleep(PERIOD * looks)
+        return [each["error"] for each in logs if each["log_level"] == "error"]
+
+    def end(self) -> None:
+        self._task.cancel()
+
+
+def valid() -> float | None:
+    return REGISTRY.get_sample_value("berth_configuration_valid")
+
+
+async def test_a_change_is_used_once(tmp_path: Path) -> None:
+    following = Following(tmp_path)
+    assert await following.becomes(ONE, looks=3) == []
+    assert following.used == []
+    assert await following.becomes(TWO, looks=3) == []
+    assert [each.policies for each in following.used] == [{"a": Policy(preemption=False), "b": Policy()}]
+    assert await following.becomes(ONE, looks=3) == []
+    assert [list(each.policies) for each in following.used] == [["a", "b"], ["a"]]
+    following.end()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param(NONE, "profiles: is missing", id="a mistake"),
+        pytest.param(None, "No such file or directory", id="no file"),
+    ],
+)
+async def test_what_cannot_be_used_changes_nothing_and_is_told_once(
+    text: str | None, error: str, tmp_path: Path
+) -> None:
+    following = Following(tmp_path)
+    await following.becomes(ONE)
+    assert valid() == 1
+    assert await following.becomes(text, looks=5) == [f"{following.path}: {error}"]
+    assert (following.used, valid()) == ([], 0)
+    # As it was, so there is nothing to use.
+    assert await following.becomes(ONE) == []
+    assert (following.used, valid()) == ([], 1)
+    assert await following.becomes(text) == [f"{following.path}: {error}"]
+    assert await following.becomes(TWO) == []
+    assert ([list(each.policies) for each in following.used], valid()) == ([["a", "b"]], 1)
+    following.end()
+
+
+async def test_the_links_of_a_mounted_config_map_are_followed(tmp_path: Path) -> None:
+    for version, text in (("1", ONE), ("2", TWO)):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "berth.yaml").write_text(text)
+    (tmp_path / "data").symlink_to("1")
+    (tmp_path / "berth.yaml").symlink_to("data/berth.yaml")
+    used: list[Configuration] = []
+    path = tmp_path / "berth.yaml"
+    file = ConfigurationFile(path, first=configuration.load(path), use=used.append)
+    file.look()
+    (tmp_path / "new").symlink_to("2")
+    (tmp_path / "new").rename(tmp_path / "data")
+    file.look()
+    assert [list(each.policies) for each in used] == [["a", "b"]]

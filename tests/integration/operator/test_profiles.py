@@ -1,0 +1,166 @@
+"""Profiles of a configuration file, and what happens to pods when it changes under a running operator."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster import waiting
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+from tests.processes import Process
+
+CARD = {"nvidia.com/gpu": "1"}
+HALF = {"kubernetes.io/gpu": "50"}
+
+
+class Profiles:
+    """An operator with a configuration file."""
+
+    def __init__(self, world: World, folder: Path, *profiles: Mapping[str, Any], **flags: Any) -> None:
+        self.world, self.path = world, folder / "berth.yaml"
+        self.first, self.second = world.arena.scheduler_name, f"{world.arena.scheduler_name}-b"
+        self._write(self._file(*profiles))
+        self.operator: Process = world.operator(config=self.path, scheduler_names=None, **flags)
+
+    def _file(self, *profiles: Mapping[str, Any]) -> str:
+        named = [{"schedulerName": self.first, **each} for each in profiles]
+        head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
+        return json.dumps({**head, "profiles": named})
+
+    def change(self, *profiles: Mapping[str, Any]) -> None:
+        """Write other profiles and wait until they are in use."""
+        before = self._times("configuration in use")
+        self._write(self._file(*profiles))
+        waiting.until(lambda: self._times("configuration in use") > before, deadline=15, what="the new configuration")
+
+    def spoil(self, text: str) -> None:
+        """Write what is wrong and wait until it is refused."""
+        self._write(text)
+        self.operator.logged("configuration refused")
+
+    def _write(self, text: str) -> None:
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(text)
+        draft.replace(self.path)
+
+    def _times(self, event: str) -> int:
+        return self.operator.text().count(event)
+
+
+def test_scheduler_names_come_and_go(world: World, tmp_path: Path) -> None:
+    world.agent()
+    profiles = Profiles(world, tmp_path, {})
+    world.nodes(1, gpus=1)
+    world.pod("first", CARD)
+    world.pod("other", {"cpu": "1"}, scheduler_name=profiles.second)
+    world.bound("first")
+    world.pod("parked", CARD)
+    world.waits("parked", "insufficient free GPU")
+    assert world.bound_names() == {"first"}
+
+    # A new name: what waits for it is bound, and told by it.
+    profiles.change({}, {"schedulerName": profiles.second})
+    world.bound("other")
+    assert _teller(world, "other", "Scheduled") == profiles.second
+    assert _teller(world, "first", "Scheduled") == profiles.first
+    assert _teller(world, "parked", "FailedScheduling") == profiles.first
+
+    # A name that is gone: its pods are nobody's, even those that had been read.
+    profiles.change({"schedulerName": profiles.second})
+    world.pod("unread", {"cpu": "1"})
+    world.arena.delete("pods", "first", grace_seconds=0)
+    world.pod("heir", CARD, scheduler_name=profiles.second)
+    world.bound("heir")
+    assert world.bound_names() == {"other", "heir"}
+
+    # It comes back.
+    world.arena.delete("pods", "heir", grace_seconds=0)
+    profiles.change({}, {"schedulerName": profiles.second})
+    world.bound("parked")
+    world.bound("unread")
+
+
+def _teller(world: World, pod: str, reason: str) -> str:
+    found = world.wait(lambda: world.events(pod, reason), what=f"an Event {reason} of {pod}")
+    return str(found[0]["reportingComponent"])
+
+
+def test_strategies_place_differently(world: World, tmp_path: Path) -> None:
+    world.agent()
+    profiles = Profiles(world, tmp_path, {})
+    world.nodes(2, gpus=2)
+    spread = {"schedulerName": profiles.second, "strategy": {"nodes": "LeastAllocated", "cards": "LeastAllocated"}}
+    profiles.change({"strategy": {"nodes": "MostAllocated", "cards": "MostAllocated"}}, spread)
+
+    assert _cards(world, "packed", HALF, 2) == 1
+    world.arena.delete("pods", "packed-0", grace_seconds=0)
+    world.arena.delete("pods", "packed-1", grace_seconds=0)
+    assert _cards(world, "spread", HALF, 4, scheduler_name=profiles.second) == 4
+    assert _nodes(world, "spread", 4) == 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes"),
+    [pytest.param("MostAllocated", 1, id="packed"), pytest.param("LeastAllocated", 2, id="spread")],
+)
+def test_strategies_of_nodes_place_differently(world: World, tmp_path: Path, strategy: str, nodes: int) -> None:
+    world.arena.nodes(2)
+    scores = {"disabled": ["balanced-allocation"]}
+    Profiles(world, tmp_path, {"strategy": {"nodes": strategy}, "plugins": {"scores": scores}})
+    for number in range(2):
+        world.pod(f"pod-{number}", {"cpu": "8", "memory": "16Gi"})
+        world.bound(f"pod-{number}")
+    assert _nodes(world, "pod", 2) == nodes
+
+
+def _cards(world: World, stem: str, requests: Mapping[str, str], count: int, **options: Any) -> int:
+    """Create so many pods, one after the other; count the cards that they are given."""
+    chosen = set()
+    for number in range(count):
+        world.pod(f"{stem}-{number}", requests, **options)
+        [card] = words.allocation(world.bound(f"{stem}-{number}"))["gpu"]
+        chosen.add(card["id"])
+    return len(chosen)
+
+
+def _nodes(world: World, stem: str, count: int) -> int:
+    return len({world.arena.get("pods", f"{stem}-{number}")["spec"]["nodeName"] for number in range(count)})
+
+
+def test_a_filter_that_is_switched_off_lets_parked_pods_go(world: World, tmp_path: Path) -> None:
+    [node] = world.arena.nodes(1)
+    world.arena.merge("nodes", node, {"spec": {"unschedulable": True}})
+    profiles = Profiles(world, tmp_path, {})
+    world.pod("pod", {"cpu": "1"})
+    world.waits("pod", "unschedulable")
+
+    profiles.change({"plugins": {"filters": {"disabled": ["cordon", "taints"]}}})
+    assert world.bound("pod")["spec"]["nodeName"] == node
+
+
+def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Path) -> None:
+    world.arena.nodes(1)
+    [port] = words.free_ports(1)
+    profiles = Profiles(world, tmp_path, {}, metrics_port=port)
+    assert _metric(port, "berth_configuration_valid") == "1.0"
+    in_use = _metric(port, "berth_configuration_info")
+
+    profiles.spoil("profiles: [")
+    assert f"{profiles.path}: not YAML: line 1, column 12" in profiles.operator.text()
+    assert _metric(port, "berth_configuration_valid") == "0.0"
+    assert _metric(port, "berth_configuration_info") == in_use
+    world.pod("pod", {"cpu": "1"})
+    world.bound("pod")
+
+    profiles.change({"preemption": False})
+    assert _metric(port, "berth_configuration_valid") == "1.0"
+    assert _metric(port, "berth_configuration_info") != in_use
+
+
+def _metric(port: int, name: str) -> str:
+    """Give all of a metric's lines but the name."""
+    lines = words.fetch(f"http://127.0.0.1:{port}/metrics").splitlines()
+    return " ".join(line.removeprefix(name).strip() for line in lines if line.startswith(name))
