@@ -29,6 +29,13 @@ class Following:
         file = ConfigurationFile(self.path, first=configuration.load(self.path), use=self.used.append)
         self._task = asyncio.create_task(file.run())
 
+    @classmethod
+    async def begun(cls, folder: Path) -> "Following":
+        """Begin between two looks, so that each change has its own."""
+        made = cls(folder)
+        await asyncio.sleep(PERIOD / 2)
+        return made
+
     async def becomes(self, text: str | None, looks: int = 1) -> list[str]:
         """Change the file, or remove it, and let it be looked at; give the errors logged meanwhile."""
         if text is None:
@@ -48,7 +55,7 @@ def valid() -> float | None:
 
 
 async def test_a_change_is_used_once(tmp_path: Path) -> None:
-    following = Following(tmp_path)
+    following = await Following.begun(tmp_path)
     assert await following.becomes(ONE, looks=3) == []
     assert following.used == []
     assert await following.becomes(TWO, looks=3) == []
@@ -68,7 +75,7 @@ async def test_a_change_is_used_once(tmp_path: Path) -> None:
 async def test_what_cannot_be_used_changes_nothing_and_is_told_once(
     text: str | None, error: str, tmp_path: Path
 ) -> None:
-    following = Following(tmp_path)
+    following = await Following.begun(tmp_path)
     await following.becomes(ONE)
     assert valid() == 1
     assert await following.becomes(text, looks=5) == [f"{following.path}: {error}"]

@@ -113,9 +113,8 @@ class Scheduler:
         return True
 
     def _outcome(self, pod: PendingPod) -> Placement | Failure:
-        outcome = self._cluster.queue.parked_failure(pod) or decide(
-            self._cluster.fleet, pod, self._policy(pod.scheduler)
-        )
+        policy = self._policy(pod.scheduler)
+        outcome = self._cluster.queue.parked_failure(pod) or decide(self._cluster.fleet, pod, policy)
         counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
         return outcome
 

@@ -38,11 +38,13 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
         nodeSelector={"b": "2", "a": "1"},
         tolerations=[{"key": "k", "operator": "Exists", "tolerationSeconds": 300}, {}],
         priority=7,
+        schedulerName="mine",
         labels={names.GENIUS_PRIORITY: "-3"},
         annotations={names.MODEL_EXACT: A100},
     )
     found = pods.pending(raw)
     assert (found.key, found.uid, found.priority, found.weight, found.error) == ("ns/a", "uid-a", 7, -3, "")
+    assert found.scheduler == "mine"
     wanted = found.request
     assert wanted.resources == (("cpu", 500), ("pods", 1))
     assert wanted.asked == ((GPU, 50),)
