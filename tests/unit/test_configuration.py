@@ -24,10 +24,8 @@ SWITCHES = (
     "*, node-ready, cordon, taints, node-selector, node-affinity, declared-features, volume-limits, volume-affinity, "
     "volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity"
 )
-SCORES = (
-    "card-packing, card-spreading, spare-devices, least-allocated, most-allocated, balanced-allocation, "
-    "image-locality, node-affinity, taints, pods-near, even-spread"
-)
+SCORES = ", ".join(each.NAME for each in scores.ALL)
+CARDS = ", ".join(CARD_STRATEGIES)
 
 
 def profile(**fields: Any) -> str:
@@ -202,8 +200,7 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
         ),
         pytest.param(
             profile(strategy={"cards": "mostallocated"}),
-            'profiles[0].strategy.cards: "mostallocated" is no strategy for cards; '
-            "allowed: MostAllocated, LeastAllocated, None",
+            f'profiles[0].strategy.cards: "mostallocated" is no strategy for cards; allowed: {CARDS}',
             id="strategy for cards",
         ),
         pytest.param(
