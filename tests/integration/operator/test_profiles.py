@@ -145,22 +145,23 @@ def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Pa
     world.arena.nodes(1)
     [port] = words.free_ports(1)
     profiles = Profiles(world, tmp_path, {}, metrics_port=port)
-    assert _metric(port, "berth_configuration_valid") == "1.0"
-    in_use = _metric(port, "berth_configuration_info")
+    assert _metrics(port, "berth_configuration_valid") == ["1.0"]
+    [in_use] = _metrics(port, "berth_configuration_info")
 
     profiles.spoil("profiles: [")
     assert f"{profiles.path}: not YAML: line 1, column 12" in profiles.operator.text()
-    assert _metric(port, "berth_configuration_valid") == "0.0"
-    assert _metric(port, "berth_configuration_info") == in_use
+    assert _metrics(port, "berth_configuration_valid") == ["0.0"]
+    assert _metrics(port, "berth_configuration_info") == [in_use]
     world.pod("pod", {"cpu": "1"})
     world.bound("pod")
 
     profiles.change({"preemption": False})
-    assert _metric(port, "berth_configuration_valid") == "1.0"
-    assert _metric(port, "berth_configuration_info") != in_use
+    assert _metrics(port, "berth_configuration_valid") == ["1.0"]
+    [now] = _metrics(port, "berth_configuration_info")
+    assert now != in_use
 
 
-def _metric(port: int, name: str) -> str:
-    """Give all of a metric's lines but the name."""
+def _metrics(port: int, name: str) -> list[str]:
+    """Give a metric's lines without its name."""
     lines = words.fetch(f"http://127.0.0.1:{port}/metrics").splitlines()
-    return " ".join(line.removeprefix(name).strip() for line in lines if line.startswith(name))
+    return [line.removeprefix(name).strip() for line in lines if line.startswith(name)]
