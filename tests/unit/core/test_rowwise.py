@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core import filters, scores
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import MOST, Rows, Rowwise, Values
 from tests.builders import GI, GPU, NVIDIA, RDMA, asks, cards, charge, grant, inventory, node_info, told
@@ -95,7 +96,7 @@ STEPS = st.tuples(
 
 def said(made: Fleet, request: PodRequest) -> list[list[float]]:
     """Give all that filters and scores say of the nodes."""
-    masks = [each.passes(made, request).tolist() for each in filters.of(request)]
+    masks = [each.passes(made, request).tolist() for each in filters.of(request, Policy())]
     return masks + [told(each, made, request, made.present).tolist() for each in scores.ALL]
 
 

@@ -6,25 +6,38 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.names import GPU_MEMORY_RATIO
+from berth_api.request import Part
 from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
 
 NAME: Final = "card-spreading"
 
+Amounts = npt.NDArray[np.float64]
 
-def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
+
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
     """Prefer the emptiest card that fits a share, and the emptiest node for whole cards."""
     if not request.devices:
-        return np.zeros(len(fleet.names))
+        return None
     part = request.devices.parts[0]
-    cards = fleet.cards[part.type]
     if part.whole:
-        idle = (cards.healthy & (cards.users == 0)).sum(axis=1)
-        spread: npt.NDArray[np.float64] = 100.0 * idle / np.maximum(cards.present.sum(axis=1), 1)
-        return spread
+        return fleet.rowwise.column((NAME, part.type), lambda rows: _emptiest_node(fleet, part, rows))
+    return fleet.rowwise.column((NAME, part, request.model), lambda rows: _emptiest_card(fleet, request, part, rows))
+
+
+def _emptiest_node(fleet: Fleet, part: Part, rows: Rows) -> Amounts:
+    cards = fleet.cards[part.type]
+    idle = (cards.healthy[rows] & (cards.users[rows] == 0)).sum(axis=1)
+    spread: Amounts = 100.0 * idle / np.maximum(cards.present[rows].sum(axis=1), 1)
+    return spread
+
+
+def _emptiest_card(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Amounts:
+    cards = fleet.cards[part.type]
     index = cards.index.get(GPU_MEMORY_RATIO, 0)
-    free = np.where(candidates.fitting(fleet, request, part), cards.total[index] - cards.used[index], 0)
-    emptiest: npt.NDArray[np.float64] = free.max(axis=1).astype(np.float64)
+    free = cards.total[index, rows] - cards.used[index, rows]
+    emptiest: Amounts = np.where(candidates.fitting(fleet, request, part, rows), free, 0).max(axis=1).astype(np.float64)
     return emptiest
