@@ -14,6 +14,7 @@ import yaml
 from berth_api import names
 from berth_api.device import Device, Model
 from berth_api.gpupod import GpuPod
+from berth_api.podgroup import PodGroup
 
 Schema = dict[str, Any]
 
@@ -53,24 +54,34 @@ _GPUPOD_COLUMNS: Final = [
     _column("Consistent", "string", _CONSISTENT),
     _AGE,
 ]
+_PODGROUP_COLUMNS: Final = [
+    _column("Phase", "string", ".status.phase"),
+    _column("MinMember", "integer", ".spec.minMember"),
+    _column("Scheduled", "integer", ".status.scheduled"),
+    _column("Running", "integer", ".status.running"),
+    _column("Succeeded", "integer", ".status.succeeded"),
+    _column("Failed", "integer", ".status.failed"),
+    _AGE,
+]
 
 
 def definitions() -> dict[str, Schema]:
     """Give every CustomResourceDefinition by its file name."""
-    device = _definition(Device, names.DEVICES, ["dev"], "Cluster", _DEVICE_COLUMNS)
-    gpupod = _definition(GpuPod, names.GPUPODS, [], "Namespaced", _GPUPOD_COLUMNS)
-    return {f"{each['metadata']['name']}.yaml": each for each in (device, gpupod)}
+    device = _definition(Device, names.GROUP, names.DEVICES, ["dev"], _DEVICE_COLUMNS)
+    gpupod = _definition(GpuPod, names.GROUP, names.GPUPODS, [], _GPUPOD_COLUMNS)
+    group = _definition(PodGroup, names.POD_GROUP_GROUP, names.POD_GROUPS, ["pg", "pgs"], _PODGROUP_COLUMNS)
+    return {f"{each['metadata']['name']}.yaml": each for each in (device, gpupod, group)}
 
 
-def _definition(model: type[Model], plural: str, short: list[str], scope: str, columns: list[Schema]) -> Schema:
+def _definition(model: type[Model], group: str, plural: str, short: list[str], columns: list[Schema]) -> Schema:
     kind = model.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "metadata": {"name": f"{plural}.{group}"},
         "spec": {
-            "group": names.GROUP,
-            "scope": scope,
+            "group": group,
+            "scope": "Cluster" if model is Device else "Namespaced",
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
@@ -97,7 +108,8 @@ def schema(model: type[Model]) -> Schema:
     """Make the structural schema of a whole object."""
     raw = model.model_json_schema(mode="validation")
     body = _structural(raw, raw.get("$defs", {}), ())
-    return {**body, "required": ["spec"]}
+    required = [name for name, field in model.model_fields.items() if field.is_required()]
+    return {**body, "required": required} if required else body
 
 
 def _structural(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schema:

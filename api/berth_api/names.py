@@ -9,6 +9,16 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 DEVICES: Final = "devices"
 GPUPODS: Final = "gpupods"
 
+# The group of pods that are scheduled together; the object and its label belong to Kubernetes' scheduler-plugins.
+POD_GROUP_GROUP: Final = "scheduling.x-k8s.io"
+POD_GROUPS: Final = "podgroups"
+POD_GROUP_API: Final = f"/apis/{POD_GROUP_GROUP}/{VERSION}"
+POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+OLD_POD_GROUP_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
+POD_GROUP: Final = "berth.dev/pod-group"
+POD_GROUP_MIN_MEMBER: Final = "berth.dev/pod-group-min-member"
+"""The last two are annotations, for groups without an object."""
+
 # Field managers of server-side apply: each owns its own fields and never forces.
 AGENT: Final = "berth-agent"
 OPERATOR: Final = "berth-operator"

@@ -1,0 +1,48 @@
+"""The PodGroup object of Kubernetes' scheduler-plugins: pods that are scheduled all or not at all.
+
+Berth ships its definition for clusters that lack it, and accepts all that the original accepts. Kubeflow's operators
+write the spec; whoever schedules the group writes the status.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from berth_api.device import Model, Quantity
+
+MOST_MEMBERS = 2**31 - 1
+Count = Annotated[int, Field(ge=0, le=MOST_MEMBERS)]
+
+
+class PodGroupSpec(Model):
+    """What is wanted of the group."""
+
+    min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
+    """Members without which none of them is started."""
+    min_resources: Annotated[dict[str, Quantity], Field(max_length=64)] | None = None
+    """Not used by Berth, which places the members themselves."""
+    schedule_timeout_seconds: Annotated[int, Field(ge=-(2**31), le=MOST_MEMBERS)] | None = None
+    """Seconds after which a group that is bound in part is undone; 0 for the scheduler's default."""
+
+
+class PodGroupStatus(Model):
+    """How far the group has come."""
+
+    phase: Annotated[str, Field(max_length=64)] | None = None
+    """Pending, PreScheduling, Scheduling, Scheduled, Running, Finished or Failed."""
+    occupied_by: Annotated[str, Field(max_length=4096)] | None = None
+    """The workload that owns the members; not written by Berth."""
+    scheduled: Count = 0
+    """Members that have a node and have not ended."""
+    running: Count = 0
+    succeeded: Count = 0
+    failed: Count = 0
+    schedule_start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When there were enough members for the first time."""
+
+
+class PodGroup(Model):
+    """Pods that are scheduled all or not at all."""
+
+    spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()
