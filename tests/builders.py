@@ -18,7 +18,9 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.cards import CardInfo, Mask
 from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.gang import Gang
 from berth_operator.core.policy import Policy
+from berth_operator.core.queue import Queue
 from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
 
@@ -168,6 +170,19 @@ def place(on: Fleet, pod: PendingPod) -> Placement:
     return placement
 
 
+def popped(queue: Queue[PendingPod | Gang], now: float = 0.0) -> PendingPod | None:
+    """Take the next unit of a queue; it must be a pod."""
+    unit = queue.pop(now)
+    assert not isinstance(unit, Gang)
+    return unit
+
+
+def gang(*members: PendingPod, minimum: int | None = None, **fields: Any) -> Gang:
+    """Give a gang of these members, all of which it needs unless told otherwise."""
+    needed = len(members) if minimum is None else minimum
+    return Gang(**{"key": "PodGroup ns/g", "minimum": needed, "members": members, **fields})
+
+
 def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
     """Give a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
     long = {"core": "gpu-core", "ratio": "gpu-memory-ratio", "memory": "gpu-memory"}
@@ -260,6 +275,21 @@ def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: 
         "metadata": metadata,
         "spec": {"containers": [container(requests=requests)], **fields},
         "status": status,
+    }
+
+
+def pod_group(name: str = "g", minimum: int | None = 2, **fields: Any) -> Raw:
+    """Give a PodGroup; `uid`, `created`, `timeout`, `status`."""
+    spec = {"minMember": minimum, "scheduleTimeoutSeconds": fields.get("timeout")}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": fields.get("uid", f"uid-group-{name}"),
+            "creationTimestamp": fields.get("created", "2026-01-01T00:00:00Z"),
+        },
+        "spec": {key: value for key, value in spec.items() if value is not None},
+        "status": fields.get("status", {}),
     }
 
 

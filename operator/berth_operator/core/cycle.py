@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_operator.core import filters, scores
@@ -25,6 +26,8 @@ from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Change
 from berth_operator.core.volumes import choice
 from berth_operator.core.volumes.mounts import NOTHING_CHOSEN, Chosen
+
+Floats = npt.NDArray[np.float64]
 
 MAX_MESSAGE: Final = 1000
 """Characters; an Event's note holds 1,024."""
@@ -56,6 +59,7 @@ class Placement:
             wishes=self.pod.request.wishes,
             mounts=self.pod.request.mounts,
             chosen=self.chosen,
+            gang=self.pod.gang,
         )
 
 
@@ -69,15 +73,20 @@ class Failure:
     wakes_on: Change
 
 
-def decide(fleet: Fleet, pod: PendingPod, policy: Policy) -> Placement | Failure:
-    """Choose the best node that passes every filter, and its cards."""
+def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = None) -> Placement | Failure:
+    """Choose the best node that passes every filter, and its cards.
+
+    `pull` is added to the rows' scores; -inf takes a row out.
+    """
     if pod.error:
-        return Failure(message=_cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
+        return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
     asked = filters.of(pod.request, policy)
     fits = feasible(fleet, pod.request, asked)
+    if pull is not None:
+        fits = fits & (pull > -np.inf)
     if not fits.any():
-        return _failure(fleet, pod.request, asked)
-    row = _best(fleet, pod.request, policy, fits)
+        return failure(fleet, pod.request, asked)
+    row = _best(fleet, pod.request, policy, fits, pull)
     return Placement(
         pod=pod,
         node=fleet.names[row],
@@ -92,9 +101,9 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
     return reduce(np.logical_and, (each.passes(fleet, request) for each in asked), fleet.present)
 
 
-def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
+def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: Floats | None) -> int:
     weights = dict(policy.weights)
-    total = np.where(fits, 0.0, -np.inf)
+    total = np.where(fits, 0.0 if pull is None else pull, -np.inf)
     for each in scores.ALL:
         if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
             total += weight * found
@@ -102,7 +111,8 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> int:
     return int(np.argmax(total))
 
 
-def _failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Failure:
+def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:
+    """Explain why a pod fits nowhere; rows that pass every filter all the same count under `others`."""
     counts: Counter[str] = Counter()
     # A new node may pass where all others fail, whatever the filter.
     wakes_on = Change.NODE_ADDED
@@ -113,6 +123,8 @@ def _failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Fail
             counts.update(each.explain(fleet, request, rejected))
             wakes_on |= each.WAKES_ON
         left &= ~rejected
+    if others and left.any():
+        counts[others] += int(left.sum())
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
     return Failure(reasons=reasons, message=message, wakes_on=wakes_on)
@@ -121,8 +133,9 @@ def _failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Fail
 def _message(nodes: int, reasons: tuple[tuple[str, int], ...], hint: str) -> str:
     told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "the cluster has no nodes"
     text = f"0/{nodes} nodes available: {told}" + (f"; {hint}" if hint else "")
-    return _cut(text)
+    return cut(text)
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Cut a message so that an Event can hold it."""
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -19,7 +19,7 @@ from berth_operator.core.labels import Labels
 from berth_operator.core.peers.neighbours import Neighbours
 from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.ports import Ports
-from berth_operator.core.request import HostPort, Taint
+from berth_operator.core.request import HostPort, Membership, Taint
 from berth_operator.core.rowwise import ALL, Rows, Rowwise
 from berth_operator.core.volumes.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
 from berth_operator.core.volumes.store import Volumes
@@ -78,6 +78,7 @@ class Charge:
     chosen: Chosen = NOTHING_CHOSEN
     """What it was promised, until the API server says the same."""
     terminating: bool = False
+    gang: Membership | None = None
 
 
 class Fleet:

@@ -119,6 +119,22 @@ class PodRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What a pod says of the gang that it belongs to."""
+
+    group: str
+    """namespace/name."""
+    minimum: int | None = None
+    """The members that are needed, by the pod's annotation; None where a PodGroup tells."""
+    scheduler: str = names.SCHEDULER
+
+    @property
+    def key(self) -> str:
+        """Give what tells the gang from all others, in words for its user."""
+        return f"PodGroup {self.group}" if self.minimum is None else f"pod group {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPod:
     """A pod that waits for a node."""
 
@@ -139,8 +155,19 @@ class PendingPod:
     """Bytes of annotations that it has already."""
     said: str = ""
     """The message that its PodScheduled condition already carries."""
+    gang: Membership | None = None
 
     @property
     def key(self) -> str:
         """Give `namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def kind(self) -> tuple[PodRequest, str, str]:
+        """Give the class of pods for which the same is decided; another scheduler's policy may answer otherwise."""
+        return self.request, self.error, self.scheduler
+
+    @property
+    def requests(self) -> tuple[PodRequest, ...]:
+        """Give what is requested, as a unit of the queue."""
+        return (self.request,)

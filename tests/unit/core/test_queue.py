@@ -18,21 +18,21 @@ def failure(wakes_on: Change = Change.RELEASED, message: str = "no") -> Failure:
     return Failure(message=message, wakes_on=wakes_on)
 
 
-def drained(queue: Queue, now: float = 0.0) -> list[str]:
+def drained(queue: Queue[PendingPod], now: float = 0.0) -> list[str]:
     found = []
     while (pod := queue.pop(now)) is not None:
         found.append(pod.name)
     return found
 
 
-def filled(*pods: PendingPod) -> Queue:
-    made = Queue()
+def filled(*pods: PendingPod) -> Queue[PendingPod]:
+    made: Queue[PendingPod] = Queue()
     for pod in pods:
         made.put(pod)
     return made
 
 
-def parked(*pods: PendingPod, wakes_on: Change = Change.RELEASED) -> Queue:
+def parked(*pods: PendingPod, wakes_on: Change = Change.RELEASED) -> Queue[PendingPod]:
     """Give a queue in which all these pods fit nowhere."""
     made = filled(*pods)
     while (pod := made.pop(0.0)) is not None:
@@ -182,7 +182,7 @@ def test_a_class_is_forgotten_with_its_last_pod() -> None:
 
 
 def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
-    queue = Queue()
+    queue: Queue[PendingPod] = Queue()
     for name, cpu in (("a", 1), ("b", 2)):
         pod = waiting(name, {"cpu": cpu})
         queue.put(pod)
@@ -329,7 +329,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = Queue()
+        self.queue: Queue[PendingPod] = Queue()
         self.now = 0.0
         self.pods: dict[str, PendingPod] = {}
         self.where: dict[str, str] = {}

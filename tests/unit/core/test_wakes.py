@@ -215,7 +215,8 @@ def failed(fleet: Fleet, pod: PendingPod) -> Failure:
 
 @pytest.mark.parametrize(("name", "wanted", "before", "change", "event"), CASES)
 def test_what_makes_a_pod_fit_wakes_it(name: str, wanted: PodRequest, before: Act, change: Act, event: Change) -> None:
-    fleet, queue, pod = Fleet(), Queue(), waiting("pod", wanted)
+    fleet, pod = Fleet(), waiting("pod", wanted)
+    queue: Queue[PendingPod] = Queue()
     before(fleet)
     failure = failed(fleet, pod)
     assert next(each for each in filters.ORDER if name == each.NAME).WAKES_ON & event

@@ -21,7 +21,7 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
     mask = cards.healthy[rows] & accepted(fleet, request, part, rows)
     if part.whole:
         mask &= cards.users[rows] == 0
-    for index, amount in _needs(cards, part, rows):
+    for index, amount in needs(cards, part, rows):
         mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
     return mask
 
@@ -30,7 +30,7 @@ def large_enough(fleet: Fleet, part: Part) -> Mask:
     """Give the cards that could serve the part were they free."""
     cards = fleet.cards[part.type]
     mask = np.ones_like(cards.healthy)
-    for index, amount in _needs(cards, part, ALL):
+    for index, amount in needs(cards, part, ALL):
         mask &= cards.total[index] >= amount
     return mask
 
@@ -46,7 +46,7 @@ def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
     return chosen
 
 
-def _needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Column]]:
+def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Column]]:
     """Give each resource's index with the amount that a card must have.
 
     What the pod left out of memory and ratio is charged too, so it must fit as well; it depends on the card's size.
