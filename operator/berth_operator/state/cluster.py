@@ -6,7 +6,7 @@ the pod leaves; an assumed charge whose bind failed is *forgotten*.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,13 @@ import structlog
 from berth_api import names
 from berth_operator.core.cycle import Placement
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.gang import Gang
 from berth_operator.core.heartbeats import Heartbeats
 from berth_operator.core.queue import Queue
-from berth_operator.core.request import PendingPod
+from berth_operator.core.request import Membership, PendingPod
+from berth_operator.core.roster import Counts, Group, Roster
 from berth_operator.core.verdict import Change
-from berth_operator.state import devices, nodes, pods
+from berth_operator.state import devices, groups, nodes, pods
 from berth_operator.state.devices import DeviceRecord
 
 Object = Mapping[str, Any]
@@ -51,24 +53,48 @@ class NodeView:
     charges: tuple[Charge, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """All that is known of one PodGroup at one moment; safe to hand to another thread."""
+
+    group: Group
+    status: Mapping[str, Any]
+    """As the API server has it."""
+    counts: Counts
+
+
 class Cluster:
     """The state that decisions read, and whom to tell when it changes."""
 
-    def __init__(self, *, grace: float, confined: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        grace: float,
+        gang_timeout: float = 60.0,
+        confined: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.fleet = Fleet()
-        self.queue = Queue()
+        self.queue: Queue[PendingPod | Gang] = Queue()
+        self.roster = Roster(timeout=gang_timeout)
+        self.groups: dict[str, tuple[Group, Mapping[str, Any]]] = {}
+        """namespace/name of a PodGroup -> what was read of it, and its status."""
         self.heartbeats = Heartbeats(grace=grace)
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
         self.pending: dict[str, PendingPod] = {}
         """UID -> pod, all that wait for a node by the API server's word."""
         self.clock = clock
+        self.schedulers: Collection[str] | None = None
+        """The names whose pods are in our gangs; None for all."""
         self._confined = confined
         """Whether a node selector leaves Nodes to other instances."""
         self.on_work: Callable[[], None] = lambda: None
         """Called when a pod may be decided."""
         self.on_dirty: Callable[[str], None] = lambda _node: None
         """Called with the name of a node whose status may have to be written."""
+        self.on_group: Callable[[str], None] = lambda _name: None
+        """Called with namespace/name of a PodGroup whose status may have to be written."""
         self.on_unknown: Callable[[Charge], None] = lambda _charge: None
         """Called for a bound pod whose allocation is missing or cannot be read."""
         self.on_settled: Callable[[str], None] = lambda _uid: None
@@ -86,24 +112,51 @@ class Cluster:
         if pods.is_gated(raw):
             self.remove_pending(uid)
             return
-        pod = self.pending[uid] = pods.pending(raw)
-        if uid not in self.fleet.charges:
+        pod, known = pods.pending(raw), self.pending.get(uid)
+        if known is not None and known.gang != pod.gang:
+            self.remove_pending(uid)
+        self.pending[uid] = pod
+        if pod.gang is not None:
+            self.roster.wait(pod, pod.gang)
+            self.gather(pod.gang)
+        elif uid not in self.fleet.charges:
             self.queue.put(pod)
             self.on_work()
 
     def remove_pending(self, uid: str) -> None:
         """A pod waits no more: it is bound, or gone."""
-        if self.pending.pop(uid, None) is not None:
+        if (pod := self.pending.pop(uid, None)) is not None:
             self.queue.remove(uid)
             self.on_settled(uid)
+            if pod.gang is not None:
+                self.roster.no_longer_waits(uid)
+                self.gather(pod.gang)
+
+    def gather(self, gang: Membership) -> None:
+        """Put a gang's waiting members into the queue if there are enough of them, else take them out."""
+        if (unit := self.roster.ready(gang, self.clock())) is None:
+            self.queue.remove(gang.key)
+        else:
+            self.queue.put(unit)
+            self.on_work()
+        if gang.minimum is None:
+            self.on_group(gang.group)
 
     # --- pods that hold something -----------------------------------------------------------------------------
 
     def put_bound(self, raw: Object) -> None:
         """A pod is on a node, whoever put it there."""
         uid = raw["metadata"]["uid"]
-        self.remove_pending(uid)
         charge, known = pods.charge(raw), self.fleet.charges.get(uid)
+        if charge.gang is not None and not self._is_ours(charge.gang):
+            charge = replace(charge, gang=None)
+        if known is not None and known.gang is not None and known.gang != charge.gang:
+            self._leaves_gang(uid, known.gang)
+        if charge.gang is not None:
+            # Before it waits no more: its gang would look smaller in between.
+            self.roster.hold(charge, charge.gang, bound=True, running=pods.is_running(raw))
+            self.gather(charge.gang)
+        self.remove_pending(uid)
         if uid in self._assumed:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
             del self._assumed[uid]
@@ -129,6 +182,8 @@ class Cluster:
         self._unreported.pop(uid, None)
         charge = self.fleet.release(uid)
         if charge is not None:
+            if charge.gang is not None:
+                self._leaves_gang(uid, charge.gang)
             self.on_dirty(charge.node)
             # Volumes that it was promised are free again.
             self.changed(Change.RELEASED | Change.VOLUME if charge.chosen else Change.RELEASED)
@@ -137,20 +192,36 @@ class Cluster:
         """Charge a decision at once, so that the next one sees it."""
         self._assumed[placement.pod.uid] = None
         self.fleet.charge(placement.charge)
+        if placement.pod.gang is not None:
+            self.roster.hold(placement.charge, placement.pod.gang, bound=False)
         self._placed(placement.charge)
+
+    def assume_all(self, placements: Sequence[Placement]) -> None:
+        """Charge the placements of one gang."""
+        for each in placements:
+            self.assume(each)
+        for gang in _gangs(placements):
+            self.gather(gang)
 
     def bound(self, uid: str) -> None:
         """The bind of an assumed pod succeeded."""
         if uid in self._assumed:
             self._assumed[uid] = self.clock()
-            self.on_dirty(self.fleet.charges[uid].node)
+            charge = self.fleet.charges[uid]
+            self.on_dirty(charge.node)
+            if charge.gang is not None:
+                self.roster.hold(charge, charge.gang, bound=True)
+                self.gather(charge.gang)
 
     def forget(self, uid: str) -> None:
         """The bind of an assumed pod failed; one that the watch has shown bound stays."""
         if uid not in self._assumed:
             return
+        pod = self.pending.get(uid)
+        if pod is not None and pod.gang is not None:
+            self.roster.back_off(pod.gang, self.clock())
         self.remove_bound(uid)
-        if (pod := self.pending.get(uid)) is not None:
+        if pod is not None and pod.gang is None:
             self.queue.back_off(pod, self.clock())
             self.on_work()
 
@@ -159,6 +230,67 @@ class Cluster:
         for uid, bound_at in list(self._assumed.items()):
             if bound_at is not None and bound_at < requested_at and uid not in listed:
                 self.remove_bound(uid)
+
+    # --- gangs ------------------------------------------------------------------------------------------------
+
+    def put_group(self, raw: Object) -> None:
+        """A PodGroup exists or changed."""
+        group = groups.group(raw)
+        self.groups[group.name] = group, raw.get("status") or {}
+        self.roster.put_group(group)
+        self.gather(Membership(group=group.name))
+
+    def remove_group(self, name: str) -> None:
+        """A PodGroup is gone."""
+        del self.groups[name]
+        self.roster.remove_group(name)
+        self.gather(Membership(group=name))
+
+    def begin(self, placements: Sequence[Placement]) -> None:
+        """The Bindings of an assumed gang are about to be sent."""
+        for gang in _gangs(placements):
+            self.roster.begin(gang, self.clock())
+
+    def put_off(self, placements: Sequence[Placement]) -> None:
+        """A gang was decided and cannot be bound: decide it again after a while."""
+        for gang in _gangs(placements):
+            self.roster.back_off(gang, self.clock())
+            self.gather(gang)
+
+    def undo(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
+        """A gang's time is up; tell what happened, and give the members that are to be deleted."""
+        undone = self.roster.undo(gang, self.clock(), keep=keep)
+        self.gather(gang)
+        return undone
+
+    def put_ended(self, raw: Object) -> None:
+        """A pod has ended."""
+        gang = groups.of_placed(raw)
+        if gang is not None:
+            succeeded = raw["status"]["phase"] == "Succeeded"
+            self.roster.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
+            self.gather(gang)
+
+    def remove_ended(self, uid: str) -> None:
+        """A pod that had ended is gone."""
+        gang = self.roster.gang_of(uid)
+        self.roster.remove_ended(uid)
+        if gang is not None:
+            self.gather(gang)
+
+    def group_view(self, name: str) -> GroupView | None:
+        """Give what is known of a PodGroup, if there is one, as values that do not change."""
+        if (found := self.groups.get(name)) is None:
+            return None
+        return GroupView(group=found[0], status=found[1], counts=self.roster.counts(name))
+
+    def _is_ours(self, gang: Membership) -> bool:
+        """Tell whether we schedule a gang: that of another scheduler is its own affair."""
+        return self.schedulers is None or gang.scheduler in self.schedulers
+
+    def _leaves_gang(self, uid: str, gang: Membership) -> None:
+        self.roster.release(uid)
+        self.gather(gang)
 
     # --- nodes, Devices and Leases ----------------------------------------------------------------------------
 
@@ -272,6 +404,10 @@ class Cluster:
             alive=self.heartbeats.alive(name, self.clock()),
             charges=tuple(self.fleet.on_node(name)),
         )
+
+
+def _gangs(placements: Sequence[Placement]) -> set[Membership]:
+    return {each.pod.gang for each in placements if each.pod.gang is not None}
 
 
 def _same(known: Charge, charge: Charge) -> bool:

@@ -1,12 +1,14 @@
-"""The pods that wait, of every scheduler name that has a profile: names come and go while the operator runs.
+"""The pods of every scheduler name that has a profile, those that wait and those that have ended.
 
-Each name has a watch of its own, since a field selector cannot say "one of these".
+Names come and go while the operator runs. Each has watches of its own, since a field selector cannot say "one of
+these".
 """
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from berth_operator.state import pods, sinks
+from berth_operator.state import groups, pods, sinks
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.reflector import Api, Reflector, Source
 from berth_operator.state.sinks import Table
@@ -18,13 +20,14 @@ def pods_where(selector: str) -> Source:
 
 
 class PendingPods:
-    """A reflector for each scheduler name."""
+    """Two reflectors for each scheduler name."""
 
     def __init__(self, *, api: Api, cluster: Cluster) -> None:
         self.reflectors: Mapping[str, Reflector] = {}
-        """By scheduler name; replaced and never changed, since probes read it from another thread."""
+        """By what they reflect; replaced and never changed, since probes read it from another thread."""
         self._api, self._cluster = api, cluster
-        self._running: dict[str, tuple[asyncio.Task[None], Table]] = {}
+        self._running: dict[str, dict[str, tuple[asyncio.Task[None], Table]]] = {}
+        """Scheduler name -> what is reflected of it."""
 
     def follow(self, names: Collection[str], tasks: asyncio.TaskGroup) -> None:
         """Reflect the pods of these scheduler names and no others."""
@@ -35,15 +38,22 @@ class PendingPods:
                 self._start(name, tasks)
 
     def _start(self, name: str, tasks: asyncio.TaskGroup) -> None:
-        table = sinks.pending_pods(self._cluster)
-        source = pods_where(f"spec.schedulerName={name},spec.nodeName=")
-        reflector = Reflector(api=self._api, source=source, sink=table)
-        self._running[name] = tasks.create_task(reflector.run()), table
-        self.reflectors = {**self.reflectors, name: reflector}
+        ended = pods_where(f"spec.schedulerName={name},{sinks.ENDED}")
+        found = {
+            f"pending pods of {name}": (
+                pods_where(f"spec.schedulerName={name},spec.nodeName="),
+                sinks.pending_pods(self._cluster),
+            ),
+            f"ended pods of {name}": (replace(ended, keep=groups.keep_ended), sinks.ended_pods(self._cluster)),
+        }
+        made = {what: Reflector(api=self._api, source=source, sink=table) for what, (source, table) in found.items()}
+        self._running[name] = {what: (tasks.create_task(each.run()), found[what][1]) for what, each in made.items()}
+        self.reflectors = {**self.reflectors, **made}
 
     def _stop(self, name: str) -> None:
-        """End a reflector, and forget the pods that it has shown; their binds under way go on."""
-        task, table = self._running.pop(name)
-        task.cancel()
-        self.reflectors = {each: reflector for each, reflector in self.reflectors.items() if each != name}
-        table.replace([], requested_at=self._cluster.clock())
+        """End the reflectors, and forget the pods that they have shown; binds under way go on."""
+        ended = self._running.pop(name)
+        self.reflectors = {what: each for what, each in self.reflectors.items() if what not in ended}
+        for task, table in ended.values():
+            task.cancel()
+            table.replace([], requested_at=self._cluster.clock())

@@ -11,7 +11,7 @@ from berth_api import allocation, assumed, model, names, request, resize, resour
 from berth_api.resources import PODS
 from berth_operator.core.fleet import Charge
 from berth_operator.core.request import HostPort, PendingPod, PodRequest, Toleration
-from berth_operator.state import features, images, mounts, ports, terms, wishes
+from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -36,7 +36,6 @@ _JSON_ANNOTATIONS: Final = (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PAR
 _OTHER_ANNOTATIONS: Final = (
     "berth.dev/min-gpu-memory",
     "berth.dev/gpu-topology",
-    "berth.dev/pod-group",
 )
 _ANNOTATIONS: Final = (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS, names.MODEL_EXACT, names.MODEL_GLOBS)
 """All that are read of a pod that waits."""
@@ -46,7 +45,6 @@ _OTHER_LABELS: Final = (
     names.GENIUS_NUMBER,
     names.GENIUS_MEMORY_EACH,
     names.GENIUS_MEMORY_TOTAL,
-    "scheduling.x-k8s.io/pod-group",
 )
 
 
@@ -85,9 +83,10 @@ def pending(pod: Object) -> PendingPod:
     """Read a pod that waits; what is wrong with it stands in its `error`."""
     metadata, spec = pod["metadata"], pod["spec"]
     try:
-        wanted, weight, error = _request(pod), _weight(metadata), ""
+        wanted, weight, gang, error = _request(pod), _weight(metadata), groups.of_pod(pod), ""
     except ValueError as wrong:
-        wanted, weight, error = PodRequest(), 0, str(wrong)
+        # By itself, so that it is told what is wrong with it; its gang waits for a member.
+        wanted, weight, gang, error = PodRequest(), 0, None, str(wrong)
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -100,6 +99,7 @@ def pending(pod: Object) -> PendingPod:
         created=metadata.get("creationTimestamp") or "",
         annotated=sum(len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()),
         said=_said(pod),
+        gang=gang,
     )
 
 
@@ -200,6 +200,11 @@ def _said(pod: Object) -> str:
 # --- what is taken ------------------------------------------------------------------------------------------
 
 
+def is_running(pod: Object) -> bool:
+    """Tell whether the pod's containers have started."""
+    return (pod.get("status") or {}).get("phase") == "Running"
+
+
 def charge(pod: Object) -> Charge:
     """Read what a bound pod takes of its node.
 
@@ -223,6 +228,7 @@ def charge(pod: Object) -> Charge:
         wishes=wishes.of_placed(pod),
         mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
+        gang=groups.of_placed(pod),
     )
 
 

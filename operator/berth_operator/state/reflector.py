@@ -39,6 +39,10 @@ BACKOFF_SECONDS: Final = (0.5, 30.0)
 SHORT_SECONDS: Final = 1.0
 """A watch that ends sooner than this and without a line counts as failed."""
 
+ABSENT_SECONDS: Final = 15.0
+"""How often a kind that is unknown to the server is asked for again."""
+NOT_FOUND: Final = 404
+
 BUSY: Final = frozenset({429, 500, 502, 503})
 """Refusals that say nothing about our version: listing now would only add to the load."""
 
@@ -84,6 +88,9 @@ class Source:
 
     keep: Callable[[Object], Object] = without_managed_fields
     """Applied page by page, so that a long list never stands in memory whole."""
+
+    optional: bool = False
+    """Whether the kind may be unknown to the server: there are none then, until it is known."""
 
 
 class _RelistError(Exception):
@@ -133,13 +140,30 @@ class Reflector:
     async def _follow(self) -> None:
         if self._version is None:
             self._version = await self._list()
+        if self._version is None:
+            await asyncio.sleep(ABSENT_SECONDS)
+            return
         started = self._clock()
         lines = await self._watch(self._version)
         if lines == 0 and self._clock() - started < SHORT_SECONDS:
             raise kube.Unreachable("the watch ended as soon as it began")
 
-    async def _list(self) -> str:
-        """Hand the whole list to the sink; return its version."""
+    async def _list(self) -> str | None:
+        """Hand the whole list to the sink; return its version, or None if the kind is unknown to the server."""
+        try:
+            return await self._list_known()
+        except kube.ApiError as error:
+            if not (self._source.optional and error.status == NOT_FOUND):
+                raise
+        self._hand_over([], self._clock())
+        return None
+
+    def _hand_over(self, objects: list[Object], requested_at: float) -> None:
+        self._heard_at = self._clock()
+        self._sink.replace(objects, requested_at=requested_at)
+        self.synced.set()
+
+    async def _list_known(self) -> str:
         requested_at = self._clock()
         params = {**self._source.params, "limit": str(PAGE)}
         objects: list[Object] = []
@@ -150,9 +174,7 @@ class Reflector:
             if not metadata.get("continue"):
                 break
             params["continue"] = metadata["continue"]
-        self._heard_at = self._clock()
-        self._sink.replace(objects, requested_at=requested_at)
-        self.synced.set()
+        self._hand_over(objects, requested_at)
         return str(metadata["resourceVersion"])
 
     async def _watch(self, version: str) -> int:

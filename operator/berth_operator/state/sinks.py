@@ -62,6 +62,20 @@ def bound_pods(cluster: Cluster) -> Table:
     return Table(key=_uid, put=cluster.put_bound, remove=cluster.remove_bound, listed=cluster.forget_unseen)
 
 
+def ended_pods(cluster: Cluster) -> Table:
+    """Fold pods that have ended."""
+    return Table(key=_uid, put=cluster.put_ended, remove=cluster.remove_ended)
+
+
+def pod_groups(cluster: Cluster) -> Table:
+    """Fold PodGroups."""
+    return Table(
+        key=lambda obj: f"{obj['metadata']['namespace']}/{_name(obj)}",
+        put=cluster.put_group,
+        remove=cluster.remove_group,
+    )
+
+
 def nodes(cluster: Cluster) -> Table:
     """Fold Nodes."""
     return Table(key=_name, put=cluster.put_node, remove=cluster.remove_node)
@@ -88,3 +102,5 @@ def namespaces(cluster: Cluster) -> Table:
 
 BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that hold something, of all schedulers."""
+ENDED: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+"""Field selector of the others."""

@@ -191,3 +191,37 @@ async def test_only_what_is_kept_reaches_the_sink() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert sink.told == ["replace A", "ADDED B"]
+
+
+# --- kinds that the server may not know ---------------------------------------------------------------------------
+
+
+UNKNOWN = kube.ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_known() -> None:
+    api = ScriptedApi(
+        lists=[UNKNOWN, UNKNOWN, page("a", version=3), UNKNOWN, page(version=9)],
+        watches=[[error_line(410)], [float("inf")]],
+    )
+    sink, loop = Recorder(), asyncio.get_running_loop()
+    source = reflector.Source(path="/apis/x/v1/things", optional=True)
+    made = reflector.Reflector(api=api, source=source, sink=sink, clock=loop.time)
+    task = asyncio.create_task(made.run())
+    await made.synced.wait()
+    assert loop.time() == 0
+    await asyncio.sleep(29)
+    assert made.last_event_age() == 14
+    await asyncio.sleep(30)
+    assert sink.told == ["replace", "replace", "replace a", "replace", "replace"]
+    assert sink.times[:3] == [0, 15, 30]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_any_other_kind_must_be_known() -> None:
+    api = ScriptedApi(lists=[UNKNOWN, page("a", version=3)])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+    assert sink.told == ["replace a"]

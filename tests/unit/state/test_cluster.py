@@ -21,6 +21,7 @@ from tests.builders import (
     lease,
     node,
     pod,
+    popped,
     whole,
 )
 
@@ -52,7 +53,7 @@ class World:
     def decided(self) -> list[Placement | Failure]:
         """Decide all that is ready, and assume or park it."""
         found = []
-        while (each := self.cluster.queue.pop(self.now)) is not None:
+        while (each := popped(self.cluster.queue, self.now)) is not None:
             outcome = decide(self.cluster.fleet, each, Policy())
             found.append(outcome)
             if isinstance(outcome, Placement):
@@ -279,7 +280,7 @@ def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -
     for step in order.split():
         steps[step]()
     cluster.put_pending(pod("b", {GPU: "100"}))
-    waiting = cluster.queue.pop(0.0)
+    waiting = popped(cluster.queue)
     assert waiting is not None
     outcome = decide(cluster.fleet, waiting, Policy())
     assert isinstance(outcome, Placement)
@@ -291,7 +292,7 @@ def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
     cluster.put_bound(pod("a", {"ephemeral-storage": "1Gi", "cpu": "1"}, on="node"))
     cluster.put_node(node(allocatable={"ephemeral-storage": "1Gi"}))
     cluster.put_pending(pod("b", {"ephemeral-storage": "1"}))
-    waiting = cluster.queue.pop(0.0)
+    waiting = popped(cluster.queue)
     assert waiting is not None
     outcome = decide(cluster.fleet, waiting, Policy())
     assert isinstance(outcome, Failure)
@@ -469,7 +470,7 @@ def test_a_node_without_device_takes_pods_without_devices() -> None:
     for name, requests in (("a", {}), ("b", {NVIDIA: "1"})):
         cluster.put_pending(pod(name, requests))
     outcomes = []
-    while (waiting := cluster.queue.pop(0.0)) is not None:
+    while (waiting := popped(cluster.queue)) is not None:
         outcomes.append(decide(cluster.fleet, waiting, Policy()))
     assert isinstance(outcomes[0], Placement)
     assert isinstance(outcomes[1], Failure)

@@ -147,7 +147,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
             names.PARTITION_SPEC,
             "berth.dev/min-gpu-memory",
             "berth.dev/gpu-topology",
-            "berth.dev/pod-group",
         )
     ]
     + [
@@ -156,7 +155,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
             names.GENIUS_NUMBER,
             names.GENIUS_MEMORY_EACH,
             names.GENIUS_MEMORY_TOTAL,
-            "scheduling.x-k8s.io/pod-group",
         )
     ],
 )

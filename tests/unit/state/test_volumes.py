@@ -13,7 +13,7 @@ from berth_operator.core.volumes.storage import Attachment
 from berth_operator.state import mounts, volumes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage, sources
-from tests.builders import GI, Raw, label, node, pod
+from tests.builders import GI, Raw, label, node, pod, popped
 from tests.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_volume, volume
 
 ALWAYS, NEVER = label("", "DoesNotExist"), label("", "In")
@@ -240,7 +240,7 @@ class World:
         """Decide a pod that fits nowhere yet."""
         found = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
         self.cluster.put_pending(pod(name, volumes=found))
-        waiting = self.cluster.queue.pop(0.0)
+        waiting = popped(self.cluster.queue)
         assert waiting is not None
         outcome = decide(self.cluster.fleet, waiting, Policy())
         assert isinstance(outcome, Failure)
@@ -248,7 +248,7 @@ class World:
 
     def woken(self) -> set[str]:
         found = set()
-        while (each := self.cluster.queue.pop(0.0)) is not None:
+        while (each := popped(self.cluster.queue)) is not None:
             found.add(each.name)
         return found
 

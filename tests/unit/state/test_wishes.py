@@ -13,7 +13,7 @@ from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.verdict import Change
 from berth_operator.state import pods, sinks, wishes
 from berth_operator.state.cluster import Cluster
-from tests.builders import label, node, pod
+from tests.builders import label, node, pod, popped
 
 Raw = dict[str, Any]
 Act = Callable[[Cluster], object]
@@ -392,7 +392,7 @@ WAKES = [
 
 def _decided(cluster: Cluster) -> Placement | Failure | None:
     """Decide the next pod, and assume or park it."""
-    waiting = cluster.queue.pop(0.0)
+    waiting = popped(cluster.queue)
     if waiting is None:
         return None
     outcome = decide(cluster.fleet, waiting, Policy())

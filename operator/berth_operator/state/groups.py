@@ -1,0 +1,95 @@
+"""Gangs from the API: which one a pod belongs to, and PodGroups."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from berth_api import names
+from berth_api.podgroup import MOST_MEMBERS
+from berth_operator.core.request import Membership
+from berth_operator.core.roster import Group
+
+Object = Mapping[str, Any]
+
+FORMED: Final = ("Scheduled", "Running", "Finished", "Failed")
+"""Phases of groups whose needed members were all bound."""
+
+
+class GroupError(ValueError):
+    """A pod does not say clearly which gang it belongs to; the text names the field and what is allowed."""
+
+
+def of_pod(pod: Object) -> Membership | None:
+    """Read to which gang a pod belongs.
+
+    Raises:
+        GroupError: it names several, or a minimum that means nothing.
+    """
+    metadata, scheduler = pod["metadata"], pod["spec"].get("schedulerName") or names.SCHEDULER
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
+    if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
+        name, minimum = _annotated(annotations, labelled)
+        return Membership(group=f"{metadata['namespace']}/{name}", minimum=minimum, scheduler=scheduler)
+    if len(set(labelled.values())) > 1:
+        told = ", ".join(f"{name}: {value}" for name, value in labelled.items())
+        raise GroupError(f"labels {told} name different groups; allowed is one")
+    for name in labelled.values():
+        return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler)
+    return None
+
+
+def of_placed(pod: Object) -> Membership | None:
+    """Read the same of a pod that has a node; one that is not clear belongs to none."""
+    try:
+        return of_pod(pod)
+    except GroupError:
+        return None
+
+
+def _annotated(annotations: Object, labelled: Object) -> tuple[str, int]:
+    name, text = annotations.get(names.POD_GROUP), annotations.get(names.POD_GROUP_MIN_MEMBER)
+    if labelled:
+        raise GroupError(
+            f"label {next(iter(labelled))} and annotation {names.POD_GROUP} both name a group; allowed is one"
+        )
+    if not name:
+        raise GroupError(f'annotation {names.POD_GROUP}: "{name or ""}"; allowed is the name of the group')
+    if text is None:
+        raise GroupError(f"annotation {names.POD_GROUP}: needs annotation {names.POD_GROUP_MIN_MEMBER} beside it")
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) <= MOST_MEMBERS):
+        raise GroupError(
+            f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MOST_MEMBERS}'
+        )
+    return name, int(text)
+
+
+def group(raw: Object) -> Group:
+    """Read a PodGroup; what is wrong with it stands in its `problem`."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    name = f"{metadata['namespace']}/{metadata['name']}"
+    minimum = spec.get("minMember") or 0
+    problem = ""
+    if minimum < 1:
+        problem = f"PodGroup {name}: spec.minMember: {minimum}; allowed are whole numbers from 1"
+    return Group(
+        name=name,
+        uid=metadata["uid"],
+        minimum=max(0, minimum),
+        timeout=float(max(0, spec.get("scheduleTimeoutSeconds") or 0)),
+        created=metadata.get("creationTimestamp") or "",
+        formed=status.get("phase") in FORMED,
+        problem=problem,
+    )
+
+
+def keep_ended(pod: dict[str, Any]) -> dict[str, Any]:
+    """Keep of a pod that has ended what tells to which gang it belonged: there may be very many."""
+    metadata = pod["metadata"]
+    kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
+    for kind in ("labels", "annotations"):
+        kept[kind] = {name: value for name, value in (metadata.get(kind) or {}).items() if name in _READ}
+    spec = {"schedulerName": pod["spec"].get("schedulerName")}
+    return {"metadata": kept, "spec": spec, "status": {"phase": pod["status"]["phase"]}}
+
+
+_READ: Final = (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER)

@@ -1,0 +1,120 @@
+"""Which gang a pod names, and what a PodGroup says."""
+
+import pytest
+
+from berth_api import names
+from berth_operator.core.request import Membership
+from berth_operator.state import groups, pods
+from tests.builders import Raw, pod, pod_group
+
+LABELS, ANNOTATIONS = "labels", "annotations"
+
+
+def by(name: str | None, minimum: str | None) -> dict[str, dict[str, str]]:
+    said = {names.POD_GROUP: name, names.POD_GROUP_MIN_MEMBER: minimum}
+    return {ANNOTATIONS: {key: value for key, value in said.items() if value is not None}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({LABELS: {names.POD_GROUP_LABEL: "g"}}, Membership(group="ns/g"), id="by label"),
+        pytest.param({LABELS: {names.OLD_POD_GROUP_LABEL: "g"}}, Membership(group="ns/g"), id="by the older label"),
+        pytest.param(
+            {LABELS: {names.POD_GROUP_LABEL: "g", names.OLD_POD_GROUP_LABEL: "g"}},
+            Membership(group="ns/g"),
+            id="by both alike",
+        ),
+        pytest.param({LABELS: {names.POD_GROUP_LABEL: ""}}, None, id="an empty label"),
+        pytest.param(by("g", "3"), Membership(group="ns/g", minimum=3), id="by annotations"),
+        pytest.param(
+            {**by("g", "3"), "schedulerName": "x"},
+            Membership(group="ns/g", minimum=3, scheduler="x"),
+            id="of another scheduler",
+        ),
+    ],
+)
+def test_the_gang_of_a_pod(fields: Raw, found: Membership | None) -> None:
+    assert groups.of_pod(pod(**fields)) == found
+    assert pods.pending(pod(**fields)).gang == found
+    assert pods.charge(pod(**fields, on="node")).gang == found
+    assert pods.pending(pod(**fields)).error == ""
+    assert not pods.pending(pod(**fields)).request.unsupported
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        pytest.param(
+            {LABELS: {names.POD_GROUP_LABEL: "g", names.OLD_POD_GROUP_LABEL: "h"}},
+            "labels scheduling.x-k8s.io/pod-group: g, pod-group.scheduling.sigs.k8s.io: h name different groups; "
+            "allowed is one",
+            id="two labels",
+        ),
+        pytest.param(
+            {**by("g", "2"), LABELS: {names.POD_GROUP_LABEL: "g"}},
+            "label scheduling.x-k8s.io/pod-group and annotation berth.dev/pod-group both name a group; allowed is one",
+            id="label and annotation",
+        ),
+        pytest.param(by("", "2"), 'annotation berth.dev/pod-group: ""; allowed is the name of the group', id="no name"),
+        pytest.param(
+            by(None, "2"), 'annotation berth.dev/pod-group: ""; allowed is the name of the group', id="minimum alone"
+        ),
+        pytest.param(
+            by("g", None),
+            "annotation berth.dev/pod-group: needs annotation berth.dev/pod-group-min-member beside it",
+            id="no minimum",
+        ),
+        *(
+            pytest.param(
+                by("g", text),
+                f'annotation berth.dev/pod-group-min-member: "{text}"; allowed are whole numbers from 1 to 2147483647',
+                id=f"minimum {text!r}",
+            )
+            for text in ("", "0", "-1", "1.5", "two", " 2", "²", "2147483648", "1" * 5000)
+        ),
+    ],
+)
+def test_a_gang_that_is_not_clear_is_told(fields: Raw, told: str) -> None:
+    found = pods.pending(pod(**fields))
+    assert found.error == told
+    assert found.gang is None
+    assert pods.charge(pod(**fields, on="node")).gang is None
+
+
+@pytest.mark.parametrize("minimum", [None, 0])
+def test_a_pod_group_that_needs_nobody_means_nothing(minimum: int | None) -> None:
+    found = groups.group(pod_group(minimum=minimum))
+    assert found.problem == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [pytest.param(None, 0, id="none"), pytest.param(0, 0, id="0"), pytest.param(7, 7, id="7")]
+)
+def test_the_timeout_of_a_pod_group(timeout: int | None, seconds: float) -> None:
+    found = groups.group(pod_group(timeout=timeout))
+    assert found.timeout == seconds
+    assert (found.name, found.uid, found.minimum, found.problem) == ("ns/g", "uid-group-g", 2, "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "formed"),
+    [
+        *((each, False) for each in ("", "Pending", "PreScheduling", "Scheduling", "Unknown")),
+        *((each, True) for each in ("Scheduled", "Running", "Finished", "Failed")),
+    ],
+)
+def test_a_phase_tells_whether_a_group_has_formed(phase: str, *, formed: bool) -> None:
+    assert groups.group(pod_group(status={"phase": phase})).formed == formed
+
+
+def test_of_a_pod_that_has_ended_little_is_kept() -> None:
+    raw = pod(labels={names.POD_GROUP_LABEL: "g", "app": "x"}, annotations={"big": "x"}, status={"phase": "Failed"})
+    raw["metadata"]["resourceVersion"] = "7"
+    kept = groups.keep_ended(raw)
+    assert kept["metadata"]["labels"] == {names.POD_GROUP_LABEL: "g"}
+    assert kept["metadata"]["annotations"] == {}
+    assert kept["metadata"]["uid"] == "uid-pod"
+    assert set(kept) == {"metadata", "spec", "status"}
+    assert groups.of_placed(kept) == Membership(group="ns/g")
