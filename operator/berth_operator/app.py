@@ -11,7 +11,9 @@ from typing import Final
 
 import structlog
 
+from berth_api import names
 from berth_operator.binding import confirmation
+from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
@@ -53,7 +55,10 @@ class App:
         self._file = (
             None if settings.config is None else ConfigurationFile(settings.config, first=configuration, use=self._use)
         )
-        self._cluster = Cluster(grace=settings.agent_grace, confined=bool(settings.node_selector))
+        self._cluster = Cluster(
+            grace=settings.agent_grace, gang_timeout=settings.gang_timeout, confined=bool(settings.node_selector)
+        )
+        self._cluster.schedulers = configuration.policies
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
         self._pending = PendingPods(api=client, cluster=self._cluster)
@@ -68,6 +73,13 @@ class App:
             policy=lambda name: self._configuration.policies[name],
             lease=settings.lease,
             term=lambda: election.term,
+        )
+        self._gangs = GangKeeper(
+            cluster=self._cluster,
+            pods=client,
+            reporter=self._reporter,
+            keeps=self._keeps,
+            leads=lambda: election.term is not None,
         )
         self._cluster.on_unknown = self._reporter.unknown
         self._cluster.on_settled = self._reporter.dismiss
@@ -116,10 +128,12 @@ class App:
         await self._synced()
         # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
         self._cluster.on_dirty = self._memo.mark_from_outside
+        self._cluster.on_group = self._memo.mark_group_from_outside
         await self._memo.lead()
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._reporter.run())
         tasks.create_task(self._scheduler.run())
+        tasks.create_task(self._gangs.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
         self._leading = True
         counters.LEADING.set(1)
@@ -128,12 +142,18 @@ class App:
     def _use(self, configuration: Configuration) -> None:
         """Decide by another configuration from now on."""
         self._configuration = configuration
+        self._cluster.schedulers = configuration.policies
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
         if self._tasks is not None:
             self._pending.follow(configuration.policies, self._tasks)
             # By another policy any pod may fit.
             self._cluster.changed(ANY)
+
+    def _keeps(self, scheduler: str) -> bool:
+        """Tell whether members of a gang that could not be completed stay bound; of a profile that is gone they do."""
+        policy = self._configuration.policies.get(scheduler)
+        return policy is None or policy.gang_keep_partial
 
     def _show(self) -> None:
         """Tell by a metric which configuration is in use."""
@@ -154,8 +174,7 @@ class App:
             log.warning("not synced yet, nothing is decided", waiting=list(waiting))
 
     def _watches(self) -> dict[str, Reflector]:
-        pending = {f"pending pods of {name}": each for name, each in self._pending.reflectors.items()}
-        return {**self._reflectors, **pending}
+        return {**self._reflectors, **self._pending.reflectors}
 
     async def _kopf_failed(self) -> None:
         await self._failed
@@ -185,4 +204,6 @@ class App:
             "bound pods": (pods_where(sinks.BOUND), sinks.bound_pods(cluster)),
             **storage.sources(self._storage),
         }
+        groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
+        sources["pod groups"] = (groups, sinks.pod_groups(cluster))
         return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in sources.items()}

@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     volume_timeout: Annotated[float, Field(gt=0)] = 600.0
     """Seconds that a pod's claims may take to be bound before the pod is decided again; as kube-scheduler's default."""
 
+    gang_timeout: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that a pod group may stay bound in part before it is undone, where its PodGroup names none."""
+
     health: str = "http://0.0.0.0:8080/healthz"
     """Where liveness is served; empty for nowhere."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
+from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
@@ -15,7 +17,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage
 from berth_operator.state.volumes import BOUND_ANNOTATION, SELECTED_NODE
-from tests.builders import Raw, node, pod
+from tests.builders import Raw, node, pod, pod_group
 from tests.volumes import raw_claim, raw_class, raw_volume
 
 pytestmark = pytest.mark.looptime
@@ -62,6 +64,9 @@ class Server:
 
     async def get_pod(self, _namespace: str, _name: str) -> Raw:
         raise NotImplementedError
+
+    async def delete_pod(self, _namespace: str, name: str, _uid: str) -> None:
+        raise AssertionError(f"{name} was not bound")
 
     async def create_event(self, _namespace: str, event: Raw) -> None:
         self.calls.append((now(), f"event {event['reason']} {event['regarding']['name']}"))
@@ -125,6 +130,13 @@ class World:
             policy=lambda _scheduler: Policy(),
             lease="l",
             term=lambda: self.term,
+        )
+        self.keeper = GangKeeper(
+            cluster=self.cluster,
+            pods=self.server,
+            reporter=self.reporter,
+            keeps=lambda _scheduler: False,
+            leads=lambda: True,
         )
         self.cluster.put_node(node())
         self.storage.put_class(raw_class())
@@ -424,3 +436,54 @@ async def test_waiting_for_volumes_keeps_nobody_from_being_bound(world: World) -
     started = now()
     await world.scheduler.drain()
     assert now() - started < 1
+
+
+# --- gangs --------------------------------------------------------------------------------------------------------
+
+GANG = {"labels": {names.POD_GROUP_LABEL: "g"}}
+
+
+async def test_no_member_of_a_gang_is_bound_before_the_claims_of_all_are(world: World) -> None:
+    world.cluster.put_group(pod_group(minimum=3))
+    for name in ("v", "w"):
+        world.server.put(raw_volume(name))
+    for name in ("a", "b"):
+        world.server.put(raw_claim(name))
+        world.pod(name, name, **GANG)
+    world.pod("plain", **GANG)
+    await asyncio.sleep(2)
+    assert sorted(world.server.told()) == ["patch v", "patch w"]
+    await asyncio.sleep(2)
+    assert sorted(world.server.told("bind")) == ["bind a", "bind b", "bind plain"]
+
+
+async def test_a_claim_that_cannot_be_bound_costs_no_member_of_its_gang_its_life(world: World) -> None:
+    world.cluster.put_group(pod_group(minimum=2, timeout=5))
+    world.server.put(raw_claim("a", spec={"storageClassName": "made"}))
+    world.pod("a", "a", **GANG)
+    world.pod("plain", **GANG)
+    # Longer than the gang's own time, which begins with the first Binding.
+    await asyncio.sleep(60)
+    assert world.charged == {"uid-a", "uid-plain"}
+    world.server.change(world.path("a"), annotations={})
+    await asyncio.sleep(0.5)
+    assert world.charged == set()
+    assert world.server.told("bind") == []
+    assert world.server.told("condition") == ['condition a: binding volumes: provisioning failed for PVC "a"']
+    # It is decided again after a while. (Not a task of the fixture: time is real while that is set up.)
+    keeper = asyncio.create_task(world.keeper.run())
+    await asyncio.sleep(3)
+    keeper.cancel()
+    assert world.charged == {"uid-a", "uid-plain"}
+    assert world.server.told("patch") == ["patch a", "patch a"]
+
+
+async def test_a_mistake_in_binding_the_claims_of_a_gang_ends_the_process() -> None:
+    world = World()
+    world.cluster.put_group(pod_group(minimum=1))
+    world.server.faults = [ZeroDivisionError("a mistake")]
+    world.server.put(raw_volume())
+    world.server.put(raw_claim())
+    world.pod("a", "claim", **GANG)
+    with pytest.raises(ZeroDivisionError):
+        await world.scheduler.run()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from berth_api import names
+from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
@@ -21,6 +22,9 @@ from tests.builders import device, entry, node
 Raw = dict[str, Any]
 
 LATENCY = 0.01
+GRACE = 0.5
+"""Seconds that a deleted pod takes to end."""
+DEFAULT = Policy()
 
 
 def now() -> float:
@@ -47,9 +51,12 @@ class Api:
         self.patches: list[tuple[float, str, Raw]] = []
         """(when, pod, condition) of those that were stored."""
         self.faults: dict[str, list[Exception]] = {}
-        """What the next calls for a pod answer: `bind NAME`, `get NAME`, `event NAME`, `condition NAME`."""
+        """What the next calls for a pod answer: `bind NAME`, `get`, `event`, `condition`, `delete`."""
         self.always: dict[str, Exception] = {}
         """What every call for a pod answers."""
+        self.deletions: list[tuple[float, str]] = []
+        """(when, pod) of every attempt."""
+        self.on_deleted: list[Any] = []
         self.under_way = 0
         self.most_under_way = 0
         self.on_bound: list[Any] = []
@@ -91,6 +98,17 @@ class Api:
         if name not in self.pods:
             raise refusal(404, f"pods {name} not found")
         return copy.deepcopy(self.pods[name])
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        assert namespace == "ns"
+        self.deletions.append((now(), name))
+        await self._answer(f"delete {name}")
+        if name not in self.pods:
+            raise refusal(404, f"pods {name} not found")
+        if self.pods[name]["metadata"]["uid"] != uid:
+            raise refusal(409, "another pod of this name")
+        for tell in self.on_deleted:
+            tell(name)
 
     async def create_event(self, namespace: str, event: Raw) -> None:
         assert namespace == "ns"
@@ -147,14 +165,19 @@ class CountingFleet(Fleet):
 class World:
     """All of one operator that decides and binds, but its watches: the API tells the state of binds by itself."""
 
-    def __init__(self, *, watch: bool = True) -> None:
+    def __init__(
+        self, *, watch: bool = True, policy: Policy = DEFAULT, schedulers: Sequence[str] | None = None
+    ) -> None:
         self.api = Api()
         self.cluster = Cluster(grace=1e9, clock=now)
+        self.cluster.schedulers = schedulers
         self.cluster.fleet = CountingFleet()
         self.pending = sinks.pending_pods(self.cluster)
         self.bound = sinks.bound_pods(self.cluster)
+        self.ended = sinks.ended_pods(self.cluster)
+        self.groups = sinks.pod_groups(self.cluster)
         self.term: int | None = 1
-        self.policies = {names.SCHEDULER: Policy()}
+        self.policies = {names.SCHEDULER: policy}
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.cluster.on_unknown = self.reporter.unknown
         self.cluster.on_settled = self.reporter.dismiss
@@ -167,6 +190,14 @@ class World:
             lease="berth",
             term=lambda: self.term,
         )
+        self.keeper = GangKeeper(
+            cluster=self.cluster,
+            pods=self.api,
+            reporter=self.reporter,
+            keeps=lambda scheduler: self.policies[scheduler].gang_keep_partial,
+            leads=lambda: self.term is not None,
+        )
+        self.api.on_deleted.append(self.terminate)
         if watch:
             self.api.on_bound.append(self.seen_bound)
 
@@ -194,6 +225,20 @@ class World:
         pod = self.api.pods.pop(name)
         (self.bound if pod["spec"].get("nodeName") else self.pending).apply("DELETED", pod)
 
+    def terminate(self, name: str) -> None:
+        """Let a bound pod end, which takes a while."""
+        pod = self.api.pods[name]
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        self.bound.apply("MODIFIED", copy.deepcopy(pod))
+        asyncio.get_running_loop().call_later(GRACE, self.delete, name)
+
+    def end(self, name: str, phase: str = "Succeeded") -> None:
+        """Let a bound pod end by itself."""
+        pod = self.api.pods[name]
+        self.bound.apply("DELETED", copy.deepcopy(pod))
+        pod["status"]["phase"] = phase
+        self.ended.apply("ADDED", copy.deepcopy(pod))
+
     def users(self) -> int:
         """Give the number of grants that are charged."""
         return int(self.cluster.fleet.cards["gpu"].users.sum())
@@ -203,6 +248,7 @@ class World:
         tasks: Sequence[asyncio.Task[None]] = [
             asyncio.create_task(self.scheduler.run()),
             asyncio.create_task(self.reporter.run()),
+            asyncio.create_task(self.keeper.run()),
         ]
         try:
             yield self.api

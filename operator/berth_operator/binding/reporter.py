@@ -120,6 +120,14 @@ class Reporter:
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
         self._enqueue(charge.uid, lambda: self._post(event))
 
+    def undone(self, charge: Charge, why: str) -> None:
+        """A bound pod is deleted, because its gang could not be completed."""
+        namespace, _, name = charge.pod.partition("/")
+        subject = Subject(namespace=namespace, name=name, uid=charge.uid, controller=names.OPERATOR)
+        note = f"{why}; this one is deleted, so that it holds nothing in vain"
+        event = self._event(subject, "Warning", "PodGroupTimedOut", "Undoing", note)
+        self._enqueue(charge.uid, lambda: self._post(event))
+
     def unschedulable(self, pod: PendingPod, failure: Failure) -> None:
         """A pod fits nowhere."""
         self._report(_Report(pod=pod, message=failure.message, condition="Unschedulable", event="FailedScheduling"))

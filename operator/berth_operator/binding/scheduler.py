@@ -5,15 +5,17 @@ keeps the cards. The loop runs for one term of leadership and sends nothing once
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import structlog
 
 from berth_operator.binding import binder
+from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.gang import Gang
 from berth_operator.core.policy import Policy
 from berth_operator.core.record import RecordError, binding
 from berth_operator.core.request import PendingPod
@@ -53,6 +55,9 @@ class Scheduler:
         self.turn_at = cluster.clock()
         """When the loop last had its turn, for the liveness probe."""
         cluster.on_work = self._work.set
+        self._gangs = GangBinder(
+            cluster=cluster, volumes=volumes, reporter=reporter, policy=policy, lease=lease, binds=self
+        )
 
     async def run(self) -> None:
         """Schedule until cancelled, or until the term ends."""
@@ -88,14 +93,21 @@ class Scheduler:
         for _ in range(BATCH):
             # Before a pod is taken: nothing may change it between the queue and its decision.
             await self._binds.acquire()
-            pod = self._cluster.queue.pop(self._cluster.clock())
-            if pod is None or not self._decide(pod, epoch):
+            unit = self._cluster.queue.pop(self._cluster.clock())
+            if unit is None or not self._decide(unit, epoch):
                 self._binds.release()
-            if pod is None:
+            if unit is None:
                 return False
         return True
 
-    def _decide(self, pod: PendingPod, epoch: int) -> bool:
+    def _decide(self, unit: PendingPod | Gang, epoch: int) -> bool:
+        """Decide one unit; tell whether a pod's bind is under way."""
+        if isinstance(unit, Gang):
+            self._gangs.decide(unit, epoch)  # each of its members waits for its own turn to be bound
+            return False
+        return self._decide_pod(unit, epoch)
+
+    def _decide_pod(self, pod: PendingPod, epoch: int) -> bool:
         """Decide one pod; tell whether a bind is under way."""
         outcome = self._outcome(pod)
         if isinstance(outcome, Failure):
@@ -126,9 +138,17 @@ class Scheduler:
         else:
             bind = self._bind
             self._reporter.calm.begin()
-        task = asyncio.get_running_loop().create_task(bind(placement, body, epoch))
+        self.start(bind(placement, body, epoch))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the decisions; a mistake in it ends the process."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def leads(self, epoch: int) -> bool:
+        """Tell whether the term still lasts."""
+        return self._term() == epoch
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -142,33 +162,52 @@ class Scheduler:
         # It may take minutes, and must not keep others from being bound.
         self._binds.release()
         try:
-            await self._volumes.bind(placement, lambda: self._term() == epoch)
+            await self._volumes.bind(placement, lambda: self.leads(epoch))
         except GoneError:
             self._cluster.forget(placement.pod.uid)
         except VolumeError as error:
-            self._settle(placement, binder.Outcome.REFUSED, str(error))
+            self.settle(placement, binder.Outcome.REFUSED, str(error))
         else:
             await self._binds.acquire()
             self._reporter.calm.begin()
             await self._bind(placement, body, epoch)
 
     async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
-        """Send a Binding until the answer is definite or the term has ended."""
-        pause = binder.FIRST_PAUSE
+        """Send a Binding, and act on the answer."""
         try:
-            while self._term() == epoch:
-                outcome, why = await binder.send(self._pods, placement, body)
-                if outcome is not binder.Outcome.UNKNOWN:
-                    self._settle(placement, outcome, why)
-                    return
-                log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, binder.LONGEST_PAUSE)
+            if (answer := await self._answer(placement, body, epoch)) is not None:
+                self.settle(placement, *answer)
         finally:
             self._binds.release()
             self._reporter.calm.end()
 
-    def _settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
+    async def send(
+        self, placement: Placement, body: dict[str, object], epoch: int
+    ) -> tuple[binder.Outcome, str] | None:
+        """Send a Binding in its turn, and give the answer; None if the term has ended."""
+        async with self._binds:
+            self._reporter.calm.begin()
+            try:
+                return await self._answer(placement, body, epoch)
+            finally:
+                self._reporter.calm.end()
+
+    async def _answer(
+        self, placement: Placement, body: dict[str, object], epoch: int
+    ) -> tuple[binder.Outcome, str] | None:
+        """Send a Binding until the answer is definite or the term has ended."""
+        pause = binder.FIRST_PAUSE
+        while self.leads(epoch):
+            outcome, why = await binder.send(self._pods, placement, body)
+            if outcome is not binder.Outcome.UNKNOWN:
+                return outcome, why
+            log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, binder.LONGEST_PAUSE)
+        return None
+
+    def settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
+        """Act on the answer to a Binding."""
         pod = placement.pod
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.Outcome.BOUND:

@@ -176,6 +176,11 @@ class KubeClient:
         pod: Object = await self.request("PATCH", path, body=patch, content_type=STRATEGIC)
         return pod
 
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a pod, if it is still the one with this UID; another one of its name is a 409."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        await self.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", body=body, decode=False)
+
     async def create_event(self, namespace: str, event: Object) -> None:
         """Post an events.k8s.io/v1 Event."""
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"

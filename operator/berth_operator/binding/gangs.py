@@ -1,0 +1,200 @@
+"""Gangs: decided at once, bound by one call for each member, and undone if they cannot be completed.
+
+A decided gang is assumed as a whole. First the claims of all members are bound; if that fails, none has been bound and
+all are forgotten. Then each gets its Binding, concurrently. A member whose Binding is refused keeps what it was given
+and is tried again until the gang's time is up. The keeper, once a second, then dooms what is bound of a gang that has
+not formed, and has it deleted. It goes by how things are, not by how they came to be, so parts that a leader left when
+it ended are treated the same.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_operator.binding import binder
+from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.cycle import Failure, Placement
+from berth_operator.core.fleet import Charge
+from berth_operator.core.gang import Gang, decide_gang
+from berth_operator.core.policy import Policy
+from berth_operator.core.queue import pause
+from berth_operator.core.record import RecordError, binding
+from berth_operator.core.verdict import Change
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+
+PERIOD: Final = 1.0
+"""Seconds between two looks of the keeper."""
+AGAIN: Final = 5.0
+"""Seconds until a deletion that shows no effect is sent again."""
+_GONE: Final = (404, 409)
+"""There is no such pod, or another one of its name."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Binds(Protocol):
+    """What is needed of the scheduler, which binds pods one by one."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the decisions; its mistakes end the process."""
+
+    def leads(self, epoch: int) -> bool:
+        """Tell whether the term still lasts."""
+
+    async def send(
+        self, placement: Placement, body: dict[str, object], epoch: int
+    ) -> tuple[binder.Outcome, str] | None:
+        """Send a Binding until the answer is definite; give None if the term has ended."""
+
+    def settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
+        """Act on the answer."""
+
+
+class GangBinder:
+    """Decides gangs and binds their members."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        volumes: VolumeBinder,
+        reporter: Reporter,
+        policy: Callable[[str], Policy],
+        lease: str,
+        binds: Binds,
+    ) -> None:
+        self._cluster, self._volumes, self._reporter = cluster, volumes, reporter
+        self._policy, self._lease, self._binds = policy, lease, binds
+
+    def decide(self, gang: Gang, epoch: int) -> None:
+        """Decide a gang, and start to bind those who are placed."""
+        outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
+        counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
+        if isinstance(outcome, Failure):
+            self._cluster.queue.park(gang, outcome)
+            for pod in gang.members:
+                self._reporter.unschedulable(pod, outcome)
+            return
+        bodies = self._bodies(outcome, epoch)
+        if bodies is not None:
+            self._cluster.assume_all(outcome)
+            self._binds.start(self._bind(outcome, bodies, epoch))
+
+    def _bodies(self, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
+        """Give the Bindings; None if one cannot be written, which its pod is told."""
+        bodies = []
+        for each in placements:
+            try:
+                bodies.append(binding(each, epoch, self._lease))
+            except RecordError as error:
+                self._reporter.refused(each.pod, str(error))
+                self._cluster.put_off(placements)
+                return None
+        return bodies
+
+    async def _bind(self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], epoch: int) -> None:
+        if not await self._bind_claims(placements, epoch):
+            for each in placements:
+                self._cluster.forget(each.pod.uid)
+            return
+        self._cluster.begin(placements)
+        for placement, body in zip(placements, bodies, strict=True):
+            self._binds.start(self._bind_member(placement, body, epoch))
+
+    async def _bind_claims(self, placements: Sequence[Placement], epoch: int) -> bool:
+        """Bind the claims of all members; tell whether all are bound."""
+        claiming = [each for each in placements if each.chosen]
+        waits = (self._volumes.bind(each, lambda: self._binds.leads(epoch)) for each in claiming)
+        done = True
+        for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
+            if isinstance(result, VolumeError):
+                self._reporter.refused(placement.pod, str(result))
+            elif result is not None and not isinstance(result, GoneError):
+                raise result
+            done = done and result is None
+        return done
+
+    async def _bind_member(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+        """Send a member's Binding, again while it is refused and the gang has time."""
+        tries = 0
+        while (answer := await self._binds.send(placement, body, epoch)) is not None:
+            outcome, why = answer
+            until = self._cluster.roster.retry_until(placement.pod.uid)
+            if outcome is not binder.Outcome.REFUSED or until is None or self._cluster.clock() >= until:
+                self._binds.settle(placement, outcome, why)
+                return
+            tries += 1
+            log.warning("bind of a member refused, it is sent again", pod=placement.pod.key, why=why)
+            self._reporter.refused(placement.pod, why)
+            await asyncio.sleep(min(pause(tries), max(0.0, until - self._cluster.clock())))
+
+
+class Pods(Protocol):
+    """What the keeper needs of a `kube.KubeClient`."""
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a pod, if it is still this one."""
+
+
+class GangKeeper:
+    """Looks after gangs that wait, and after those that are bound in part."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: Pods,
+        reporter: Reporter,
+        keeps: Callable[[str], bool],
+        leads: Callable[[], bool],
+    ) -> None:
+        """`keeps` tells for a scheduler's name whether members stay bound of a gang that cannot be completed."""
+        self._cluster, self._pods, self._reporter = cluster, pods, reporter
+        self._keeps, self._leads = keeps, leads
+        self._again: dict[str, float] = {}
+        """UID of a doomed pod -> when its deletion is sent again, should it still be there."""
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        while True:
+            self._undo_overdue()
+            self._look_after_waiting()
+            await self._delete_doomed()
+            await asyncio.sleep(PERIOD)
+
+    def _look_after_waiting(self) -> None:
+        roster, now = self._cluster.roster, self._cluster.clock()
+        for gang in roster.resumed(now):
+            self._cluster.gather(gang)
+        for lack, pods in roster.unready(now):
+            for pod in pods:
+                self._reporter.unschedulable(pod, Failure(message=lack, wakes_on=Change(0)))
+
+    def _undo_overdue(self) -> None:
+        for gang in self._cluster.roster.overdue(self._cluster.clock()):
+            told, doomed = self._cluster.undo(gang, keep=self._keeps(gang.scheduler))
+            counters.GANGS_UNDONE.inc()
+            log.warning("gang undone", why=told, deleted=[each.pod for each in doomed])
+            for charge in doomed:
+                self._reporter.undone(charge, told)
+
+    async def _delete_doomed(self) -> None:
+        doomed, now = self._cluster.roster.doomed(), self._cluster.clock()
+        self._again = {each.uid: self._again.get(each.uid, now) for each in doomed}
+        await asyncio.gather(*(self._delete(each) for each in doomed if self._again[each.uid] <= now))
+
+    async def _delete(self, charge: Charge) -> None:
+        if not self._leads():
+            return
+        namespace, _, name = charge.pod.partition("/")
+        self._again[charge.uid] = self._cluster.clock() + AGAIN
+        try:
+            await self._pods.delete_pod(namespace, name, charge.uid)
+        except (ApiError, Unreachable) as error:
+            if not (isinstance(error, ApiError) and error.status in _GONE):
+                log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error), again_in=AGAIN)

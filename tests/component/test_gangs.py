@@ -1,0 +1,538 @@
+"""Gangs from their members' arrival to their binding, whatever the API server answers."""
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_operator.clients.kube import Unreachable
+from berth_operator.core.policy import Policy
+from tests.builders import NVIDIA, pod, pod_group, whole
+from tests.component.world import LostError, Raw, World, now, refusal
+
+pytestmark = pytest.mark.looptime
+
+TIMEOUT = 60.0
+REFUSAL = refusal(422, "no")
+
+
+def member(name: str, group: str = "g", wanted: dict[str, str] | None = None, **fields: Any) -> Raw:
+    """Give a pod of one card with the label of a group."""
+    return pod(name, wanted or {NVIDIA: "1"}, labels={names.POD_GROUP_LABEL: group}, **fields)
+
+
+def annotated(name: str, minimum: str = "2", group: str = "g", **fields: Any) -> Raw:
+    """Give a pod of one card with the annotations of a group."""
+    annotations = {names.POD_GROUP: group, names.POD_GROUP_MIN_MEMBER: minimum}
+    return pod(name, {NVIDIA: "1"}, annotations=annotations, **fields)
+
+
+def filled(count: int = 4, *, nodes: int = 1, cards: int = 8, policy: Policy | None = None, **group: Any) -> World:
+    """Give a world with nodes, a PodGroup that needs so many members, and these."""
+    world = World(policy=policy or Policy())
+    for i in range(nodes):
+        world.add_node(f"node{i}", cards=cards, labels={"kubernetes.io/hostname": f"node{i}"})
+    world.groups.apply("ADDED", pod_group(minimum=count, **group))
+    world.submit(*(member(f"m{i}") for i in range(count)))
+    return world
+
+
+# --- bound --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_gang_is_bound_at_once_on_one_node() -> None:
+    world = filled(nodes=3)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert len(api.bound()) == 4
+    assert len(set(api.bound().values())) == 1
+    assert api.most_under_way == 4
+    assert [len(api.bind_times(f"m{i}")) for i in range(4)] == [1] * 4
+    assert all(len(api.events_of(f"m{i}", "Scheduled")) == 1 for i in range(4))
+    assert api.patches == []
+    assert world.users() == 4
+
+
+async def test_a_gang_by_annotations_is_bound_at_once() -> None:
+    world = World()
+    world.add_node(cards=8)
+    world.submit(*(annotated(f"m{i}", "3") for i in range(3)))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert len(api.bound()) == 3
+
+
+async def test_a_gang_of_more_members_than_may_be_bound_at_once() -> None:
+    world = World()
+    world.add_node(cards=0, allocatable={"pods": "1000"})
+    world.groups.apply("ADDED", pod_group(minimum=600))
+    world.submit(*(member(f"m{i}", wanted={"cpu": "1m"}) for i in range(600)))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert len(api.bound()) == 600
+    assert api.most_under_way == 256
+
+
+async def test_members_that_come_later_are_bound_as_they_come() -> None:
+    world = filled(2)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(member("late"))
+        await asyncio.sleep(1)
+        assert len(api.bound()) == 3
+        # More than fit: each waits as any pod does, and keeps no other.
+        world.submit(*(member(f"later{i}") for i in range(8)))
+        await asyncio.sleep(20)
+        assert len(api.bound()) == 8
+        waiting = next(name for name in api.pods if name not in api.bound())
+        assert api.messages(waiting)[-1].startswith("0/1 nodes available: 1 insufficient free GPU devices")
+        world.delete("late")
+        await asyncio.sleep(0.5)
+    assert len(api.bound()) == 8
+    assert world.users() == 8
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_gang_waits_for_its_members_and_holds_nothing() -> None:
+    world = filled(4)
+    world.delete("m3")
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert api.messages("m0") == []  # they come one by one: not worth a word yet
+        await asyncio.sleep(10)
+        assert api.messages("m0") == ["PodGroup ns/g: waiting for members: 3 of 4"]
+        assert api.events_of("m2", "FailedScheduling") == ["PodGroup ns/g: waiting for members: 3 of 4"]
+        assert world.users() == 0
+        world.submit(member("m3"))
+        await asyncio.sleep(0.5)
+    assert len(api.bound()) == 4
+    assert len(api.patches) == 3
+
+
+async def test_a_gang_waits_for_its_pod_group() -> None:
+    world = World()
+    world.add_node(cards=8)
+    world.submit(member("m0"), member("m1"))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        (told,) = api.messages("m0")
+        assert told.startswith("PodGroup ns/g does not exist: create it, or take the label")
+        world.groups.apply("ADDED", pod_group(minimum=0))
+        await asyncio.sleep(15)
+        assert api.messages("m0")[-1] == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
+        assert api.binds == []
+        world.groups.apply("MODIFIED", pod_group(minimum=2))
+        await asyncio.sleep(0.5)
+    assert len(api.bound()) == 2
+
+
+async def test_members_that_disagree_are_told_so() -> None:
+    world = World()
+    world.add_node(cards=8)
+    world.submit(annotated("a", "2"), annotated("b", "3"), annotated("c", "2"))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        for name in "abc":
+            assert api.messages(name) == [
+                "pod group ns/g: annotation berth.dev/pod-group-min-member must be the same on all its pods; it is 2, 3"
+            ]
+        world.change(annotated("b", "2"))
+        await asyncio.sleep(0.5)
+    assert len(api.bound()) == 3
+
+
+async def test_a_member_with_a_mistake_is_told_and_its_gang_waits() -> None:
+    world = filled(2)
+    world.change(member("m1", wanted={"kubernetes.io/gpu": "150"}))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        assert api.messages("m1")[0].startswith("invalid request: kubernetes.io/gpu: 150")
+        assert api.messages("m0") == ["PodGroup ns/g: waiting for members: 1 of 2"]
+        world.change(member("m1"))
+        await asyncio.sleep(0.5)
+    assert len(api.bound()) == 2
+
+
+async def test_a_gang_that_does_not_fit_holds_nothing_and_is_woken_by_what_frees_it() -> None:
+    world = filled(4, cards=4)
+    world.delete("m3")
+    world.submit(pod("other", {NVIDIA: "1"}, priority=1), member("m3"))
+    async with world.running() as api:
+        await asyncio.sleep(100)
+        assert api.bound() == {"other": "node0"}
+        assert api.messages("m0")[-1].startswith("PodGroup ns/g: room for 3 of the 4 members that it needs; for the")
+        world.delete("other")
+        await asyncio.sleep(0.1)
+    assert len(api.bound()) == 4
+    assert api.bind_times("m0") == [100.0]
+
+
+async def test_of_two_gangs_that_fit_alone_but_not_together_one_is_bound_and_the_other_waits_whole() -> None:
+    world = filled(3, cards=4)
+    world.groups.apply("ADDED", pod_group("h", 3, created="2026-01-02T00:00:00Z"))
+    world.submit(*(member(f"n{i}", "h") for i in range(3)))
+    async with world.running() as api:
+        await asyncio.sleep(200)
+        assert sorted(api.bound()) == ["m0", "m1", "m2"]
+        assert world.users() == 3
+        assert {name for _, name, _ in api.binds} == {"m0", "m1", "m2"}
+        for i in range(3):
+            world.delete(f"m{i}")
+        await asyncio.sleep(0.5)
+    assert sorted(api.bound()) == ["n0", "n1", "n2"]
+
+
+async def test_a_gang_of_higher_priority_comes_first() -> None:
+    world = filled(2, cards=2)
+    world.groups.apply("ADDED", pod_group("h", 2))
+    world.submit(member("n0", "h"), member("n1", "h", priority=1))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert sorted(api.bound()) == ["n0", "n1"]
+
+
+async def test_a_pod_that_joins_a_gang_while_it_waits_waits_with_it() -> None:
+    world = World()
+    world.add_node(cards=2)
+    world.groups.apply("ADDED", pod_group(minimum=2))
+    world.submit(pod("a", {NVIDIA: "4"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.change(member("a"))
+        await asyncio.sleep(5)
+        assert api.bound() == {}
+        world.submit(member("b"))
+        await asyncio.sleep(0.5)
+        assert sorted(api.bound()) == ["a", "b"]
+        world.submit(member("c", "x"))
+        await asyncio.sleep(1)
+        world.delete("a")
+        world.change(pod("c", {NVIDIA: "1"}))
+        await asyncio.sleep(0.5)
+    assert sorted(api.bound()) == ["b", "c"]
+
+
+# --- a bind that fails --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", range(4))
+async def test_a_member_that_is_refused_keeps_its_cards_and_is_tried_again(k: int) -> None:
+    world = filled(cards=4)
+    world.api.faults[f"bind m{k}"] = [REFUSAL] * 3
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.submit(pod("thief", {NVIDIA: "1"}, priority=1000))
+        await asyncio.sleep(2)
+        assert len(api.bound()) == 3
+        assert world.users() == 4
+        await asyncio.sleep(20)
+        assert sorted(api.bound()) == ["m0", "m1", "m2", "m3"]
+    pauses = [later - earlier for earlier, later in pairwise(api.bind_times(f"m{k}"))]
+    assert pauses == pytest.approx([1, 2, 4], abs=0.1)
+    (first, *others) = [body for _, name, body in api.binds if name == f"m{k}"]
+    assert all(body == first for body in others)
+    assert api.events_of(f"m{k}", "FailedBinding") == ["no"]
+    assert api.deletions == []
+    assert len(api.events_of(f"m{k}", "Scheduled")) == 1
+
+
+@pytest.mark.parametrize("k", range(4))
+async def test_a_gang_with_a_member_that_is_always_refused_is_undone(k: int) -> None:
+    world = filled()
+    world.api.always[f"bind m{k}"] = REFUSAL
+    others = [f"m{i}" for i in range(4) if i != k]
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT - 1)
+        assert sorted(api.bound()) == others
+        assert world.users() == 4
+        await asyncio.sleep(5)
+        assert sorted(name for _, name in api.deletions) == others
+        assert all(TIMEOUT <= at <= TIMEOUT + 2 for at, _ in api.deletions)
+        for name in others:
+            (note,) = api.events_of(name, "PodGroupTimedOut")
+            assert note.startswith("PodGroup ns/g could not be completed within 60 s: 3 of 4 members were bound")
+        assert world.users() == 0
+        assert api.bound() == {}
+        # Their controller makes them anew; by now nobody refuses.
+        del api.always[f"bind m{k}"]
+        world.submit(*(member(name, uid=f"uid-new-{name}") for name in others))
+        await asyncio.sleep(2)
+        assert len(api.bound()) == 4
+        await asyncio.sleep(2 * TIMEOUT)
+        assert len(api.bound()) == 4
+    assert len(api.deletions) == 3
+
+
+async def test_the_timeout_is_the_groups_own() -> None:
+    world = filled(timeout=5)
+    world.api.always["bind m0"] = REFUSAL
+    async with world.running() as api:
+        await asyncio.sleep(8)
+        assert len(api.deletions) == 3
+    assert "within 5 s" in api.events_of("m1", "PodGroupTimedOut")[0]
+
+
+async def test_a_gang_of_which_no_member_could_be_bound_is_decided_again() -> None:
+    world = filled(2)
+    world.api.always = {f"bind m{i}": REFUSAL for i in range(2)}
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT + 0.5)
+        assert world.users() == 0
+        await asyncio.sleep(3)
+        assert world.users() == 2
+        assert api.deletions == []
+        api.always.clear()
+        await asyncio.sleep(15)
+        assert len(api.bound()) == 2
+
+
+async def test_bound_members_stay_where_a_setting_keeps_them() -> None:
+    world = filled(policy=replace(Policy(), gang_keep_partial=True))
+    world.api.always["bind m2"] = REFUSAL
+    async with world.running() as api:
+        await asyncio.sleep(3 * TIMEOUT)
+        assert sorted(api.bound()) == ["m0", "m1", "m3"]
+        assert api.deletions == []
+        del api.always["bind m2"]
+        await asyncio.sleep(15)
+        assert len(api.bound()) == 4
+
+
+@pytest.mark.parametrize("k", range(4))
+async def test_a_member_that_is_gone_is_replaced(k: int) -> None:
+    world = filled()
+    del world.api.pods[f"m{k}"]
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.pending.apply("DELETED", member(f"m{k}"))
+        assert len(api.bound()) == 3
+        assert world.users() == 3
+        await asyncio.sleep(5)
+        world.submit(member("new"))
+        await asyncio.sleep(2)
+        assert "new" in api.bound()
+        await asyncio.sleep(2 * TIMEOUT)
+    assert len(api.bound()) == 4
+    assert api.deletions == []
+
+
+async def test_a_member_that_is_gone_and_not_replaced_undoes_its_gang() -> None:
+    world = filled()
+    del world.api.pods["m0"]
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.pending.apply("DELETED", member("m0"))
+        await asyncio.sleep(TIMEOUT + 5)
+    assert len(api.deletions) == 3
+    assert world.users() == 0
+
+
+async def test_a_bind_without_an_answer_is_sent_again_for_as_long_as_it_takes() -> None:
+    world = filled(timeout=5)
+    world.api.always["bind m0"] = Unreachable("no answer")
+    async with world.running() as api:
+        await asyncio.sleep(4)
+        assert world.users() == 4
+        # The others go when the time is up, but this one may be bound yet.
+        await asyncio.sleep(6)
+        assert world.users() == 1
+        del api.always["bind m0"]
+        await asyncio.sleep(2.5)
+        assert api.bound() == {"m0": "node0"}
+        # It is a part of a gang again, and the gang's time begins anew.
+        await asyncio.sleep(10)
+    assert world.users() == 0
+    assert [name for _, name in api.deletions].count("m0") == 1
+
+
+async def test_a_lost_answer_is_no_failure() -> None:
+    world = filled()
+    world.api.faults["bind m1"] = [LostError("lost")]
+    async with world.running() as api:
+        await asyncio.sleep(2 * TIMEOUT)
+    assert len(api.bound()) == 4
+    assert api.deletions == []
+
+
+async def test_a_term_that_ends_sends_nothing_more() -> None:
+    world = filled()
+    world.api.always["bind m0"] = REFUSAL
+    async with world.running() as api:
+        await asyncio.sleep(1.5)
+        sent = len(api.binds)
+        world.term = None
+        await asyncio.sleep(3 * TIMEOUT)
+    assert len(api.binds) == sent
+    assert api.deletions == []
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(refusal(500), id="error"), pytest.param(Unreachable("away"), id="no answer")]
+)
+async def test_a_deletion_that_fails_is_sent_again(fault: Exception) -> None:
+    world = filled(2)
+    world.api.always["bind m0"] = REFUSAL
+    world.api.faults["delete m1"] = [fault, fault]
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT + 20)
+    assert len(api.deletions) == 3
+    assert len(api.events_of("m1", "PodGroupTimedOut")) == 1
+    assert "m1" not in api.pods
+
+
+async def test_a_gang_whose_record_cannot_be_written_is_not_bound_in_part() -> None:
+    world = filled(2)
+    world.change(member("m1", annotations={"big": "x" * 250 * 1024}))
+    async with world.running() as api:
+        await asyncio.sleep(30)
+        assert api.binds == []
+        assert world.users() == 0
+        assert any(each.startswith("the allocation takes") for each in api.messages("m1"))
+        world.change(member("m1"))
+        await asyncio.sleep(12)
+    assert len(api.bound()) == 2
+
+
+# --- a member that dies -------------------------------------------------------------------------------------------
+
+
+async def test_a_member_that_dies_is_replaced_near_the_others() -> None:
+    world = filled(4, nodes=4, cards=8)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        (node,) = set(api.bound().values())
+        world.delete("m2")
+        # For as long as it takes: what has formed is not undone.
+        await asyncio.sleep(5 * TIMEOUT)
+        assert len(api.bound()) == 3
+        world.submit(member("new"))
+        await asyncio.sleep(0.5)
+    assert api.bound()["new"] == node
+    assert api.deletions == []
+
+
+async def test_two_that_die_are_replaced_together() -> None:
+    world = filled(4)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.delete("m0")
+        world.delete("m1")
+        world.submit(member("new0"))
+        await asyncio.sleep(5)
+        assert api.messages("new0") == ["PodGroup ns/g: waiting for members: 3 of 4"]
+        world.submit(member("new1"))
+        await asyncio.sleep(0.5)
+    assert {"new0", "new1"} <= set(api.bound())
+
+
+async def test_a_member_on_its_way_out_does_not_count() -> None:
+    world = filled(2)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        api.pods["m0"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        world.bound.apply("MODIFIED", api.pods["m0"])
+        world.submit(member("new"))
+        await asyncio.sleep(0.5)
+        assert "new" in api.bound()
+
+
+async def test_a_member_that_succeeded_counts_and_one_that_failed_does_not() -> None:
+    world = filled(3)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.end("m0")
+        world.end("m1", "Failed")
+        world.submit(member("new"))
+        await asyncio.sleep(0.5)
+        assert "new" in api.bound()
+        world.end("m2", "Failed")
+        world.end("new", "Failed")
+        world.submit(member("newer"))
+        await asyncio.sleep(5)
+        assert api.messages("newer") == ["PodGroup ns/g: waiting for members: 2 of 3"]
+
+
+async def test_a_refused_replacement_backs_off_and_costs_the_others_nothing() -> None:
+    world = filled(2)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.delete("m0")
+        world.api.always["bind new"] = REFUSAL
+        world.submit(member("new"))
+        await asyncio.sleep(3 * TIMEOUT)
+        assert sorted(api.bound()) == ["m1"]
+    assert 15 <= len(api.bind_times("new")) <= 30
+    assert api.deletions == []
+
+
+# --- after a crash ------------------------------------------------------------------------------------------------
+
+
+def left_behind(*bound: str, phase: str = "", minimum: int = 4, cards: int = 8, **fields: Any) -> World:
+    """Give what a new leader finds: some members bound, whom no bind of its own brought there."""
+    world = World(**fields)
+    world.add_node("node", cards=cards)
+    world.groups.replace([pod_group(minimum=minimum, status={"phase": phase})], requested_at=0.0)
+    for minor, name in enumerate(bound):
+        world.api.pods[name] = member(name, on="node", allocated=whole(minor))
+    world.bound.replace([world.api.pods[name] for name in bound], requested_at=0.0)
+    return world
+
+
+async def test_a_new_leader_completes_what_was_left() -> None:
+    world = left_behind("m0", "m1")
+    world.submit(member("m2"), member("m3"))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert len(api.bound()) == 4
+        await asyncio.sleep(2 * TIMEOUT)
+    assert api.deletions == []
+
+
+async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:
+    world = left_behind("m0", "m1", cards=3)
+    world.submit(member("m2"), member("m3"))
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT - 2)
+        assert sorted(api.bound()) == ["m0", "m1"]
+        assert api.deletions == []
+        await asyncio.sleep(5)
+        assert world.users() == 0
+        assert {name for _, name in api.deletions} == {"m0", "m1"}
+
+
+async def test_two_gangs_that_were_left_half_placed_do_not_wait_for_each_other_for_ever() -> None:
+    world = left_behind("m0", "m1", minimum=3, cards=4)
+    world.groups.apply("ADDED", pod_group("h", 3, created="2026-01-02T00:00:00Z"))
+    for minor, name in ((2, "n0"), (3, "n1")):
+        world.api.pods[name] = member(name, "h", on="node", allocated=whole(minor))
+        world.bound.apply("ADDED", world.api.pods[name])
+    world.submit(member("m2"), member("n2", "h"))
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT + 5)
+        assert world.users() == 0
+        world.submit(*(member(name, uid=f"new-{name}") for name in ("m0", "m1")))
+        world.submit(*(member(name, "h", uid=f"new-{name}") for name in ("n0", "n1")))
+        await asyncio.sleep(15)
+        assert sorted(api.bound()) == ["m0", "m1", "m2"]
+
+
+async def test_a_new_leader_leaves_alone_what_had_formed() -> None:
+    world = left_behind("m0", "m1", phase="Running")
+    async with world.running() as api:
+        await asyncio.sleep(3 * TIMEOUT)
+    assert api.deletions == []
+
+
+async def test_the_pods_of_other_schedulers_are_their_own_affair() -> None:
+    world = left_behind(schedulers=["berth"])
+    world.bound.apply("ADDED", member("m0", on="node", allocated=whole(0), schedulerName="other"))
+    async with world.running() as api:
+        await asyncio.sleep(3 * TIMEOUT)
+        assert now() > 100
+    assert api.deletions == []
