@@ -12,7 +12,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
-from berth_operator.state.cluster import Cluster, NodeView
+from berth_operator.state.cluster import Cluster, GroupView, NodeView
 
 GATHER: Final = 0.05
 """Seconds."""
@@ -33,8 +33,8 @@ class Memo:
     """Belongs to `loop`: handlers ask `view` and `nodes` instead."""
     loop: asyncio.AbstractEventLoop
     """The scheduler's."""
-    outside: dict[str, None] = field(default_factory=dict, init=False)
-    """Nodes that were marked in the scheduler's thread; each hand-over stops it for a moment, so they gather first."""
+    outside: dict[tuple[Callable[[str], None], str], None] = field(default_factory=dict, init=False)
+    """What was marked in the scheduler's thread; each hand-over stops it for a moment, so they gather first."""
     own: Future[asyncio.AbstractEventLoop] = field(default_factory=Future, init=False)
     """kopf's, once it has started; what follows lives in it."""
     client: KubeClient = field(init=False)
@@ -53,9 +53,16 @@ class Memo:
 
     def mark_from_outside(self, name: str) -> None:
         """Mark a node as to be written, soon."""
+        self._mark_soon(self.mark, name)
+
+    def mark_group_from_outside(self, name: str) -> None:
+        """Mark a PodGroup as to be written, soon."""
+        self._mark_soon(self.mark_group, name)
+
+    def _mark_soon(self, mark: Callable[[str], None], name: str) -> None:
         if not self.outside:
             self.loop.call_later(GATHER, self._hand_over)
-        self.outside[name] = None
+        self.outside[mark, name] = None
 
     def _hand_over(self) -> None:
         gathered, self.outside = self.outside, {}
@@ -63,9 +70,9 @@ class Memo:
             with suppress(RuntimeError):  # kopf's loop has ended, and the process is about to
                 self.own.result().call_soon_threadsafe(self._mark_all, gathered)
 
-    def _mark_all(self, marked: Iterable[str]) -> None:
-        for name in marked:
-            self.mark(name)
+    def _mark_all(self, marked: Iterable[tuple[Callable[[str], None], str]]) -> None:
+        for mark, name in marked:
+            mark(name)
 
     # --- from kopf's thread -----------------------------------------------------------------------------------
 
@@ -79,9 +86,18 @@ class Memo:
         if self.writer is not None:
             self.writer.mark(name)
 
+    def mark_group(self, name: str) -> None:
+        """Mark a PodGroup as to be written; one who does not lead writes nothing."""
+        if self.writer is not None:
+            self.writer.mark_group(name)
+
     async def view(self, name: str) -> NodeView:
         """Read a node's state."""
         return await self._ask(lambda: self.cluster.view(name))
+
+    async def group_view(self, name: str) -> GroupView | None:
+        """Read a PodGroup's state."""
+        return await self._ask(lambda: self.cluster.group_view(name))
 
     async def stop(self) -> None:
         """Stop writing and close the connection."""
@@ -94,11 +110,13 @@ class Memo:
     async def _write(self) -> None:
         """Open the writer, and let it look at every node once: much may have happened before this term."""
         bucket = Bucket(rate=self.settings.status_rate, clock=time.monotonic)
-        self.writer = Writer(api=self.client, view=self.view, bucket=bucket)
+        self.writer = Writer(api=self.client, view=self.view, group_view=self.group_view, bucket=bucket)
         self.writing = asyncio.get_running_loop().create_task(self.writer.run())
         self.writing.add_done_callback(self._ended)
         for name in await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices})):
             self.writer.mark(name)
+        for name in await self._ask(lambda: sorted(self.cluster.groups)):
+            self.writer.mark_group(name)
 
     def _ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:

@@ -1,4 +1,4 @@
-"""Writes what Nodes and Devices should show, as fast as a token bucket allows.
+"""Writes what Nodes, Devices and PodGroups should show, as fast as a token bucket allows.
 
 A node is marked when anything about it may have changed; what it should show is computed from one view of it when its
 turn comes, and written only where it differs from what it shows. Sums come before statuses, since kubelet acts on
@@ -15,9 +15,9 @@ import structlog
 from berth_api import names
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.metrics import counters
-from berth_operator.reconcile import status, sums
+from berth_operator.reconcile import groups, status, sums
 from berth_operator.reconcile.bucket import Bucket
-from berth_operator.state.cluster import NodeView
+from berth_operator.state.cluster import GroupView, NodeView
 
 RETRY: Final = 2.0
 """Seconds before a failed write is tried again."""
@@ -42,11 +42,21 @@ class Api(Protocol):
 class Writer:
     """Keeps Nodes and Devices current; lives in one event loop."""
 
-    def __init__(self, *, api: Api, view: Callable[[str], Awaitable[NodeView]], bucket: Bucket) -> None:
-        self._api, self._view, self._bucket = api, view, bucket
+    def __init__(
+        self,
+        *,
+        api: Api,
+        view: Callable[[str], Awaitable[NodeView]],
+        group_view: Callable[[str], Awaitable[GroupView | None]],
+        bucket: Bucket,
+    ) -> None:
+        self._api, self._view, self._group_view, self._bucket = api, view, group_view, bucket
         self._nodes: dict[str, None] = {}
         self._devices: dict[str, None] = {}
+        self._groups: dict[str, None] = {}
         """Marked names, the longest-marked first."""
+        self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
+        """PodGroup -> its UID and what we wrote: a definition that is not ours may not keep all of it."""
         self._marked = asyncio.Event()
 
     def mark(self, name: str) -> None:
@@ -54,48 +64,69 @@ class Writer:
         self._nodes[name] = self._devices[name] = None
         self._marked.set()
 
+    def mark_group(self, name: str) -> None:
+        """Say the same of a PodGroup."""
+        self._groups[name] = None
+        self._marked.set()
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await self._marked.wait()
             if self._nodes:
-                await self._turn(self._nodes, self._write_node)
+                await self._turn(self._nodes, self._write_node, self.mark)
             elif self._devices:
-                await self._turn(self._devices, self._write_device)
+                await self._turn(self._devices, self._write_device, self.mark)
+            elif self._groups:
+                await self._turn(self._groups, self._write_group, self.mark_group)
             else:
                 self._marked.clear()
 
-    async def _turn(self, marked: dict[str, None], write: Callable[[NodeView], Awaitable[None]]) -> None:
+    async def _turn(
+        self, marked: dict[str, None], write: Callable[[str], Awaitable[None]], mark: Callable[[str], None]
+    ) -> None:
         name = next(iter(marked))
         # Before the view is taken: what changes from here on marks the node again.
         del marked[name]
         try:
-            await write(await self._view(name))
+            await write(name)
         except ApiError as error:
             if error.status != _NOT_FOUND:
-                self._again(name, error, CONFLICT_RETRY if error.status == _CONFLICT else RETRY)
+                self._again(name, error, CONFLICT_RETRY if error.status == _CONFLICT else RETRY, mark)
         except Unreachable as error:
-            self._again(name, error, RETRY)
+            self._again(name, error, RETRY, mark)
 
-    def _again(self, name: str, error: Exception, pause: float) -> None:
+    def _again(self, name: str, error: Exception, pause: float, mark: Callable[[str], None]) -> None:
         counters.STATUS_CONFLICTS.inc()
-        log.warning("status not written", node=name, error=str(error), again_in=pause)
-        asyncio.get_running_loop().call_later(pause, self.mark, name)
+        log.warning("status not written", of=name, error=str(error), again_in=pause)
+        asyncio.get_running_loop().call_later(pause, mark, name)
 
-    async def _write_node(self, view: NodeView) -> None:
+    async def _write_node(self, name: str) -> None:
+        view = await self._view(name)
         path = f"/api/v1/nodes/{view.name}"
         if (patch := sums.status_patch(view)) is not None:
             await self._send("node", self._api.merge_patch(f"{path}/status", patch))
         if (patch := sums.label_patch(view)) is not None:
             await self._send("node", self._api.merge_patch(path, patch))
 
-    async def _write_device(self, view: NodeView) -> None:
+    async def _write_device(self, name: str) -> None:
+        view = await self._view(name)
         if view.device is None or not view.ours:
             return
         wanted = status.wanted(view, _now)
         if wanted != status.shown(view):
             path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
             await self._send("device", self._api.apply(path, status.body(view.name, wanted), names.OPERATOR))
+
+    async def _write_group(self, name: str) -> None:
+        view = await self._group_view(name)
+        if view is None or not (groups.concerns_us(view) or name in self._shown):
+            self._shown.pop(name, None)
+            return
+        wanted = groups.wanted(view)
+        if not groups.shows(view, wanted) and self._shown.get(name) != (view.group.uid, wanted):
+            await self._send("podgroup", self._api.merge_patch(groups.path(name), groups.patch(view, wanted, _now)))
+        self._shown[name] = view.group.uid, wanted
 
     async def _send(self, kind: str, request: Awaitable[object]) -> None:
         await asyncio.sleep(self._bucket.delay())

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import CONFLICT_RETRY, RETRY, Writer
-from berth_operator.state.cluster import Cluster, NodeView
-from tests.builders import GPU, device, entry, half, node, pod
+from berth_operator.state.cluster import Cluster, GroupView, NodeView
+from tests.builders import GPU, device, entry, half, node, pod, pod_group
 
 pytestmark = pytest.mark.looptime
 
@@ -29,6 +30,10 @@ class Api:
         self.cluster = cluster
         self.nodes: dict[str, Raw] = {}
         self.devices: dict[str, Raw] = {}
+        self.groups: dict[str, Raw] = {}
+        """Statuses."""
+        self.forgets: set[str] = set()
+        """Fields that the definition of PodGroups does not have."""
         self.calls: list[tuple[float, str]] = []
         self.faults: dict[str, list[Exception]] = {}
         """What a call answers, first come first served."""
@@ -49,6 +54,19 @@ class Api:
             raise faults.pop(0)
 
     async def merge_patch(self, path: str, body: Raw) -> Raw:
+        return await (self._patch_group(path, body) if "podgroups" in path else self._patch_node(path, body))
+
+    async def _patch_group(self, path: str, body: Raw) -> Raw:
+        _, namespace, _, name, last = path.rsplit("/", 4)
+        key = f"{namespace}/{name}"
+        assert last == "status"
+        await self.call(f"group {key}")
+        assert body["metadata"] == {"uid": self.cluster.groups[key][0].uid}
+        self.groups[key] = {name: value for name, value in body["status"].items() if name not in self.forgets}
+        self.cluster.put_group(pod_group(name, uid=body["metadata"]["uid"], status=self.groups[key]))
+        return {}
+
+    async def _patch_node(self, path: str, body: Raw) -> Raw:
         name = path.split("/")[4]
         await self.call(f"{'sums' if path.endswith('/status') else 'labels'} {name}")
         found = self.nodes[name]
@@ -85,10 +103,15 @@ class World:
     def __init__(self, rate: float = 1000.0) -> None:
         self.cluster = Cluster(grace=20.0, clock=now)
         self.api = Api(self.cluster)
-        self.writer = Writer(api=self.api, view=self.view, bucket=Bucket(rate=rate, clock=now))
+        self.writer = Writer(
+            api=self.api, view=self.view, group_view=self.group_view, bucket=Bucket(rate=rate, clock=now)
+        )
 
     async def view(self, name: str) -> NodeView:
         return self.cluster.view(name)
+
+    async def group_view(self, name: str) -> GroupView | None:
+        return self.cluster.group_view(name)
 
 
 @contextlib.asynccontextmanager
@@ -277,3 +300,84 @@ async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
         world.writer.mark("a")
         await asyncio.sleep(1)
     assert len(api.calls) == 3
+
+
+# --- PodGroups ----------------------------------------------------------------------------------------------------
+
+
+def grouped(*waiting: str, **fields: Any) -> World:
+    """Give a world with a PodGroup that needs two, and members that wait."""
+    world = World()
+    world.cluster.put_group(pod_group(minimum=2, **fields))
+    for name in waiting:
+        world.cluster.put_pending(pod(name, labels={names.POD_GROUP_LABEL: "g"}))
+    return world
+
+
+async def test_a_pod_group_shows_how_far_its_gang_has_come() -> None:
+    world = grouped("a", "b")
+    world.writer.mark_group("ns/g")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        assert api.groups["ns/g"]["phase"] == "PreScheduling"
+        world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node", status={"phase": "Running"}))
+        world.writer.mark_group("ns/g")
+        await asyncio.sleep(1)
+    assert api.order() == ["group ns/g"] * 2
+    assert {**api.groups["ns/g"], "scheduleStartTime": ""} == {
+        "phase": "Scheduling",
+        "scheduled": 1,
+        "running": 1,
+        "succeeded": 0,
+        "failed": 0,
+        "scheduleStartTime": "",
+    }
+
+
+async def test_a_pod_group_without_members_of_ours_is_left_alone() -> None:
+    world = grouped(status={"phase": "Running", "running": 2})
+    world.writer.mark_group("ns/g")
+    world.writer.mark_group("ns/nobody")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+    assert api.calls == []
+
+
+async def test_a_pod_group_that_lost_its_members_shows_that() -> None:
+    world = grouped("a")
+    world.writer.mark_group("ns/g")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node"))
+        world.writer.mark_group("ns/g")
+        await asyncio.sleep(1)
+        assert api.groups["ns/g"]["phase"] == "Scheduling"
+        world.cluster.remove_bound("uid-a")
+        world.writer.mark_group("ns/g")
+        await asyncio.sleep(1)
+    assert (api.groups["ns/g"]["phase"], api.groups["ns/g"]["scheduled"]) == ("Pending", 0)
+
+
+async def test_what_a_foreign_definition_does_not_keep_is_not_written_for_ever() -> None:
+    world = grouped("a", "b")
+    world.api.forgets = {"scheduled"}
+    world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node"))
+    async with running(world) as api:
+        for _ in range(5):
+            world.writer.mark_group("ns/g")
+            await asyncio.sleep(1)
+        assert len(api.calls) == 1
+        # Made anew under its name, it shows nothing again.
+        world.cluster.put_group(pod_group(minimum=2, uid="another"))
+        world.writer.mark_group("ns/g")
+        await asyncio.sleep(1)
+    assert len(api.calls) == 2
+
+
+async def test_a_pod_group_that_could_not_be_written_is_written_later() -> None:
+    world = grouped("a", "b")
+    world.api.faults["group ns/g"] = [ApiError(500, "InternalError", "no"), Unreachable("no answer")]
+    world.writer.mark_group("ns/g")
+    async with running(world) as api:
+        await asyncio.sleep(10)
+    assert api.times("group ns/g") == pytest.approx([0.0, 2.0, 4.0], abs=0.05)

@@ -1,0 +1,62 @@
+"""What a PodGroup shows: how far its gang has come, in the words of scheduler-plugins' own controller."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from berth_api import names
+from berth_operator.core.roster import Counts
+from berth_operator.state.cluster import GroupView
+
+COUNTED: Final = ("phase", "scheduled", "running", "succeeded", "failed")
+
+
+def path(name: str) -> str:
+    """Give the path of a PodGroup's status."""
+    namespace, _, own = name.partition("/")
+    return f"{names.POD_GROUP_API}/namespaces/{namespace}/{names.POD_GROUPS}/{own}/status"
+
+
+def concerns_us(view: GroupView) -> bool:
+    """Tell whether the group has members of ours; another scheduler's groups are left alone."""
+    counts = view.counts
+    return bool(counts.waiting or counts.bound or counts.succeeded or counts.failed)
+
+
+def wanted(view: GroupView) -> dict[str, Any]:
+    """Give what the status should count."""
+    counts = view.counts
+    return {
+        "phase": phase(counts, view.group.minimum),
+        "scheduled": counts.bound,
+        "running": counts.running,
+        "succeeded": counts.succeeded,
+        "failed": counts.failed,
+    }
+
+
+def phase(counts: Counts, minimum: int) -> str:
+    """Give how far a gang has come. One that has formed never shows less, so that the next leader knows it has."""
+    done = counts.succeeded
+    if done and done >= minimum:
+        return "Finished"
+    if counts.formed:
+        if counts.running + done >= minimum:
+            return "Running"
+        return "Failed" if counts.failed and counts.failed + counts.running + done >= minimum else "Scheduled"
+    if counts.bound:
+        return "Scheduling"
+    return "PreScheduling" if 0 < minimum <= counts.waiting + done else "Pending"
+
+
+def patch(view: GroupView, status: Mapping[str, Any], now: Callable[[], str]) -> dict[str, Any]:
+    """Give the merge patch that shows a status, on this very object."""
+    started = (
+        {} if view.status.get("scheduleStartTime") or status["phase"] == "Pending" else {"scheduleStartTime": now()}
+    )
+    return {"metadata": {"uid": view.group.uid}, "status": {**status, **started}}
+
+
+def shows(view: GroupView, status: Mapping[str, Any]) -> bool:
+    """Tell whether the PodGroup shows a status already; a count that is missing is 0."""
+    empty = {"phase": ""}
+    return all((view.status.get(name) or empty.get(name, 0)) == status[name] for name in COUNTED)
