@@ -280,8 +280,13 @@ PODS = [
     labelled("genius-number", "genius/gpu-number", "1", f"{UNSUPPORTED}label genius/gpu-number"),
     labelled("genius-each", "genius/gpu-memory-each", "1000", f"{UNSUPPORTED}label genius/gpu-memory-each"),
     labelled("genius-total", "genius/gpu-memory-total", "1000", f"{UNSUPPORTED}label genius/gpu-memory-total"),
-    labelled("gang-label", "scheduling.x-k8s.io/pod-group", "g", f"{UNSUPPORTED}label scheduling.x-k8s.io/pod-group"),
-    annotated("gang-annotation", "berth.dev/pod-group", "g", f"{UNSUPPORTED}annotation berth.dev/pod-group"),
+    labelled("gang-label", "scheduling.x-k8s.io/pod-group", "g", "PodGroup arena-"),
+    annotated(
+        "gang-annotation",
+        "berth.dev/pod-group",
+        "g",
+        "invalid request: annotation berth.dev/pod-group: needs annotation berth.dev/pod-group-min-member beside it",
+    ),
     annotated("min-memory", "berth.dev/min-gpu-memory", "20Gi", f"{UNSUPPORTED}annotation berth.dev/min-gpu-memory"),
     annotated("topology", "berth.dev/gpu-topology", "nvlink", f"{UNSUPPORTED}annotation berth.dev/gpu-topology"),
     # Fields of the pod that would have to be honoured.

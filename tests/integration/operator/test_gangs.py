@@ -1,0 +1,261 @@
+"""Gangs on a real control plane: both protocols, waiting, repair, and undoing what cannot be completed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import Cluster
+from devcluster.api import Manifest
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+from tests.proxy import FaultProxy
+
+CARD = {"nvidia.com/gpu": "1"}
+LABEL = "scheduling.x-k8s.io/pod-group"
+EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
+
+# As Kubeflow's training operator sends it: with an owner, an empty status, and times that are null.
+KUBEFLOW = """
+apiVersion: scheduling.x-k8s.io/v1alpha1
+kind: PodGroup
+metadata:
+  name: pytorch-simple
+  annotations: {}
+  creationTimestamp: null
+spec:
+  minMember: 2
+  minResources:
+    cpu: "2"
+    memory: 1Gi
+    nvidia.com/gpu: "2"
+  scheduleTimeoutSeconds: 100
+status:
+  scheduleStartTime: null
+"""
+
+
+def pod_group(world: World, name: str, minimum: int, **spec: Any) -> Manifest:
+    (made,) = world.arena.apply(
+        {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": name},
+            "spec": {"minMember": minimum, **spec},
+        }
+    )
+    return made
+
+
+def wait_status(world: World, name: str, **wanted: Any) -> Manifest:
+    """Wait until a PodGroup shows this."""
+
+    def look() -> Manifest | None:
+        found: Manifest = world.arena.get("podgroups", name).get("status") or {}
+        return found if all(found.get(key, 0) == value for key, value in wanted.items()) else None
+
+    try:
+        found = world.wait(look, what="a status")
+    except TimeoutError:
+        raise AssertionError(f"{wanted}; it is {world.arena.get('podgroups', name).get('status')}") from None
+    assert found is not None
+    return found
+
+
+def members(count: int, name: str = "m") -> list[str]:
+    return [f"{name}{number}" for number in range(count)]
+
+
+def nodes_of(world: World, names: list[str]) -> set[str]:
+    return {world.bound(name)["spec"]["nodeName"] for name in names}
+
+
+@pytest.fixture
+def groups(shared: World) -> Iterator[World]:
+    yield shared
+    for each in shared.arena.list("podgroups"):
+        shared.arena.delete("podgroups", each["metadata"]["name"])
+
+
+def test_gang_waits_for_its_members_and_is_bound_close_together(groups: World) -> None:
+    groups.nodes(3)
+    pod_group(groups, "g", 4)
+    groups.pods(members(3), CARD, labels={LABEL: "g"})
+    for name in members(3):
+        assert groups.waits(name).endswith("waiting for members: 3 of 4")
+    assert not groups.bound_names()
+    wait_status(groups, "g", phase="Pending", scheduled=0)
+
+    groups.pod("m3", CARD, labels={LABEL: "g"})
+
+    assert len(nodes_of(groups, members(4))) == 1
+    status = wait_status(groups, "g", phase="Running", scheduled=4, running=4)
+    assert status["scheduleStartTime"]
+
+
+def test_gang_by_annotations_waits_and_is_bound(groups: World) -> None:
+    groups.nodes(2)
+    annotations = {"berth.dev/pod-group": "g", "berth.dev/pod-group-min-member": "2"}
+    groups.pod("m0", CARD, annotations=annotations)
+    assert groups.waits("m0").endswith("waiting for members: 1 of 2")
+
+    groups.pod("m1", CARD, annotations=annotations)
+
+    assert len(nodes_of(groups, members(2))) == 1
+
+
+def test_gang_that_does_not_fit_holds_nothing(groups: World) -> None:
+    [node] = groups.nodes(gpus=3)
+    pod_group(groups, "g", 4)
+    groups.pods(members(4), CARD, labels={LABEL: "g"})
+    told = groups.waits("m0", "room for 3 of the 4 members")
+    assert "0/1 nodes available: 1 taken by other members of its group" in told
+    # Another one may have all of it.
+    groups.pod("other", {"nvidia.com/gpu": "3"})
+    groups.bound("other")
+    groups.remove("other")
+
+    groups.change(node, gpus=4)
+
+    assert nodes_of(groups, members(4)) == {node}
+
+
+def test_member_that_dies_is_replaced_beside_the_others(groups: World) -> None:
+    groups.nodes(3)
+    pod_group(groups, "g", 4)
+    groups.pods(members(4), CARD, labels={LABEL: "g"})
+    nodes = nodes_of(groups, members(4))
+
+    groups.remove("m2")
+    groups.wait(lambda: len(groups.arena.list("pods")) == 3, what="it to go")
+    groups.pod("new", CARD, labels={LABEL: "g"})
+
+    assert nodes_of(groups, ["new"]) == nodes
+    wait_status(groups, "g", phase="Running", scheduled=4)
+
+
+def test_group_that_does_not_exist_is_told_and_waited_for(groups: World) -> None:
+    groups.nodes()
+    groups.pod("m0", CARD, labels={LABEL: "g"})
+    assert "PodGroup " in groups.waits("m0", "does not exist: create it")
+    [event] = groups.wait(lambda: groups.events("m0"), what="the Event")
+    assert event["reason"] == "FailedScheduling"
+
+    pod_group(groups, "g", 1)
+
+    groups.bound("m0")
+
+
+def test_pods_and_group_as_kubeflow_writes_them(groups: World) -> None:
+    groups.nodes()
+    (made,) = groups.arena.create([yaml.safe_load(KUBEFLOW)])
+    assert made["spec"]["minResources"]["nvidia.com/gpu"] == "2"
+    owner = {"app": "pytorch-simple", "training.kubeflow.org/job-name": "pytorch-simple", LABEL: "pytorch-simple"}
+    for role in ("master", "worker"):
+        labels = {**owner, "training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": "0"}
+        groups.pod(f"pytorch-simple-{role}-0", CARD, labels=labels)
+
+    for role in ("master", "worker"):
+        groups.bound(f"pytorch-simple-{role}-0")
+    wait_status(groups, "pytorch-simple", phase="Running")
+
+
+@pytest.mark.parametrize("file", ["gang.yaml", "gang-by-annotation.yaml"])
+def test_examples_run(groups: World, file: str) -> None:
+    groups.nodes()
+    text = (EXAMPLES / file).read_text().replace("berth-scheduler", groups.arena.scheduler_name)
+    documents = list(yaml.safe_load_all(text))
+    groups.arena.apply(documents)
+    wanted = documents[-1]["spec"]["parallelism"]
+    groups.wait(lambda: len(groups.bound_names()) == wanted, what="all to be bound")
+    groups.arena.delete("jobs", documents[-1]["metadata"]["name"])
+
+
+@pytest.mark.parametrize("k", range(3))
+def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluster: Cluster, k: int) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(3)])
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    refused = proxy.answer("POST", f"/pods/m{k}/binding", status=403)
+    others = [name for name in members(3) if name != f"m{k}"]
+    pod_group(world, "g", 3, scheduleTimeoutSeconds=3)
+    world.pods(members(3), CARD, labels={LABEL: "g"})
+    for name in others:
+        world.bound(name)
+    wait_status(world, "g", phase="Scheduling", scheduled=2)
+    # It keeps its card while it is tried again.
+    world.pod("other", CARD)
+    world.waits("other", "insufficient free GPU devices")
+
+    world.wait(
+        lambda: {each["metadata"]["name"] for each in world.arena.list("pods")} == {f"m{k}", "other"}, what="undo"
+    )
+
+    world.bound("other", deadline=words.PROMPT)
+    refused.wait(2)
+    notes = [each["message"] for each in world.arena.list("events") if each["reason"] == "PodGroupTimedOut"]
+    assert len(notes) == 2
+    assert all("could not be completed within 3 s: 2 of 3 members were bound" in each for each in notes)
+    world.waits(f"m{k}", "waiting for members: 1 of 3")
+    # Made anew, and nobody refuses any more.
+    refused.remove()
+    world.remove("other")
+    world.pods(others, CARD, labels={LABEL: "g"})
+    assert nodes_of(world, members(3)) == {node}
+
+
+def test_new_leader_completes_what_was_left(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(3)])
+    first = world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    proxy.answer("POST", "/pods/m1/binding", status=403)
+    pod_group(world, "g", 3, scheduleTimeoutSeconds=60)
+    world.pods(members(3), CARD, labels={LABEL: "g"})
+    for name in ("m0", "m2"):
+        world.bound(name)
+
+    first.kill()
+    world.free_lease()
+    world.operator()
+
+    world.bound("m1")
+    wait_status(world, "g", scheduled=3)
+
+
+def test_new_leader_undoes_what_it_cannot_complete(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(3)])
+    first = world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    proxy.answer("POST", "/pods/m1/binding", status=403)
+    pod_group(world, "g", 3, scheduleTimeoutSeconds=60)
+    world.pods(members(3), CARD, labels={LABEL: "g"})
+    held = {minor for name in ("m0", "m2") for minor in words.minors(world.bound(name))}
+    first.kill()
+    world.arena.merge("podgroups", "g", {"spec": {"scheduleTimeoutSeconds": 2}})
+    world.device(node, [words.gpu(minor, health=minor in held) for minor in range(3)])
+    world.free_lease()
+
+    world.operator()
+
+    world.wait(lambda: not world.bound_names(), what="the two to be deleted")
+    assert world.arena.get("pods", "m1")
+
+
+def test_cluster_without_the_definition_has_pods_all_the_same(
+    proxy: FaultProxy, world: World, cluster: Cluster
+) -> None:
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(2)])
+    unknown = proxy.answer("GET", "/podgroups", status=404)
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    world.pod("plain", CARD)
+    world.bound("plain")
+    pod_group(world, "g", 1)
+    world.pod("m0", CARD, labels={LABEL: "g"})
+    world.waits("m0", "does not exist")
+
+    unknown.remove()
+
+    world.bound("m0", deadline=25)
