@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_operator.binding.gangs import AGAIN
 from berth_operator.clients.kube import Unreachable
 from berth_operator.core.policy import Policy
 from tests.builders import NVIDIA, pod, pod_group, whole
-from tests.component.world import LostError, Raw, World, now, refusal
+from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -30,9 +31,11 @@ def annotated(name: str, minimum: str = "2", group: str = "g", **fields: Any) ->
     return pod(name, {NVIDIA: "1"}, annotations=annotations, **fields)
 
 
-def filled(count: int = 4, *, nodes: int = 1, cards: int = 8, policy: Policy | None = None, **group: Any) -> World:
+def filled(
+    count: int = 4, *, nodes: int = 1, cards: int = 8, policy: Policy = DEFAULT, watch: bool = True, **group: Any
+) -> World:
     """Give a world with nodes, a PodGroup that needs so many members, and these."""
-    world = World(policy=policy or Policy())
+    world = World(policy=policy, watch=watch)
     for i in range(nodes):
         world.add_node(f"node{i}", cards=cards, labels={"kubernetes.io/hostname": f"node{i}"})
     world.groups.apply("ADDED", pod_group(minimum=count, **group))
@@ -93,6 +96,31 @@ async def test_members_that_come_later_are_bound_as_they_come() -> None:
         await asyncio.sleep(0.5)
     assert len(api.bound()) == 8
     assert world.users() == 8
+
+
+async def test_a_gang_is_decided_by_the_policy_of_its_scheduler() -> None:
+    world = filled(2, nodes=2)
+    apart = replace(Policy(), gang_topology_keys=(), weights=(("least-allocated", 1.0),))
+    world.policies["other"] = replace(apart, gang_keep_partial=True)
+    world.groups.apply("ADDED", pod_group("h", 3))
+    theirs = [member(f"n{i}", "h", {NVIDIA: "1", "cpu": "1"}, schedulerName="other") for i in range(3)]
+    world.submit(*theirs)
+    world.api.always["bind n2"] = REFUSAL
+    async with world.running() as api:
+        await asyncio.sleep(2 * TIMEOUT)
+    assert api.bound()["m0"] == api.bound()["m1"]
+    assert api.bound()["n0"] != api.bound()["n1"]
+    assert api.deletions == []
+
+
+async def test_a_gang_has_formed_by_the_answers_to_its_binds_even_if_the_watch_is_late() -> None:
+    world = filled(watch=False)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert world.cluster.roster.counts("ns/g").formed
+        await asyncio.sleep(2 * TIMEOUT)
+    assert len(api.bound()) == 4
+    assert api.deletions == []
 
 
 # --- waiting ------------------------------------------------------------------------------------------------------
@@ -380,7 +408,8 @@ async def test_a_deletion_that_fails_is_sent_again(fault: Exception) -> None:
     world.api.faults["delete m1"] = [fault, fault]
     async with world.running() as api:
         await asyncio.sleep(TIMEOUT + 20)
-    assert len(api.deletions) == 3
+    pauses = [later - earlier for (earlier, _), (later, _) in pairwise(api.deletions)]
+    assert pauses == pytest.approx([AGAIN, AGAIN], abs=1)
     assert len(api.events_of("m1", "PodGroupTimedOut")) == 1
     assert "m1" not in api.pods
 
@@ -439,6 +468,19 @@ async def test_a_member_on_its_way_out_does_not_count() -> None:
         world.submit(member("new"))
         await asyncio.sleep(0.5)
         assert "new" in api.bound()
+
+
+async def test_a_member_whose_label_is_taken_off_leaves_its_gang() -> None:
+    world = filled(2)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        api.pods["m0"]["metadata"]["labels"] = {}
+        world.bound.apply("MODIFIED", api.pods["m0"])
+        world.submit(member("new"))
+        await asyncio.sleep(0.5)
+        assert "new" in api.bound()
+        assert world.cluster.roster.counts("ns/g").bound == 2
+        assert world.users() == 3
 
 
 async def test_a_member_that_succeeded_counts_and_one_that_failed_does_not() -> None:

@@ -142,19 +142,29 @@ def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explain
     )
 
 
-def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
-    made = fleet({"a": cards(2), "b": cards(2)})
-    for name in "ab":
-        made.put_node(node_info(name, labels={HOST: name}))
+def driver_and_worker() -> tuple[PendingPod, PendingPod]:
+    """Give a pod, and a larger one that must be near it: its turn comes first, when the other is nowhere."""
     driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
     selector = LabelSelector(requirements=(label("role", "In", "driver"),))
     near = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
-    worker = replace(asks({NVIDIA: 2}), wishes=Wishes(near=(near,)))
-    # The worker is the larger, so its turn comes first, when its driver is nowhere.
-    placed = decide_gang(made, gang(waiting("w", worker), waiting("d", driver)), Policy())
+    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), wishes=Wishes(near=(near,))))
+
+
+def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
+    made = rack({"a": (2, "", ""), "b": (2, "", "")})
+    placed = decide_gang(made, gang(*driver_and_worker()), Policy())
     assert isinstance(placed, list)
     assert [each.pod.name for each in placed] == ["d", "w"]
     assert len({each.node for each in placed}) == 1
+
+
+def test_who_was_placed_after_all_is_not_the_reason() -> None:
+    made = rack({"a": (2, "", "")})
+    crowd = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
+    found = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
+    assert found.message == (
+        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/1 nodes available: 1 insufficient cpu"
+    )
 
 
 def test_members_that_must_lie_apart_lie_apart() -> None:
