@@ -23,6 +23,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.queue import Queue
 from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
+from berth_operator.state.reflector import Sink
 
 Raw = dict[str, Any]
 
@@ -309,3 +310,10 @@ def told(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDAr
     """Give what a score says of each row: zeros where it says that all are equal."""
     found: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
     return np.zeros(len(fleet.names)) if found is None else found
+
+
+def relist(sink: Sink, objects: list[Raw], *, requested_at: float = 0.0) -> None:
+    """Hand a list to a sink, all of it on one page."""
+    listing = sink.listing(requested_at=requested_at)
+    listing.put(objects)
+    listing.end()

@@ -9,7 +9,7 @@ import pytest
 from berth_api import names
 from berth_operator.binding.scheduler import MAX_BINDS
 from berth_operator.clients.kube import Unreachable
-from tests.builders import GPU, NVIDIA, half, pod
+from tests.builders import GPU, NVIDIA, half, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -386,7 +386,7 @@ async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
 async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:
     world = World()
     world.add_node(cards=1)
-    world.bound.replace([pod("old", {GPU: "50"}, on="node", allocated=half())], requested_at=0.0)
+    relist(world.bound, [pod("old", {GPU: "50"}, on="node", allocated=half())])
     world.submit(pod("a", {GPU: "50"}), pod("b", {GPU: "50"}))
     async with world.running() as api:
         await asyncio.sleep(5)

@@ -11,7 +11,7 @@ from berth_api import names
 from berth_operator.binding.gangs import AGAIN
 from berth_operator.clients.kube import Unreachable
 from berth_operator.core.policy import Policy
-from tests.builders import NVIDIA, pod, pod_group, whole
+from tests.builders import NVIDIA, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -519,10 +519,10 @@ def left_behind(*bound: str, phase: str = "", minimum: int = 4, cards: int = 8, 
     """Give what a new leader finds: some members bound, whom no bind of its own brought there."""
     world = World(**fields)
     world.add_node("node", cards=cards)
-    world.groups.replace([pod_group(minimum=minimum, status={"phase": phase})], requested_at=0.0)
+    relist(world.groups, [pod_group(minimum=minimum, status={"phase": phase})])
     for minor, name in enumerate(bound):
         world.api.pods[name] = member(name, on="node", allocated=whole(minor))
-    world.bound.replace([world.api.pods[name] for name in bound], requested_at=0.0)
+    relist(world.bound, [world.api.pods[name] for name in bound])
     return world
 
 

@@ -19,6 +19,7 @@ from berth_operator.state.cluster import Cluster as State
 from berth_operator.state.storage import Storage, sources
 from berth_operator.state.volumes import SELECTED_NODE
 from devcluster import Cluster, waiting
+from tests.builders import relist
 from tests.differential.draft import MARK, Draft, Raw, name_of, node_of, pod_of
 from tests.differential.on_volumes import ELSEWHERE
 
@@ -139,7 +140,7 @@ def _state(cluster: Cluster) -> State:
     for each in cluster.api.get("/api/v1/pods")["items"]:
         state.put_bound(pods.keep(each))
     for source, table in sources(Storage(state)).values():
-        table.replace(cluster.api.get(source.path)["items"], requested_at=0.0)
+        relist(table, cluster.api.get(source.path)["items"])
     return state
 
 

@@ -56,4 +56,4 @@ class PendingPods:
         self.reflectors = {what: each for what, each in self.reflectors.items() if what not in ended}
         for task, table in ended.values():
             task.cancel()
-            table.replace([], requested_at=self._cluster.clock())
+            table.listing(requested_at=self._cluster.clock()).end()

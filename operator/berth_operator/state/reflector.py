@@ -1,18 +1,18 @@
 """Keeps a consumer's picture of one selection of objects the same as the API server's.
 
-A reflector lists (pages of 500, at quorum: a new leader must not decide on an old picture), hands the whole
-list to its sink, and watches from there. Three things can happen to a watch:
+A reflector lists (in pages, at quorum: a new leader must not decide on an old picture), hands page after page
+to its sink, and watches from there. Three things can happen to a watch:
 
 * it ends or breaks: it is taken up again from the last version seen; nothing is lost, nothing is listed.
   A silent connection counts as broken: bookmarks come about once a minute, so 90 s without a byte may be a
   stall. (The server skips one now and then; taking a sound watch up again costs one request);
 * the server no longer has that version (410), or says anything that we do not understand: list again.
-  The sink then gets the whole truth at once, deletions included;
+  The sink then gets the whole truth, deletions at its end;
 * the server is busy or away: both are tried for ever, since there is nothing else to do, at growing
   intervals up to half a minute. `last_event_age` tells liveness probes how long ago that was.
 
 The sink is called in the order of the server's versions and never between a list's request and its end with
-anything older.
+anything older. No list ever stands in memory whole, and between two pages others have their turn.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ import structlog
 
 from berth_operator.clients import kube
 
-PAGE: Final = 500
-"""Objects per page: a page of pods is a few MB, decoded in some 20 ms."""
+PAGE: Final = 250
+"""Objects per page: two pages of each kind stand in memory at a time, and one of pods is decoded in some 10 ms."""
 
 IDLE_SECONDS: Final = 90.0
 WATCH_SECONDS: Final = (300, 600)
@@ -52,11 +52,21 @@ Kind = Literal["ADDED", "MODIFIED", "DELETED"]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+class Listing(Protocol):
+    """Who takes one list; it may break off before its end, and another begin."""
+
+    def put(self, objects: list[Object]) -> None:
+        """Take a page."""
+
+    def end(self) -> None:
+        """Know that it was the last: what stood on none is gone."""
+
+
 class Sink(Protocol):
     """Who wants to know."""
 
-    def replace(self, objects: list[Object], *, requested_at: float) -> None:
-        """Take the whole truth, as of some moment after `requested_at` (monotonic seconds)."""
+    def listing(self, *, requested_at: float) -> Listing:
+        """Begin to take the whole truth, as of some moment after `requested_at` (monotonic seconds)."""
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Take one change."""
@@ -149,33 +159,39 @@ class Reflector:
             raise kube.Unreachable("the watch ended as soon as it began")
 
     async def _list(self) -> str | None:
-        """Hand the whole list to the sink; return its version, or None if the kind is unknown to the server."""
+        """Hand a list to the sink; return its version, or None if the kind is unknown to the server."""
+        listing = self._sink.listing(requested_at=self._clock())
+        version = None
         try:
-            return await self._list_known()
+            async with contextlib.aclosing(self._pages()) as pages:
+                async for page in pages:
+                    self._heard_at = self._clock()
+                    listing.put([self._source.keep(item) for item in page.get("items") or ()])
+                    version = str(page["metadata"]["resourceVersion"])
         except kube.ApiError as error:
             if not (self._source.optional and error.status == NOT_FOUND):
                 raise
-        self._hand_over([], self._clock())
-        return None
-
-    def _hand_over(self, objects: list[Object], requested_at: float) -> None:
-        self._heard_at = self._clock()
-        self._sink.replace(objects, requested_at=requested_at)
+            self._heard_at = self._clock()
+        listing.end()
         self.synced.set()
+        return version
 
-    async def _list_known(self) -> str:
-        requested_at = self._clock()
-        params = {**self._source.params, "limit": str(PAGE)}
-        objects: list[Object] = []
-        while True:
-            page = await self._api.request("GET", self._source.path, params=params)
-            objects += [self._source.keep(item) for item in page.get("items") or ()]
-            metadata = page["metadata"]
-            if not metadata.get("continue"):
-                break
-            params["continue"] = metadata["continue"]
-        self._hand_over(objects, requested_at)
-        return str(metadata["resourceVersion"])
+    async def _pages(self) -> AsyncGenerator[Object, None]:
+        """Yield the pages of a list; the server prepares the next one while the last is read."""
+        more, asked = "first", self._ask("")
+        try:
+            while more:
+                page = await asked
+                if more := page["metadata"].get("continue") or "":
+                    asked = self._ask(more)
+                    await asyncio.sleep(0)  # now it is sent; reading the page gives nobody else a turn
+                yield page
+        finally:
+            asked.cancel()
+
+    def _ask(self, more: str) -> asyncio.Task[Object]:
+        params = {**self._source.params, "limit": str(PAGE), **({"continue": more} if more else {})}
+        return asyncio.ensure_future(self._api.request("GET", self._source.path, params=params))
 
     async def _watch(self, version: str) -> int:
         """Pass on what happens until the watch ends; return how many lines came."""

@@ -23,25 +23,48 @@ class Table:
         self._key, self._put, self._remove, self._listed = key, put, remove, listed
         self._known: set[str] = set()
 
-    def replace(self, objects: list[Object], *, requested_at: float) -> None:
-        """Take the whole truth: what is gone goes first, to make room."""
-        found = {self._key(each) for each in objects}
+    def listing(self, *, requested_at: float) -> "Listing":
+        """Begin to take the whole truth."""
+        return Listing(self, requested_at)
+
+    def put(self, obj: Object) -> str:
+        """Take one object; give its key."""
+        key = self._key(obj)
+        self._known.add(key)
+        self._put(obj)
+        return key
+
+    def listed(self, found: set[str], requested_at: float) -> None:
+        """Know that there are no others."""
         for key in self._known - found:
             self._remove(key)
         self._known = found
-        for each in objects:
-            self._put(each)
         self._listed(found, requested_at)
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Take one change."""
-        key = self._key(obj)
         if kind == "DELETED":
+            key = self._key(obj)
             self._known.discard(key)
             self._remove(key)
         else:
-            self._known.add(key)
-            self._put(obj)
+            self.put(obj)
+
+
+class Listing:
+    """One list on its way into a table: what it shows is put at once, and what it does not show goes at its end."""
+
+    def __init__(self, table: Table, requested_at: float) -> None:
+        self._table, self._requested_at = table, requested_at
+        self._found: set[str] = set()
+
+    def put(self, objects: list[Object]) -> None:
+        """Take a page."""
+        self._found.update(map(self._table.put, objects))
+
+    def end(self) -> None:
+        """Know that it was the last."""
+        self._table.listed(self._found, self._requested_at)
 
 
 def _uid(obj: Mapping[str, Any]) -> str:

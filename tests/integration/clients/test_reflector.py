@@ -21,9 +21,15 @@ class Picture:
         self.objects: dict[str, str] = {}
         self.lists = 0
 
-    def replace(self, objects: list[reflector.Object], *, requested_at: float) -> None:
+    def listing(self, *, requested_at: float) -> "Picture":
         assert requested_at > 0
-        self.objects = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in objects}
+        self.objects = {}
+        return self
+
+    def put(self, objects: list[reflector.Object]) -> None:
+        self.objects |= {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in objects}
+
+    def end(self) -> None:
         self.lists += 1
 
     def apply(self, kind: reflector.Kind, obj: reflector.Object) -> None:

@@ -30,17 +30,17 @@ async def reflecting(api: ScriptedApi, sink: Recorder, **params: str) -> AsyncIt
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_all_pages_are_handed_over_as_one_list() -> None:
+async def test_all_pages_are_handed_over() -> None:
     api = ScriptedApi(lists=[page("a", "b", version=7, more="t"), page("c", version=7)])
     sink = Recorder()
     async with reflecting(api, sink, fieldSelector="x=y") as made:
         assert not made.is_synced
         await made.synced.wait()
         await asyncio.sleep(1)
-    assert sink.told == ["replace a,b,c"]
+    assert sink.told == ["put a,b", "put c", "end"]
     assert api.list_params == [
-        {"fieldSelector": "x=y", "limit": "500"},  # no resourceVersion: at quorum
-        {"fieldSelector": "x=y", "limit": "500", "continue": "t"},
+        {"fieldSelector": "x=y", "limit": str(reflector.PAGE)},  # no resourceVersion: at quorum
+        {"fieldSelector": "x=y", "limit": str(reflector.PAGE), "continue": "t"},
     ]
     watch = api.watch_params[0]
     assert 300 <= int(watch.pop("timeoutSeconds")) <= 600
@@ -57,7 +57,7 @@ async def test_the_list_is_dated_before_its_request() -> None:
     sink = Recorder()
     async with reflecting(api, sink) as made:
         await made.synced.wait()
-    assert (sink.requested, sink.times) == ([0], [3])
+    assert (sink.requested, sink.times) == ([0], [3, 3])
 
 
 async def test_managed_fields_are_dropped() -> None:
@@ -72,7 +72,7 @@ async def test_events_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(85)
-    assert sink.told == ["replace a", "ADDED b", "MODIFIED a", "DELETED b", "ADDED c"]
+    assert sink.told == ["put a", "end", "ADDED b", "MODIFIED a", "DELETED b", "ADDED c"]
     assert [params["resourceVersion"] for params in api.watch_params[:2]] == ["7", "11"]
     assert api.watched_at[1] == 80  # at once
 
@@ -82,7 +82,7 @@ async def test_a_bookmark_moves_the_version_and_tells_nobody() -> None:
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(1)
-    assert sink.told == ["replace"]
+    assert sink.told == ["put", "end"]
     assert api.watch_params[1]["resourceVersion"] == "99"
 
 
@@ -104,8 +104,8 @@ async def test_what_the_watch_cannot_survive_is_followed_by_a_new_list(end: byte
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(2)
-    assert sink.told == ["replace a", "replace b"]
-    assert 0.25 <= sink.times[1] <= 0.5
+    assert sink.told == ["put a", "end", "put b", "end"]
+    assert 0.25 <= sink.times[2] <= 0.5
     assert api.watch_params[1]["resourceVersion"] == "20"
 
 
@@ -115,7 +115,7 @@ async def test_what_says_nothing_about_the_version_is_not_followed_by_a_list(end
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(2)
-    assert sink.told == ["replace a", "ADDED b"]
+    assert sink.told == ["put a", "end", "ADDED b"]
     assert api.watch_params[1]["resourceVersion"] == "8"
 
 
@@ -153,8 +153,32 @@ async def test_a_failing_list_is_retried_and_nothing_is_synced_meanwhile() -> No
     api = ScriptedApi(lists=[AWAY, BUSY, page("a", version=1, more="t"), EXPIRED, page("b", version=2)])
     sink = Recorder()
     async with reflecting(api, sink) as made:
+        while sink.told != ["put a"]:
+            assert not made.is_synced
+            await asyncio.sleep(0.1)
         await made.synced.wait()
-    assert sink.told == ["replace b"]
+    assert sink.told == ["put a", "put b", "end"]
+
+
+async def test_the_next_page_is_asked_for_before_one_is_read() -> None:
+    api = ScriptedApi(lists=[page("a", version=7, more="t"), page("b", version=7, more="u"), page("c", version=7)])
+    asked: list[int] = []
+    async with reflecting(api, Recorder(on_put=lambda: asked.append(len(api.list_params)))) as made:
+        await made.synced.wait()
+    assert asked == [2, 3, 3]
+
+
+async def test_a_page_that_was_asked_for_in_vain_is_let_go() -> None:
+    api = ScriptedApi(lists=[page("a", version=7, more="t"), page("b", version=7)], list_seconds=3)
+    made = reflector.Reflector(api=api, source=reflector.Source(path="/"), sink=Recorder(on_put=broken))
+    with pytest.raises(ZeroDivisionError):
+        await made.run()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def broken() -> None:
+    raise ZeroDivisionError
 
 
 async def test_a_watch_that_is_refused_for_ever_does_not_make_lists_in_a_hurry() -> None:
@@ -190,7 +214,8 @@ async def test_only_what_is_kept_reaches_the_sink() -> None:
     await asyncio.sleep(1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert sink.told == ["replace A", "ADDED B"]
+    assert sink.told == ["put A", "end", "ADDED B"]
+
 
 
 # --- kinds that the server may not know ---------------------------------------------------------------------------
@@ -213,7 +238,7 @@ async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_kn
     await asyncio.sleep(29)
     assert made.last_event_age() == 14
     await asyncio.sleep(30)
-    assert sink.told == ["replace", "replace", "replace a", "replace", "replace"]
+    assert sink.told == ["end", "end", "put a", "end", "end", "end"]
     assert sink.times[:3] == [0, 15, 30]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -224,4 +249,4 @@ async def test_any_other_kind_must_be_known() -> None:
     sink = Recorder()
     async with reflecting(api, sink) as made:
         await made.synced.wait()
-    assert sink.told == ["replace a"]
+    assert sink.told == ["put a", "end"]

@@ -1,7 +1,7 @@
 """A scripted API server for reflectors: pages to list, watches to play, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,16 +76,31 @@ class Recorder:
     times: list[float] = field(default_factory=list)
     requested: list[float] = field(default_factory=list)
     failure: Exception | None = None
+    on_put: Callable[[], None] = lambda: None
 
-    def replace(self, objects: list[reflector.Object], *, requested_at: float) -> None:
+    def listing(self, *, requested_at: float) -> "RecordedListing":
         self.requested.append(requested_at)
-        self._note("replace " + ",".join(obj["metadata"]["name"] for obj in objects))
+        return RecordedListing(self)
 
     def apply(self, kind: reflector.Kind, obj: reflector.Object) -> None:
         if self.failure is not None:
             raise self.failure
-        self._note(f"{kind} {obj['metadata']['name']}")
+        self.note(f"{kind} {obj['metadata']['name']}")
 
-    def _note(self, words: str) -> None:
+    def note(self, words: str) -> None:
         self.told.append(words.strip())
         self.times.append(asyncio.get_running_loop().time())
+
+
+@dataclass
+class RecordedListing:
+    """One list, written down page by page."""
+
+    recorder: Recorder
+
+    def put(self, objects: list[reflector.Object]) -> None:
+        self.recorder.on_put()
+        self.recorder.note("put " + ",".join(obj["metadata"]["name"] for obj in objects))
+
+    def end(self) -> None:
+        self.recorder.note("end")

@@ -22,6 +22,7 @@ from tests.builders import (
     node,
     pod,
     popped,
+    relist,
     whole,
 )
 
@@ -229,7 +230,7 @@ def test_an_assumed_pod_that_a_list_does_not_show(bound_at: float | None, reques
     if bound_at is not None:
         world.now = bound_at
         world.cluster.bound("uid-a")
-    world.bound.replace([], requested_at=requested_at)
+    relist(world.bound, [], requested_at=requested_at)
     assert bool(world.cluster.fleet.charges) is kept
 
 
@@ -238,16 +239,16 @@ def test_an_assumed_pod_that_a_list_shows_stays() -> None:
     world.pending.apply("ADDED", HALF)
     world.placed()
     world.cluster.bound("uid-a")
-    world.bound.replace([BOUND], requested_at=101.0)
+    relist(world.bound, [BOUND], requested_at=101.0)
     assert world.users() == [1, 0]
 
 
 def test_the_same_list_again_changes_nothing() -> None:
     world = World()
-    world.bound.replace([BOUND], requested_at=1.0)
+    relist(world.bound, [BOUND], requested_at=1.0)
     before = world.cluster.fleet.charges["uid-a"]
     world.dirty.clear()
-    world.bound.replace([BOUND], requested_at=2.0)
+    relist(world.bound, [BOUND], requested_at=2.0)
     assert world.cluster.fleet.charges["uid-a"] is before
     assert world.dirty == []
 
@@ -362,7 +363,7 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
     "free",
     [
         pytest.param(lambda world: world.bound.apply("DELETED", HOLDER), id="deleted"),
-        pytest.param(lambda world: world.bound.replace([], requested_at=0.0), id="missing in a list"),
+        pytest.param(lambda world: relist(world.bound, []), id="missing in a list"),
         pytest.param(
             lambda world: world.bound.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
             id="it holds less",
@@ -424,7 +425,7 @@ def test_it_is_reported_once() -> None:
     world.bound.apply("ADDED", LOST)
     assert world.reported() == ["ns/lost"]
     world.bound.apply("MODIFIED", LOST)
-    world.bound.replace([LOST], requested_at=1.0)
+    relist(world.bound, [LOST], requested_at=1.0)
     assert world.reported() == ["ns/lost"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.sinks import Table
-from tests.builders import GPU, NVIDIA, device, entry, half, lease, node, pod, whole
+from tests.builders import GPU, NVIDIA, device, entry, half, lease, node, pod, relist, whole
 
 Raw = dict[str, Any]
 
@@ -35,25 +35,45 @@ def objects(names: str) -> list[Raw]:
 
 def test_a_first_list_is_put() -> None:
     log = Log()
-    log.table.replace(objects("ab"), requested_at=3.0)
+    relist(log.table, objects("ab"), requested_at=3.0)
     assert log.take() == ["put a", "put b", "listed a,b at 3"]
 
 
-def test_what_is_missing_in_a_list_is_gone_before_the_rest_is_put() -> None:
+def test_what_is_missing_in_a_list_is_gone_at_its_end() -> None:
     log = Log()
-    log.table.replace(objects("ab"), requested_at=0.0)
+    relist(log.table, objects("ab"))
     log.take()
-    log.table.replace(objects("bc"), requested_at=1.0)
-    assert log.take() == ["remove a", "put b", "put c", "listed b,c at 1"]
+    relist(log.table, objects("bc"), requested_at=1.0)
+    assert log.take() == ["put b", "put c", "remove a", "listed b,c at 1"]
+    relist(log.table, objects("bc"), requested_at=2.0)
+    assert log.take() == ["put b", "put c", "listed b,c at 2"]
+
+
+def test_a_list_is_put_page_by_page() -> None:
+    log = Log()
+    listing = log.table.listing(requested_at=1.0)
+    listing.put(objects("a"))
+    assert log.take() == ["put a"]
+    listing.put(objects("b"))
+    listing.end()
+    assert log.take() == ["put b", "listed a,b at 1"]
+
+
+def test_what_only_a_list_that_broke_off_showed_is_gone_after_the_next() -> None:
+    log = Log()
+    log.table.listing(requested_at=0.0).put(objects("ab"))
+    log.take()
+    relist(log.table, objects("b"), requested_at=1.0)
+    assert log.take() == ["put b", "remove a", "listed b at 1"]
 
 
 def test_what_came_and_went_by_events_counts() -> None:
     log = Log()
-    log.table.replace(objects("a"), requested_at=0.0)
+    relist(log.table, objects("a"))
     log.table.apply("ADDED", {"name": "b"})
     log.table.apply("DELETED", {"name": "a"})
     log.take()
-    log.table.replace([], requested_at=1.0)
+    relist(log.table, [], requested_at=1.0)
     assert log.take() == ["remove b", "listed  at 1"]
 
 
@@ -96,7 +116,7 @@ def test_objects_of_every_kind_leave_it(cluster: Cluster) -> None:
     }
     for table, obj in tables.values():
         table.apply("ADDED", obj)
-        table.replace([], requested_at=1.0)
+        relist(table, [], requested_at=1.0)
     nodes, devices = sinks.nodes(cluster), sinks.devices(cluster)
     nodes.apply("DELETED", node())
     devices.apply("DELETED", device())
@@ -108,7 +128,7 @@ def test_objects_of_every_kind_leave_it(cluster: Cluster) -> None:
 def test_a_pod_made_again_under_its_name_is_another_pod(cluster: Cluster) -> None:
     table = sinks.bound_pods(cluster)
     table.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="old", on="node", allocated=whole(0)))
-    table.replace([pod("a", {NVIDIA: "1"}, uid="new", on="node", allocated=whole(1))], requested_at=1.0)
+    relist(table, [pod("a", {NVIDIA: "1"}, uid="new", on="node", allocated=whole(1))], requested_at=1.0)
     assert [each.minor for each in cluster.fleet.charges["new"].grants] == [1]
     assert list(cluster.fleet.charges) == ["new"]
     assert int(cluster.fleet.cards["gpu"].users.sum()) == 1

@@ -13,7 +13,7 @@ from berth_operator.core.volumes.storage import Attachment
 from berth_operator.state import mounts, volumes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage, sources
-from tests.builders import GI, Raw, label, node, pod, popped
+from tests.builders import GI, Raw, label, node, pod, popped, relist
 from tests.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_volume, volume
 
 ALWAYS, NEVER = label("", "DoesNotExist"), label("", "In")
@@ -342,7 +342,7 @@ def test_every_kind_is_reflected() -> None:
     assert store.classes.keys() == {"local"}
     assert store.capacities["local"].keys() == {"ns/c"}
     for _, table in found.values():
-        table.replace([], requested_at=0.0)
+        relist(table, [])
     assert [store.claims, store.volumes, store.classes, store.tracked] == [{}, {}, {}, set()]
     assert store.capacities == {}
 
