@@ -26,7 +26,7 @@ class Change(enum.IntFlag):
     DEVICE = enum.auto()
     """A Device's inventory, health or freshness."""
     RELEASED = enum.auto()
-    """A pod left its node."""
+    """A pod left its node, and what it held there is free."""
     PLACED = enum.auto()
     """A pod came to a node."""
     POD_LABELS = enum.auto()
@@ -42,6 +42,8 @@ class Change(enum.IntFlag):
     """A driver has more space, or no longer says how much it has."""
     VOLUME_LIMITS = enum.auto()
     """A node can hold more volumes of a driver, or one was detached from it."""
+    GONE = enum.auto()
+    """The same, to those who mind that the pod is there at all, and not only what it holds of its own node."""
 
 
 ANY = ~Change(0)

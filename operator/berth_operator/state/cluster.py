@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from berth_api import names
+from berth_operator.core import filters
 from berth_operator.core.cycle import Placement
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
 from berth_operator.core.gang import Gang
@@ -185,8 +186,7 @@ class Cluster:
             if charge.gang is not None:
                 self._leaves_gang(uid, charge.gang)
             self.on_dirty(charge.node)
-            # Volumes that it was promised are free again.
-            self.changed(Change.RELEASED | Change.VOLUME if charge.chosen else Change.RELEASED)
+            self._left(charge)
 
     def assume(self, placement: Placement) -> None:
         """Charge a decision at once, so that the next one sees it."""
@@ -387,6 +387,16 @@ class Cluster:
         """Wake the pods that a change may help."""
         self.queue.wake(change)
         self.on_work()
+
+    def _left(self, charge: Charge) -> None:
+        """Wake the pods that may fit now that one has gone; of those that lack room, those that its node has it for."""
+        # Volumes that it was promised are free again.
+        self.changed(Change.GONE | Change.VOLUME if charge.chosen else Change.GONE)
+        row = self.fleet.rows.get(charge.node)
+        if row is not None and self.queue.wake(
+            Change.RELEASED, lambda waiting: filters.has_room(self.fleet, waiting, row)
+        ):
+            self.on_work()
 
     def _placed(self, charge: Charge) -> None:
         """Wake the pods that wait for such a pod."""

@@ -485,7 +485,7 @@ WAKES = [
         "volume-in-use",
         given(bound(modes=ONCE), volume(), held=holds("holder", "claim")),
         leaves,
-        Change.RELEASED,
+        Change.GONE,
         id="its user leaves",
     ),
     pytest.param(

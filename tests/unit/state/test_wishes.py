@@ -236,7 +236,7 @@ WAKES = [
         {"labels": OWN, "affinity": near(term()), "nodeSelector": {"zone": "2"}},
         [placed()],
         leaves(),
-        Change.RELEASED,
+        Change.GONE,
         id="it becomes the first of its kind",
     ),
     pytest.param(
@@ -252,7 +252,7 @@ WAKES = [
         {"affinity": apart(term())},
         [placed(), placed("second", "b")],
         leaves(),
-        Change.RELEASED,
+        Change.GONE,
         id="whom it avoids leaves",
     ),
     pytest.param(
@@ -296,7 +296,7 @@ WAKES = [
         {"labels": OWN},
         [placed(affinity=apart(term())), placed("second", "b", affinity=apart(term()))],
         leaves(),
-        Change.RELEASED,
+        Change.GONE,
         id="who avoids it leaves",
     ),
     pytest.param(
@@ -328,7 +328,7 @@ WAKES = [
         },
         [placed()],
         leaves(),
-        Change.RELEASED,
+        Change.GONE,
         id="one of the fullest domain leaves",
     ),
     pytest.param(
@@ -425,6 +425,8 @@ def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
     told = {(case.values[0], case.values[4]) for case in WAKES}
     # A new node is awaited by everyone; a node that goes lets pods in next to it only where those share its domain.
     elsewhere = {(name, Change.NODE_ADDED) for name in names} | {("existing-anti-affinity", Change.NODE_REMOVED)}
+    # To those who want room it is another change than to those who mind who is there.
+    elsewhere |= {(name, Change.RELEASED) for name in names}
     assert awaited - told == elsewhere
 
 

@@ -83,6 +83,9 @@ ORDER = _filters(
 )
 """The first filter that rejects a node gives its reason."""
 
+LOCAL = _filters(resources, devices)
+"""Those that ask how much is free on a node."""
+
 UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
 """Those that are asked of a pod without volumes that matter, which most pods are."""
 
@@ -105,6 +108,11 @@ NEEDED = frozenset(
     )
 )
 """Names of those without which nothing may be bound; no policy switches them off."""
+
+
+def has_room(fleet: Fleet, request: PodRequest, row: int) -> bool:
+    """Tell whether a row has enough free for a pod, whatever else may speak against it."""
+    return all(bool(each.passes(fleet, request)[row]) for each in LOCAL)
 
 
 def of(request: PodRequest, policy: Policy) -> tuple[Filter, ...]:

@@ -12,7 +12,12 @@ from berth_operator.core.verdict import Change, Verdict
 NAME: Final = "existing-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
-    Change.RELEASED | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
+    Change.RELEASED
+    | Change.GONE
+    | Change.NAMESPACE_LABELS
+    | Change.NODE_LABELS
+    | Change.NODE_ADDED
+    | Change.NODE_REMOVED
 )
 REASON: Final = "anti-affinity of pods there does not allow it"
 

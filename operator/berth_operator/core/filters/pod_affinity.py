@@ -20,6 +20,7 @@ WAKES_ON: Final = (
     Change.PLACED
     | Change.POD_LABELS
     | Change.RELEASED
+    | Change.GONE
     | Change.NAMESPACE_LABELS
     | Change.NODE_LABELS
     | Change.NODE_ADDED

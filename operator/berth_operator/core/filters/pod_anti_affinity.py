@@ -14,6 +14,7 @@ NAME: Final = "pod-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
     Change.RELEASED
+    | Change.GONE
     | Change.POD_LABELS
     | Change.NAMESPACE_LABELS
     | Change.NODE_LABELS

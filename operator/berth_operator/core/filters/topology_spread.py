@@ -22,6 +22,7 @@ VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
     Change.PLACED
     | Change.RELEASED
+    | Change.GONE
     | Change.POD_LABELS
     | Change.NODE_LABELS
     | Change.NODE_TAINTS

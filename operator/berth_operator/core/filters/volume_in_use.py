@@ -14,7 +14,7 @@ from berth_operator.core.volumes.storage import READ_WRITE_ONCE_POD
 
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.RELEASED | Change.CLAIM
+WAKES_ON: Final = Change.RELEASED | Change.GONE | Change.CLAIM
 REASON: Final = (
     "unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )

@@ -1,0 +1,110 @@
+"""A pod that leaves wakes whomever it makes room for, and leaves alone those that it cannot help."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.policy import Policy
+from berth_operator.state.cluster import Cluster
+from tests.builders import GPU, NVIDIA, Raw, device, entry, half, node, pod, whole
+
+ZONE = "topology.kubernetes.io/zone"
+NODES = {"a": "1", "b": "1", "c": "2"}
+SHY = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": ZONE, "labelSelector": {}}]}
+PORTS = [{"name": "main", "ports": [{"hostPort": 80, "containerPort": 80}]}]
+
+HELD: dict[str, tuple[Raw | None, Raw]] = {
+    "whole": ({NVIDIA: "1"}, {"allocated": whole(0)}),
+    "other": ({NVIDIA: "1"}, {"allocated": whole(1)}),
+    "half": ({GPU: "50"}, {"allocated": half(1)}),
+    "unknown": ({NVIDIA: "1"}, {}),
+    "cpu": ({"cpu": "3"}, {}),
+    "port": (None, {"containers": PORTS}),
+    "shy": (None, {"affinity": {"podAntiAffinity": SHY}}),
+}
+WANTED: dict[str, tuple[Raw | None, Raw]] = {
+    "one": ({NVIDIA: "1"}, {}),
+    "two": ({NVIDIA: "2"}, {}),
+    "half": ({GPU: "50"}, {}),
+    "cpu": ({"cpu": "2"}, {}),
+    "both": ({"cpu": "2", NVIDIA: "1"}, {}),
+    "port": (None, {"containers": PORTS}),
+    "shy": (None, {"affinity": {"podAntiAffinity": SHY}}),
+    "picky": ({"cpu": "2"}, {"nodeSelector": {ZONE: "2"}}),
+}
+
+
+def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
+    """Give a cluster in which pods of these kinds are on these nodes."""
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    for name, zone in NODES.items():
+        cluster.put_node(node(name, labels={ZONE: zone}, allocatable={"cpu": "4"}))
+        cluster.put_device(device(name, entry(0), entry(1)))
+    for number, (kind, on) in enumerate(held):
+        requests, fields = HELD[kind]
+        cluster.put_bound(pod(f"held-{number}", requests, on=on, **fields))
+    return cluster
+
+
+def decided(cluster: Cluster) -> list[str]:
+    """Decide all that is ready, and assume or park it; give the names."""
+    found = []
+    while (each := cluster.queue.pop(0.0)) is not None:
+        found.append(each.name)
+        outcome = decide(cluster.fleet, each, Policy())
+        if isinstance(outcome, Placement):
+            cluster.assume(outcome)
+        else:
+            cluster.queue.park(each, outcome)
+    return found
+
+
+@given(
+    held=st.lists(st.tuples(st.sampled_from(sorted(HELD)), st.sampled_from(sorted(NODES))), min_size=1, max_size=12),
+    wanted=st.lists(st.sampled_from(sorted(WANTED)), min_size=1, max_size=6),
+    leaver=st.integers(min_value=0, max_value=11),
+)
+def test_whoever_fits_after_a_pod_has_left_was_woken(
+    held: list[tuple[str, str]], wanted: list[str], leaver: int
+) -> None:
+    cluster = cluster_of(held)
+    for number, kind in enumerate(wanted):
+        requests, fields = WANTED[kind]
+        cluster.put_pending(pod(f"waits-{number}", requests, **fields))
+    decided(cluster)
+
+    cluster.remove_bound(f"uid-held-{leaver % len(held)}")
+
+    decided(cluster)
+    for each in cluster.pending.values():
+        if each.uid not in cluster.fleet.charges:
+            assert isinstance(decide(cluster.fleet, each, Policy()), Failure), each.name
+
+
+def raw(kind: str, name: str) -> Raw:
+    requests, fields = WANTED[kind]
+    return pod(name, requests, **fields)
+
+
+def test_who_finds_no_room_there_sleeps_on() -> None:
+    cluster = cluster_of([(kind, name) for name in NODES for kind in ("whole", "other", "cpu")])
+    for kind in WANTED:
+        cluster.put_pending(raw(kind, kind))
+    assert set(decided(cluster)) == set(WANTED)
+
+    cluster.remove_bound("uid-held-0")
+
+    assert set(decided(cluster)) == {"one", "half", "shy"}
+
+
+def test_who_minds_a_pod_itself_is_woken_though_there_is_no_room_where_it_was() -> None:
+    cluster = cluster_of([("cpu", "a"), ("cpu", "c"), ("shy", "a"), ("cpu", "a")])
+    cluster.put_pending(pod("near", {"cpu": "2"}, nodeSelector={ZONE: "1"}))
+    assert set(decided(cluster)) == {"near"}
+
+    cluster.remove_bound("uid-held-2")
+
+    assert decided(cluster) == ["near"]
+    assert cluster.fleet.charges["uid-near"].node == "b"
