@@ -7,6 +7,7 @@ Amounts are integers here (memory in bytes); resource names lose either of the t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -34,6 +35,7 @@ class Grant:
     id: str = ""
 
 
+@lru_cache(maxsize=1024)
 def short(name: str) -> str:
     """Give a resource name without the prefixes that mean the same."""
     for prefix in (names.PREFIX, names.OTHER_PREFIX):

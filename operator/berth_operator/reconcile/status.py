@@ -119,7 +119,7 @@ def _ready(view: NodeView) -> _Verdict:
 
 
 def _shown(view: NodeView, kind: str) -> Condition | None:
-    conditions = view.device.status.conditions if view.device else []
+    conditions = view.device.conditions if view.device else ()
     return next((each for each in conditions if each.type == kind), None)
 
 

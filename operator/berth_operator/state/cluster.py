@@ -439,4 +439,4 @@ def _by_card(charge: Charge) -> list[tuple[str, int, dict[str, int]]]:
 
 
 def _is_unknown(record: DeviceRecord) -> bool:
-    return any(each.type == names.READY and each.status == "Unknown" for each in record.status.conditions)
+    return any(each.type == names.READY and each.status == "Unknown" for each in record.conditions)

@@ -1,18 +1,27 @@
 """Devices from the API, read once at the edge, and checked against themselves."""
 
+import itertools
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
-from pydantic import ValidationError
+import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from berth_api import allocation, names, quantity
-from berth_api.device import DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.fleet import DEFAULT_VENDOR, DeviceInventory
 
 Object = Mapping[str, Any]
+Resources = tuple[tuple[str, str | int], ...]
+
+ALIKE: Final = 1024
+"""Kinds of cards of which what was read is remembered: a fleet has few."""
+_CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,29 +34,40 @@ class DeviceRecord:
     inventory: DeviceInventory
     problems: tuple[str, ...]
     """What contradicts itself, each naming the field; those cards are not handed out."""
-    status: DeviceStatus
+    told: bytes
+    """The status as JSON: nobody decides by it, and as objects those of a large fleet take a hundred megabytes."""
+    conditions: tuple[Condition, ...]
+    """Those of the status."""
     driver_version: str = ""
+
+    @property
+    def status(self) -> DeviceStatus:
+        """Read the status; one that we cannot read counts as empty, and is written anew."""
+        try:
+            return DeviceStatus.model_validate_json(self.told)
+        except ValidationError:
+            return DeviceStatus()
 
 
 def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
     """Read a Device; of one whose spec is still the one that is known only the status is read."""
-    metadata = device["metadata"]
+    metadata, status = device["metadata"], device.get("status") or {}
+    told, conditions = orjson.dumps(status), _conditions(status)
     vendor = (metadata.get("labels") or {}).get(names.VENDOR_LABEL) or DEFAULT_VENDOR
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
         inventory = replace(known.inventory, vendor=vendor)
-        return replace(known, inventory=inventory, status=_status(device))
-    spec, problems = _spec(device)
-    cards = [(i, each, tuple(_problems(spec, i, each))) for i, each in enumerate(spec.devices)]
+        return replace(known, inventory=inventory, told=told, conditions=conditions)
+    spec, unread = _spec(device)
+    problems = _problems(spec)
+    usable = zip(spec.devices, problems, strict=True)
     return DeviceRecord(
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation") or 0,
-        inventory=DeviceInventory(
-            cards=tuple(_card(each, usable=not wrong) for _, each, wrong in cards),
-            vendor=vendor,
-        ),
-        problems=problems + tuple(text for _, _, wrong in cards for text in wrong),
-        status=_status(device),
+        inventory=DeviceInventory(cards=tuple(_card(each, usable=not wrong) for each, wrong in usable), vendor=vendor),
+        problems=(*unread, *itertools.chain.from_iterable(problems)),
+        told=told,
+        conditions=conditions,
         driver_version=spec.driver_version,
     )
 
@@ -62,12 +82,12 @@ def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
         return DeviceSpec(), (f"spec{place}: {first['msg']}",)
 
 
-def _status(device: Object) -> DeviceStatus:
-    """Read the status; one that we cannot read counts as empty, and is written anew."""
+def _conditions(status: Object) -> tuple[Condition, ...]:
+    """Read the conditions; where one cannot be read, there are none."""
     try:
-        return DeviceStatus.model_validate(device.get("status") or {})
+        return _CONDITIONS.validate_python(status.get("conditions") or ())
     except ValidationError:
-        return DeviceStatus()
+        return ()
 
 
 def _card(device: DeviceInfo, *, usable: bool) -> CardInfo:
@@ -76,44 +96,61 @@ def _card(device: DeviceInfo, *, usable: bool) -> CardInfo:
         type=device.type,
         minor=device.minor,
         id=device.id,
-        model=device.model,
+        model=sys.intern(device.model),
         healthy=device.health and usable and not sliced,
-        amounts=tuple(sorted(_amounts(device).items())) if usable else (),
+        amounts=_amounts(device.type, tuple(device.resources.items())) if usable else (),
     )
 
 
-def _amounts(device: DeviceInfo) -> dict[str, int]:
-    """Give what the card offers; a card that does not say so is 100 hundredths of itself."""
-    whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(device.type, (device.type,))
-    found = {allocation.short(name): quantity.parse(value) for name, value in device.resources.items()}
-    return {**dict.fromkeys(whole, 100), **found}
+@lru_cache(maxsize=ALIKE)
+def _amounts(kind: str, resources: Resources) -> tuple[tuple[str, int], ...]:
+    """Give what a card offers; one that does not say so is 100 hundredths of itself."""
+    whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
+    found = {allocation.short(name): quantity.parse(value) for name, value in resources}
+    return tuple(sorted({**dict.fromkeys(whole, 100), **found}.items()))
 
 
-def _problems(spec: DeviceSpec, position: int, device: DeviceInfo) -> Iterator[str]:
-    where = f"spec.devices[{position}]"
-    ids = Counter((each.type, each.id) for each in spec.devices)
-    if ids[device.type, device.id] > 1:
-        yield f"{where}.id: {device.id} stands more than once among the {device.type} devices"
-    minors = {each.minor for each in spec.devices if each.type == device.type}
+def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
+    """Give what is wrong with each device."""
+    ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
+    minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
+    return [
+        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(each, ids, minors))
+        for position, each in enumerate(spec.devices)
+    ]
+
+
+def _problems_of(
+    device: DeviceInfo, ids: Mapping[tuple[str, str], int], minors: Collection[tuple[str, int]]
+) -> Iterator[str]:
+    kind = device.type
+    if ids[kind, device.id] > 1:
+        yield f"id: {device.id} stands more than once among the {kind} devices"
     for link in device.links:
-        if link.minor not in minors or link.minor == device.minor:
-            yield f"{where}.links: minor {link.minor} is not another {device.type} device of this node"
-    yield from _resource_problems(where, device)
+        if (kind, link.minor) not in minors or link.minor == device.minor:
+            yield f"links: minor {link.minor} is not another {kind} device of this node"
+    yield from _resource_problems(kind, tuple(device.resources.items()), healthy=device.health)
 
 
-def _resource_problems(where: str, device: DeviceInfo) -> Iterator[str]:
+@lru_cache(maxsize=ALIKE)
+def _resource_problems(kind: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
+    """Give what is wrong with what a card offers: most cards offer the same."""
+    return tuple(_contradictions(kind, resources, healthy=healthy))
+
+
+def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterator[str]:
     seen: dict[str, int] = {}
-    for name, value in device.resources.items():
+    for name, value in resources:
         try:
             amount = quantity.parse(value)
         except quantity.QuantityError as error:
-            yield f"{where}.resources.{name}: {error}"
+            yield f"resources.{name}: {error}"
             return
         if amount < 0:
-            yield f"{where}.resources.{name}: {value} is negative"
+            yield f"resources.{name}: {value} is negative"
         if seen.setdefault(allocation.short(name), amount) != amount:
-            yield f"{where}.resources.{name}: {value}; under its other prefix it is another amount"
+            yield f"resources.{name}: {value}; under its other prefix it is another amount"
         if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
-            yield f"{where}.resources.{name}: {value}; a card has 100"
-    if device.type == names.GPU and device.health and not _amounts(device).get(names.GPU_MEMORY):
-        yield f"{where}.resources: a healthy GPU has no {names.PREFIX}{names.GPU_MEMORY}"
+            yield f"resources.{name}: {value}; a card has 100"
+    if kind == names.GPU and healthy and not seen.get(names.GPU_MEMORY):
+        yield f"resources: a healthy GPU has no {names.PREFIX}{names.GPU_MEMORY}"

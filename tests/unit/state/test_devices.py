@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_api.device import DeviceStatus
 from berth_operator.state import devices
 from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
 
@@ -195,8 +196,11 @@ def test_a_field_of_another_version_is_passed_over() -> None:
 
 
 def test_conditions_are_read_from_the_status() -> None:
-    found = devices.record(device("n", conditions=[condition("Ready", "Unknown")]))
-    assert [(each.type, each.status) for each in found.status.conditions] == [("Ready", "Unknown")]
+    first = devices.record(device("n", conditions=[condition("Ready", "Unknown")]))
+    second = devices.record(device("n", conditions=[condition("Ready", "True")]), known=first)
+    for found, status in ((first, "Unknown"), (second, "True")):
+        assert [(each.type, each.status) for each in found.conditions] == [("Ready", status)]
+        assert tuple(found.status.conditions) == found.conditions
 
 
 @pytest.mark.parametrize(
@@ -209,5 +213,6 @@ def test_conditions_are_read_from_the_status() -> None:
 )
 def test_a_status_that_cannot_be_read_counts_as_empty(status: Raw) -> None:
     found = devices.record(device("n", entry(0), status=status))
-    assert found.status.conditions == []
+    assert found.status == DeviceStatus()
+    assert found.conditions == ()
     assert len(found.inventory.cards) == 1
