@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import importlib
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import NoReturn
 
 import structlog
@@ -13,9 +14,8 @@ from prometheus_client import start_http_server
 from pydantic import ValidationError
 
 from berth_operator import logs
-from berth_operator.app import App, TermLostError
 from berth_operator.clients.kube import KubeClient
-from berth_operator.clients.leader import LeaderElection
+from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.settings import Settings
 
@@ -28,15 +28,12 @@ async def operate(settings: Settings, configuration: Configuration) -> int:
     assert running is not None  # noqa: S101 - a coroutine runs in a task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with contextlib.AsyncExitStack() as stack:
-        client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
-        stack.push_async_callback(client.close)
         # Of its own, so that renewals never queue behind a thousand binds.
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=2)
         stack.push_async_callback(lease_client.close)
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))
-        app = App(settings=settings, configuration=configuration, client=client, election=election)
-        return await _until_the_end(app)
+        return await _until_the_end(_work(settings, configuration, election))
 
 
 def _election(settings: Settings, client: KubeClient) -> LeaderElection:
@@ -63,9 +60,19 @@ async def _running(election: LeaderElection) -> AsyncIterator[None]:
             await task
 
 
-async def _until_the_end(app: App) -> int:
+async def _work(settings: Settings, configuration: Configuration, election: LeaderElection) -> None:
+    # Most of the program: loading it takes half of the pause after a takeover, and so goes on during it.
+    app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
+    client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
     try:
-        await app.run()
+        await app.App(settings=settings, configuration=configuration, client=client, election=election).run()
+    finally:
+        await client.close()
+
+
+async def _until_the_end(work: Awaitable[None]) -> int:
+    try:
+        await work
     except asyncio.CancelledError:
         log.info("asked to end")
     except ExceptionGroup as group:

@@ -6,7 +6,8 @@ everything anew, which is the one way in which state is ever built.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import KubeClient
-from berth_operator.clients.leader import LeaderElection
+from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
 from berth_operator.core.verdict import ANY
 from berth_operator.handlers.memo import Memo
@@ -38,10 +39,6 @@ SILENT_SECONDS: Final = 600.0
 """The same for a watch: bookmarks come every minute, and broken watches are taken up again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-class TermLostError(Exception):
-    """Another replica leads now, or may."""
 
 
 class App:
@@ -112,7 +109,7 @@ class App:
                     tasks.create_task(self._file.run())
                 term = await self._election.acquired()
                 # The fence takes a moment to stand; what is read before that may still change under the last leader.
-                await asyncio.sleep(self._settings.takeover_pause)
+                await asyncio.sleep(self._election.won_at + self._settings.takeover_pause - self._election.clock())
                 await self._lead(term, tasks)
         finally:
             counters.LEADING.set(0)
@@ -125,16 +122,17 @@ class App:
             tasks.create_task(reflector.run())
         self._tasks = tasks
         self._pending.follow(self._configuration.policies, tasks)
-        await self._synced()
+        with _without_collector():
+            await self._synced()
         # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
         self._cluster.on_dirty = self._memo.mark_from_outside
         self._cluster.on_group = self._memo.mark_group_from_outside
-        await self._memo.lead()
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._reporter.run())
         tasks.create_task(self._scheduler.run())
         tasks.create_task(self._gangs.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
+        await self._memo.lead()
         self._leading = True
         counters.LEADING.set(1)
         log.info("leading", term=term)
@@ -207,3 +205,18 @@ class App:
         groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
         sources["pod groups"] = (groups, sinks.pod_groups(cluster))
         return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in sources.items()}
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Look for no garbage meanwhile, and never again among what is there by then.
+
+    The first lists become state that stays; looking through all of it again and again took longer than reading it, and
+    would hold up decisions later.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

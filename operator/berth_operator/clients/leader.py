@@ -25,6 +25,10 @@ EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+class TermLostError(Exception):
+    """Another replica leads now, or may."""
+
+
 class Api(Protocol):
     """What an election needs of a `kube.KubeClient`."""
 
@@ -47,6 +51,9 @@ class LeaderElection:
     retry_period: float = 2.0
     clock: Callable[[], float] = time.monotonic
     """Not the loop's: uvloop's stands still during a callback, however long it takes."""
+
+    won_at: float = field(default=0.0, init=False)
+    """By `clock`: when we knew that our last term had begun."""
 
     _lease: kube.Object | None = field(default=None, init=False)  # as last answered
     _seen: kube.Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
@@ -175,7 +182,7 @@ class LeaderElection:
 
     def _tell(self) -> None:
         if self.term != self._told:
-            self._told = self.term
+            self._told, self.won_at = self.term, self.clock()
             log.info("term changed", lease=self.name, identity=self.identity, term=self._told)
             self._changed.set()
             self._changed = asyncio.Event()

@@ -1,5 +1,8 @@
 """What stands in annotations survives any end of the operator: nothing is booked twice, and nothing leaks."""
 
+import json
+from datetime import datetime, timedelta
+
 import pytest
 
 from tests.integration.operator import world as words
@@ -34,6 +37,14 @@ def test_state_is_rebuilt_from_annotations(world: World) -> None:
         place: 1 if place == held["whole"] else 2 for place in {(node, (minor,)) for minor in range(4)}
     }
     assert all(world.waits(f"late-{number}") for number in range(6) if f"late-{number}" not in world.bound_names())
+
+
+def test_new_leader_reads_nothing_before_its_fence_stands(world: World) -> None:
+    operator = world.operator(takeover_pause=1.5)
+
+    lines = [json.loads(line) for line in operator.text().splitlines() if line.startswith("{")]
+    told = {line["event"]: datetime.fromisoformat(line["timestamp"]) for line in lines}
+    assert told["leading"] - told["term changed"] >= timedelta(seconds=1.5)
 
 
 def test_all_is_free_again_when_all_have_left(world: World) -> None:

@@ -238,7 +238,7 @@ async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_kn
     await asyncio.sleep(29)
     assert made.last_event_age() == 14
     await asyncio.sleep(30)
-    assert sink.told == ["end", "end", "put a", "end", "end", "end"]
+    assert sink.told == ["end", "end", "put a", "end", "end", "put", "end"]
     assert sink.times[:3] == [0, 15, 30]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
