@@ -1,5 +1,6 @@
 """What a pod asks for is what its annotations say it got: node, cards, amounts, each container's view, the term."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -172,6 +173,30 @@ def test_no_card_is_given_twice(shared: World) -> None:
     }
     for name in set(names) - shared.bound_names():
         assert "2 insufficient free GPU devices" in shared.waits(name)
+
+
+def test_sixteen_halves_fill_eight_cards_at_once(shared: World) -> None:
+    shared.nodes()
+
+    shared.pods([f"p{number}" for number in range(16)], {K + "gpu": "50"})
+
+    shared.wait(lambda: len(shared.bound_names()) == 16, what="all halves to be bound")
+    assert _halves(shared) == dict.fromkeys(range(8), 2)
+
+
+def test_sixteen_halves_fill_eight_cards_one_by_one(shared: World) -> None:
+    shared.nodes()
+
+    for number in range(16):
+        shared.pod(f"p{number}", {K + "gpu": "50"})
+        shared.bound(f"p{number}")
+        # A card that is begun is filled before the next.
+        assert sorted(_halves(shared).values()) == [*([1] if number % 2 == 0 else []), *[2] * ((number + 1) // 2)]
+
+
+def _halves(world: World) -> dict[int, int]:
+    """Pods on each card."""
+    return Counter(words.minors(each)[0] for each in world.arena.list("pods") if each["spec"].get("nodeName"))
 
 
 def test_pods_of_other_schedulers_take_cpu_but_are_not_bound(shared: World) -> None:

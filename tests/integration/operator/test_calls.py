@@ -31,6 +31,31 @@ def test_each_bind_is_one_call(proxy: FaultProxy, world: World, cluster: Cluster
     assert len(events) == len(names)
 
 
+def test_forty_pods_take_eight_cards_as_they_fall_free(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    [node] = world.arena.nodes()
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    names = [f"p{number}" for number in range(40)]
+    world.pods(names, {"nvidia.com/gpu": "1"})
+    for name in names:
+        world.waits(name, "1 no Device")
+
+    world.device(node, [words.gpu(minor) for minor in range(8)])
+
+    done: set[str] = set()
+    while len(done) < len(names):
+        # A place that is there is taken promptly, and by nobody in vain.
+        world.wait(lambda: len(world.bound_names()) == 8, deadline=words.PROMPT, what="8 pods to be bound")
+        taken = {words.minors(each)[0] for each in world.arena.list("pods") if each["spec"].get("nodeName")}
+        assert taken == set(range(8))
+        done |= world.bound_names()
+        for name in world.bound_names():
+            world.remove(name)
+    assert done == set(names)
+    assert Counter(each.path for each in proxy.sent("POST", r"/binding$")) == {
+        f"/api/v1/namespaces/{world.arena.namespace}/pods/{name}/binding": 1 for name in names
+    }
+
+
 def test_waiting_pod_costs_two_calls(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
     world.arena.nodes()
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
