@@ -50,6 +50,18 @@ bench-core: setup ## measure how fast the core decides, without a cluster: NODES
 bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput
 
+.PHONY: bench-wake
+bench-wake: binaries ## measure how soon a place that falls free is taken: NODES=1000 WAITING=1000 SAMPLES=100
+	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) $(BIN)/python -m tests.bench.wake
+
+.PHONY: bench-restart
+bench-restart: binaries ## measure how soon a new operator binds its first pod: NODES=1000 PODS=8000 REPEAT=5
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.restart
+
+.PHONY: bench-memory
+bench-memory: binaries ## measure the operator's memory: NODES=5000 PODS=40000
+	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.memory
+
 .PHONY: fmt
 fmt: setup ## format the code
 	@$(BIN)/ruff format $(SOURCES)

@@ -11,6 +11,7 @@ import aiohttp
 from devcluster import Cluster
 
 AT_ONCE: Final = 64
+PAGE: Final = 500
 DELETED_SECONDS: Final = 300.0
 _REFUSED: Final = 400
 
@@ -22,8 +23,10 @@ class Bulk:
 
     def __init__(self, cluster: Cluster) -> None:
         self.server = cluster.server
+        tls = ssl.create_default_context(cafile=str(cluster.ca_file))
+        self._connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=tls)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=AT_ONCE, ssl=ssl.create_default_context(cafile=str(cluster.ca_file))),
+            connector=self._connector,
             headers={"Authorization": f"Bearer {cluster.token}"},
         )
 
@@ -31,6 +34,8 @@ class Bulk:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # Without the goodbyes of TLS, which would outlive a loop that ends now.
+        await self._connector.close(abort_ssl=True)
         await self._session.close()
 
     async def create(self, path: str, objects: Sequence[Raw]) -> None:
@@ -39,6 +44,15 @@ class Bulk:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(AT_ONCE):
                 tasks.create_task(self._create_next(path, left))
+
+    async def read_all(self, path: str) -> list[dict[str, Any]]:
+        """Read everything under a path, page by page."""
+        found, more = [], ""
+        while True:
+            page = await self.request("GET", f"{path}?limit={PAGE}&continue={more}")
+            found += page["items"]
+            if not (more := page["metadata"].get("continue", "")):
+                return found
 
     async def clear(self, path: str) -> None:
         """Delete everything under a path, and wait until it is gone."""

@@ -1,7 +1,7 @@
 """The two schedulers of the race, each a process with a name for its pods and a user of its own."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +14,10 @@ from tests.processes import Process
 OURS: Final = "ours"
 KUBE_SCHEDULER: Final = "kube_scheduler"
 
-STOPPED: Final = {"lease_duration": 300, "renew_deadline": 250, "retry_period": 10}
+STOPPED: Final = {"lease_duration": 300, "renew_deadline": 250, "retry_period": 10, "takeover_pause": 0.1}
 """A leader that stands still while its pods are made must not lose its term."""
+BYTECODE: Final = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Kept from start to start, as in an image, whatever whoever started the benchmark has set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +39,10 @@ class Contestant:
     def start(self, *more: str) -> Process:
         """Start it, with more arguments."""
         command = [*self.command, *more]
-        return Process(name=self.name, command=command, folder=self.folder, environment={"BERTH_LOG_FORMAT": "json"})
+        return Process(name=self.name, command=command, folder=self.folder, environment=BYTECODE)
 
 
-def ours(arena: Arena, folder: Path) -> Contestant:
+def ours(arena: Arena, folder: Path, timing: Mapping[str, float] = STOPPED) -> Contestant:
     """Give our operator."""
     account = "bench-ours"
     flags = {
@@ -48,10 +50,9 @@ def ours(arena: Arena, folder: Path) -> Contestant:
         "scheduler_names": arena.scheduler_name,
         "namespace": arena.namespace,
         "lease": arena.lease_name,
-        "takeover_pause": 0.1,
         "health": "",
         "metrics_port": 0,
-        **STOPPED,
+        **timing,
     }
     options = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
     return _contestant(

@@ -18,6 +18,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def say_load() -> None:
+    """Tell what else the machine does, before the run adds to it."""
+    say(f"load average {' '.join(f'{each:.2f}' for each in os.getloadavg())} on {os.cpu_count()} cores")
+
+
 def result(figures: Mapping[str, Any]) -> None:
     """Print the result as the last line."""
     print(json.dumps(figures), flush=True)

@@ -11,19 +11,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from devcluster import Arena, waiting
+from devcluster import waiting
 from tests.bench import figures, usage
-from tests.bench.audit import AuditLog
-from tests.bench.bulk import Bulk
 from tests.bench.contestants import Contestant
+from tests.bench.track import Track
 from tests.bench.watcher import Watcher
 from tests.processes import Process
 
 SYNC_SECONDS: Final = 120.0
 SILENT_SECONDS: Final = 20.0
 """After so long without anything new the run ends, and tells what is missing."""
-CALM_SECONDS: Final = 3.0
-"""For the control plane to finish what the preparations left it."""
 GPU: Final = "nvidia.com/gpu"
 
 
@@ -55,14 +52,12 @@ class Run:
 class Race:
     """The track: one cluster, its nodes and the namespace of the pods."""
 
-    def __init__(self, *, arena: Arena, log: AuditLog, pods: int) -> None:
-        self._arena, self._log, self._pods = arena, log, pods
-        core = f"/api/v1/namespaces/{arena.namespace}"
-        self._paths = (f"{core}/pods", f"{core}/events")
+    def __init__(self, track: Track, *, pods: int) -> None:
+        self._track, self._arena, self._log, self._pods = track, track.arena, track.log, pods
 
     def run(self, who: Contestant) -> Run:
         """Let a scheduler bind all pods; every object is fresh."""
-        asyncio.run(self._clear())
+        asyncio.run(self._track.clear())
         process = who.start()
         try:
             self._sync(who)
@@ -71,25 +66,25 @@ class Race:
         finally:
             if process.exit_code is None:
                 process.stop()
-        asyncio.run(self._clear())
+        asyncio.run(self._track.clear())
         return found
 
     def _sync(self, who: Contestant) -> None:
         """Wait until the scheduler has bound a pod: then it knows the cluster."""
-        asyncio.run(self._create([self._pod("probe", who)]))
+        asyncio.run(self._track.create([self._pod("probe", who)]))
         waiting.until(
             lambda: self._arena.get("pods", "probe")["spec"].get("nodeName"),
             deadline=SYNC_SECONDS,
             what=f"{who.name} to bind a pod",
         )
         time.sleep(1.0)  # its Event may still be on its way
-        asyncio.run(self._clear())
+        asyncio.run(self._track.clear())
         time.sleep(1.0)
 
     def _measure(self, who: Contestant, process: Process, watcher: Watcher) -> Run:
         process.pause()
-        asyncio.run(self._create([self._pod(f"pod-{number}", who) for number in range(self._pods)]))
-        time.sleep(CALM_SECONDS)
+        asyncio.run(self._track.create([self._pod(f"pod-{number}", who) for number in range(self._pods)]))
+        time.sleep(self._track.calm)  # for the control plane to finish what the preparations left it
         position, used = self._log.position(), usage.cpu_seconds(process.pid)
         began = time.monotonic()
         process.resume()
@@ -97,8 +92,8 @@ class Race:
         return Run(
             bound=len(watcher.bound),
             events=len(watcher.told),
-            bind_seconds=watcher.bound[-1] - began,
-            event_seconds=(watcher.told or [began])[-1] - began,
+            bind_seconds=max(watcher.bound.values()) - began,
+            event_seconds=max(watcher.told.values(), default=began) - began,
             cpu_seconds=usage.cpu_seconds(process.pid) - used,
             resident=usage.resident_bytes(process.pid),
             requests=self._log.requests(who.user, since=position),
@@ -109,8 +104,7 @@ class Race:
             watcher.check()
             if process.exit_code is not None:
                 raise RuntimeError(f"{process.name} ended:\n{process.tail()}")
-            last = max([began, *watcher.bound[-1:], *watcher.told[-1:]])
-            if time.monotonic() - last > SILENT_SECONDS:
+            if time.monotonic() - max(began, watcher.heard_at) > SILENT_SECONDS:
                 figures.say(f"{len(watcher.bound)} binds and {len(watcher.told)} Events of {self._pods}: no more came")
                 return
             time.sleep(0.05)
@@ -118,12 +112,3 @@ class Race:
     def _pod(self, name: str, who: Contestant) -> dict[str, Any]:
         wanted = {"cpu": "1", "memory": "1Gi", GPU: "1"}
         return self._arena.pod(name, requests=wanted, limits={GPU: "1"}, scheduler_name=who.scheduler_name)
-
-    async def _create(self, pods: list[dict[str, Any]]) -> None:
-        async with Bulk(self._arena.cluster) as bulk:
-            await bulk.create(self._paths[0], pods)
-
-    async def _clear(self) -> None:
-        async with Bulk(self._arena.cluster) as bulk:
-            for path in self._paths:
-                await bulk.clear(path)

@@ -6,39 +6,40 @@ then mean nothing. The rules are in `race`. Each repetition changes who goes fir
 
 import os
 import statistics
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.bench import contestants, figures, track
-from tests.bench.audit import AuditLog
 from tests.bench.race import Race, Run
+from tests.bench.track import Opener, Track
 
 
-def main() -> None:
+def main(opener: Opener = track.opened) -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 4000)
     repeat = figures.number("REPEAT", 1)
     profile = Path(os.environ["PROFILE"]).absolute() if os.environ.get("PROFILE") else None
+    with opener(nodes) as opened:
+        found = measure(opened, pods=pods, repeat=repeat, profile=profile)
+    figures.result({"bench": "throughput", "nodes": nodes, "pods": pods, "repeat": repeat, **found})
+
+
+def measure(track: Track, *, pods: int, repeat: int, profile: Path | None = None) -> dict[str, Any]:
+    """Let both run, each `repeat` times; give the medians."""
+    race, ours = Race(track, pods=pods), contestants.ours(track.arena, track.folder)
+    order = [contestants.kube_scheduler(track.arena, track.folder), ours.profiled(profile) if profile else ours]
     runs: dict[str, list[Run]] = {contestants.OURS: [], contestants.KUBE_SCHEDULER: []}
-    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
-        folder = Path(name)
-        log = AuditLog(folder)
-        with track.opened(folder, log, count=nodes) as arena:
-            race = Race(arena=arena, log=log, pods=pods)
-            ours = contestants.ours(arena, folder)
-            order = [contestants.kube_scheduler(arena, folder), ours.profiled(profile) if profile else ours]
-            for _ in range(repeat):
-                for who in order:
-                    track.settle(ours, log)
-                    run = race.run(who)
-                    runs[who.name].append(run)
-                    _tell(who.name, run)
-                order.reverse()
+    for _ in range(repeat):
+        for who in order:
+            track.settle(ours)
+            run = race.run(who)
+            runs[who.name].append(run)
+            _tell(who.name, run)
+        order.reverse()
     medians = {name: _median(each) for name, each in runs.items()}
     ratio = medians[contestants.OURS]["pods_per_s"] / medians[contestants.KUBE_SCHEDULER]["pods_per_s"]
-    head = {"bench": "throughput", "nodes": nodes, "pods": pods, "repeat": repeat, "ratio": round(ratio, 2)}
-    figures.result({**head, **medians})
+    return {"ratio": round(ratio, 2), **medians}
 
 
 def _tell(name: str, run: Run) -> None:

@@ -4,63 +4,132 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from devcluster import Arena, Cluster, fleet, nodes, state, waiting
 from tests.bench import figures
 from tests.bench.audit import AuditLog
+from tests.bench.bulk import Bulk
 from tests.bench.contestants import Contestant
+from tests.processes import Process
 
 GPUS: Final = 8
 PROFILE: Final = "a100"
 READY_SECONDS: Final = 600.0
+RENEWALS: Final = 100
+"""A second at most: real agents do not take their time from the machine that is measured."""
 QUICK: Final = 500
 """Status writes a second while nothing is measured."""
-QUIET_SECONDS: Final = 3.0
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """An open track."""
+
+    arena: Arena
+    log: AuditLog
+    folder: Path
+    calm: float = 3.0
+    """Seconds for which nothing may happen before something is measured."""
+
+    @property
+    def pods(self) -> str:
+        """Where the pods are."""
+        return f"/api/v1/namespaces/{self.arena.namespace}/pods"
+
+    async def clear(self) -> None:
+        """Delete all pods and Events."""
+        async with Bulk(self.arena.cluster) as bulk:
+            await bulk.clear(self.pods)
+            await bulk.clear(f"/api/v1/namespaces/{self.arena.namespace}/events")
+
+    async def read_all(self, path: str) -> list[Raw]:
+        """Read everything under a path."""
+        async with Bulk(self.arena.cluster) as bulk:
+            return await bulk.read_all(path)
+
+    async def create(self, pods: Sequence[Raw]) -> None:
+        """Create pods."""
+        async with Bulk(self.arena.cluster) as bulk:
+            await bulk.create(self.pods, pods)
+
+    def settle(self, ours: Contestant) -> None:
+        """Let an operator bring Nodes and Devices up to date, so that a run begins with nothing left over to write."""
+        with self.settled(ours):
+            pass
+
+    @contextlib.contextmanager
+    def settled(self, ours: Contestant) -> Iterator[Process]:
+        """Give an operator that has brought Nodes and Devices up to date; it ends with the context."""
+        began, position = time.monotonic(), self.log.position()
+        process = ours.start(f"--status-rate={QUICK}")
+        process.logged('"event": "leading"', deadline=READY_SECONDS)
+        count, since = -1, time.monotonic()
+        while time.monotonic() - since < self.calm:
+            time.sleep(0.2)
+            found = self.log.requests(ours.user, since=position)
+            writes = sum(number for what, number in found.items() if what.startswith("patch "))
+            if writes != count:
+                count, since = writes, time.monotonic()
+        figures.say(f"settled with {count} writes in {time.monotonic() - began:.0f} s")
+        yield process
+        process.stop()
 
 
 @contextlib.contextmanager
-def opened(folder: Path, log: AuditLog, *, count: int) -> Iterator[Arena]:
+def opened(count: int) -> Iterator[Track]:
     """Give a cluster with nodes and Devices, and a namespace in it."""
-    arguments = [*log.arguments, "--delete-collection-workers=8"]
-    with Cluster(extra_args={"kube-apiserver": arguments}) as cluster:
-        _end_default_scheduler(cluster)
-        cluster.install_crds(fleet.CRDS)
-        pattern = f"node-[0-{count - 1}]"
-        figures.say(f"making {count} nodes")
-        cluster.create_nodes(nodes.expand(pattern), capacity={"nvidia.com/gpu": str(GPUS)}, deadline=READY_SECONDS)
-        file = folder / "fleet.yaml"
-        file.write_text(fleet.document(pattern=pattern, gpus=GPUS, profile=PROFILE))
-        cluster.run("berth-agent", [sys.executable, "-m", "berth_agent", "--inventory", "simulated", f"--fleet={file}"])
-        devices = cluster.api.resource("devices").path()
-        waiting.until(
-            lambda: len(cluster.api.get(devices)["items"]) >= count,
-            deadline=READY_SECONDS,
-            what=f"the devices of {count} nodes",
-            poll=2.0,
-        )
-        arena = Arena(cluster=cluster, folder=folder)
-        arena.open()
-        yield arena
+    figures.say_load()
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
+        folder = Path(name)
+        log = AuditLog(folder)
+        with Cluster(extra_args={"kube-apiserver": [*log.arguments, "--delete-collection-workers=8"]}) as cluster:
+            _end_default_scheduler(cluster)
+            _make_nodes(cluster, folder, count)
+            arena = Arena(cluster=cluster, folder=folder)
+            arena.open()
+            yield Track(arena=arena, log=log, folder=folder)
 
 
-def settle(ours: Contestant, log: AuditLog) -> None:
-    """Let an operator bring Nodes and Devices up to date, so that a run begins with nothing left over to write."""
-    began, position = time.monotonic(), log.position()
-    process = ours.start(f"--status-rate={QUICK}")
-    process.logged('"event": "leading"', deadline=READY_SECONDS)
-    count, since = -1, time.monotonic()
-    while time.monotonic() - since < QUIET_SECONDS:
-        time.sleep(0.5)
-        found = log.requests(ours.user, since=position)
-        writes = sum(number for what, number in found.items() if what.startswith("patch "))
-        if writes != count:
-            count, since = writes, time.monotonic()
-    process.stop()
-    figures.say(f"settled with {count} writes in {time.monotonic() - began:.0f} s")
+Opener = Callable[[int], contextlib.AbstractContextManager[Track]]
+"""Opens a track with so many nodes; a test gives all benchmarks the same."""
+
+
+def _make_nodes(cluster: Cluster, folder: Path, count: int) -> None:
+    """Make nodes, and let one agent tell of the cards of all."""
+    cluster.install_crds(fleet.CRDS)
+    pattern = f"node-[0-{count - 1}]"
+    figures.say(f"making {count} nodes")
+    cluster.create_nodes(nodes.expand(pattern), capacity={"nvidia.com/gpu": str(GPUS)}, deadline=READY_SECONDS)
+    file = folder / "fleet.yaml"
+    file.write_text(fleet.document(pattern=pattern, gpus=GPUS, profile=PROFILE))
+    cluster.run("berth-agent", [sys.executable, "-m", "berth_agent", *_agent(file, count)])
+    devices = cluster.api.resource("devices").path()
+    waiting.until(
+        lambda: _count(cluster, devices) >= count,
+        deadline=READY_SECONDS,
+        what=f"the devices of {count} nodes",
+        poll=0.5,
+    )
+
+
+def _count(cluster: Cluster, path: str) -> int:
+    """Count the objects under a path without reading them."""
+    first = cluster.api.get(path, limit="1")
+    return len(first["items"]) + int(first["metadata"].get("remainingItemCount", 0))
+
+
+def _agent(file: Path, count: int) -> list[str]:
+    interval = max(10, count // RENEWALS)
+    lease = [f"--renew-interval={interval}", f"--lease-duration={4 * interval}"]
+    return ["--inventory", "simulated", f"--fleet={file}", *lease]
 
 
 def _end_default_scheduler(cluster: Cluster) -> None:

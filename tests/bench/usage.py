@@ -1,6 +1,7 @@
 """What a process has used so far, as the kernel counts it."""
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -17,3 +18,10 @@ def cpu_seconds(pid: int) -> float:
 def resident_bytes(pid: int) -> int:
     """Give the memory that a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+
+
+def peak_bytes(pid: int) -> int:
+    """Give the most memory that a process ever held."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024

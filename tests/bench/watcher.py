@@ -8,8 +8,9 @@ import asyncio
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import aiohttp
 import orjson
@@ -23,13 +24,17 @@ _OK: Final = 200
 
 
 class Watcher:
-    """Counts in a thread of its own while it is open; the namespace must be empty when it opens."""
+    """Counts in a thread of its own while it is open, from what is there when it opens."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self.bound: list[float] = []
-        """When each bind was seen, by the monotonic clock."""
-        self.told: list[float] = []
-        """The same of Scheduled Events."""
+        self.bound: dict[str, float] = {}
+        """Pod -> when its bind was seen, by the monotonic clock."""
+        self.gone: dict[str, float] = {}
+        """The same of the ends of bound pods."""
+        self.told: dict[str, float] = {}
+        """The same of Scheduled Events, by their own names."""
+        self.heard_at = 0.0
+        """When the last of all these was seen."""
         self._cluster, self._namespace = cluster, namespace
         self._open: set[str] = set()
         self._loop = asyncio.new_event_loop()
@@ -62,6 +67,8 @@ class Watcher:
             pass
         except BaseException as error:  # noqa: BLE001 - `check` raises it in the other thread
             self._error = error
+        finally:
+            self._loop.run_until_complete(asyncio.sleep(0.01))  # some turns, for sockets to close
 
     async def _watch_all(self) -> None:
         tls = ssl.create_default_context(cafile=str(self._cluster.ca_file))
@@ -69,10 +76,14 @@ class Watcher:
         connector = aiohttp.TCPConnector(ssl=tls)
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
-            await asyncio.gather(self._watch(session, BOUND, self.bound), self._watch(session, TOLD, self.told))
+            bound, told = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.told}
+            await asyncio.gather(self._watch(session, BOUND, bound), self._watch(session, TOLD, told))
 
-    async def _watch(self, session: aiohttp.ClientSession, path: str, seen: list[float]) -> None:
-        """Note every new object; a watch that the server ends, for it found it slow, is taken up where it was."""
+    async def _watch(self, session: aiohttp.ClientSession, path: str, seen: Mapping[str, dict[str, float]]) -> None:
+        """Note every object that comes or goes.
+
+        A watch that the server ends, for it found it slow, is taken up where it was.
+        """
         url = self._cluster.server + path.format(self._namespace)
         async with session.get(url, params={"limit": "1"}, headers={"Accept": "application/json"}) as listed:
             version = (await listed.json())["metadata"]["resourceVersion"]
@@ -82,10 +93,23 @@ class Watcher:
                 if response.status != _OK:
                     raise RuntimeError(f"{url}: {response.status} {await response.text()}")
                 self._open.add(path)
-                async for line in response.content:
-                    event = orjson.loads(line)
-                    if event["type"] == "ERROR":
-                        raise RuntimeError(f"{url}: {event['object']}")
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] == "ADDED":
-                        seen.append(time.monotonic())
+                try:
+                    async for line in response.content:
+                        version = self._take(orjson.loads(line), seen)
+                finally:
+                    _hang_up(response)
+
+    def _take(self, event: dict[str, Any], seen: Mapping[str, dict[str, float]]) -> str:
+        """Note an event; give its version."""
+        if event["type"] == "ERROR":
+            raise RuntimeError(f"a watch ended: {event['object']}")
+        metadata = event["object"]["metadata"]
+        if event["type"] in seen:
+            self.heard_at = seen[event["type"]][metadata["name"]] = time.monotonic()
+        return str(metadata["resourceVersion"])
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """Close a connection without the goodbyes of TLS, which would outlive the loop."""
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()

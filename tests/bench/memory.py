@@ -1,0 +1,32 @@
+"""How much memory the operator takes: `python -m tests.bench.memory`.
+
+NODES and PODS are read from the environment. Pods hold all cards but one. The operator is started, brings all
+Nodes and Devices up to date, and is then looked at; `peak_mb` is the most that it ever had.
+"""
+
+from typing import Final
+
+from tests.bench import contestants, crowd, figures, track, usage
+from tests.bench.track import Opener, Track
+
+MIB: Final = 2**20
+
+
+def main(opener: Opener = track.opened) -> None:
+    """Run the benchmark."""
+    nodes, pods = figures.number("NODES", 5000), figures.number("PODS", 40000)
+    with opener(nodes) as opened:
+        found = measure(opened, pods=pods)
+    figures.result({"bench": "memory", **found, "nodes": nodes, "pods": pods})
+
+
+def measure(track: Track, *, pods: int) -> dict[str, int]:
+    """Look at an operator that has come to rest."""
+    crowd.fill(track, crowd.holders(track.arena, crowd.cards(track)[:-1], pods))
+    with track.settled(contestants.ours(track.arena, track.folder)) as operator:
+        resident, peak = usage.resident_bytes(operator.pid), usage.peak_bytes(operator.pid)
+    return {"rss_mb": round(resident / MIB), "peak_mb": round(peak / MIB)}
+
+
+if __name__ == "__main__":
+    main()

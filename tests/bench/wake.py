@@ -1,0 +1,62 @@
+"""How soon a place that falls free is taken: `python -m tests.bench.wake`.
+
+NODES, WAITING and SAMPLES are read from the environment. Pods hold all cards, and `WAITING` pods of several hundred
+classes fit nowhere. A sample: a pod comes that asks for what one of the first holds, and is told that it has to wait;
+that pod is deleted, and a separate watch sees first the one go and then the other be bound. All that wait are older,
+so whoever is woken with it is decided before it.
+"""
+
+from typing import Final
+
+from devcluster import Arena, waiting
+from tests.bench import contestants, crowd, figures, track
+from tests.bench.track import Opener, Track
+from tests.bench.watcher import Watcher
+
+TOLD_SECONDS: Final = 60.0
+BOUND_SECONDS: Final = 30.0
+POLL: Final = 0.01
+
+
+def main(opener: Opener = track.opened) -> None:
+    """Run the benchmark."""
+    nodes, waiters = figures.number("NODES", 1000), figures.number("WAITING", 1000)
+    samples = figures.number("SAMPLES", 100)
+    with opener(nodes) as opened:
+        found = measure(opened, waiters=waiters, samples=samples)
+    figures.result({"bench": "wake", **found, "samples": samples, "nodes": nodes, "waiting": waiters})
+
+
+def measure(track: Track, *, waiters: int, samples: int) -> dict[str, float]:
+    """Take samples on a full fleet; give their quantiles."""
+    arena, ours = track.arena, contestants.ours(track.arena, track.folder, timing={})
+    fleet = crowd.cards(track)
+    holders = crowd.holders(arena, fleet, len(fleet))
+    crowd.fill(track, holders)
+    track.settle(ours)
+    process = ours.start()
+    crowd.wait_for_reasons(track, crowd.hopeless(arena, waiters))
+    victims = [each["metadata"]["name"] for each in holders]
+    with Watcher(arena.cluster, arena.namespace) as watcher:
+        took = [_sample(arena, watcher, victims[number], f"next-{number}") for number in range(samples)]
+    process.stop()
+    return {f"p{percent}_ms": round(1000 * figures.quantile(took, percent / 100), 1) for percent in (50, 99)}
+
+
+def _sample(arena: Arena, watcher: Watcher, victim: str, name: str) -> float:
+    """Give the seconds from the end of a pod to the bind of the one that waits for its card."""
+    arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
+    waiting.until(
+        lambda: any(crowd.reasons([arena.get("pods", name)])),
+        deadline=TOLD_SECONDS,
+        what=f"{name} to be told that it waits",
+        poll=POLL,
+    )
+    arena.delete("pods", victim, grace_seconds=0)
+    waiting.until(lambda: name in watcher.bound, deadline=BOUND_SECONDS, what=f"{name} to be bound", poll=POLL)
+    watcher.check()
+    return watcher.bound[name] - watcher.gone[victim]
+
+
+if __name__ == "__main__":
+    main()
