@@ -217,7 +217,6 @@ async def test_only_what_is_kept_reaches_the_sink() -> None:
     assert sink.told == ["put A", "end", "ADDED B"]
 
 
-
 # --- kinds that the server may not know ---------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.policy import Policy
 from berth_operator.state.cluster import Cluster
-from tests.builders import GPU, NVIDIA, Raw, device, entry, half, node, pod, whole
+from tests.builders import GPU, NVIDIA, Raw, device, entry, half, node, pod, popped, whole
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = {"a": "1", "b": "1", "c": "2"}
@@ -51,7 +51,7 @@ def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
 def decided(cluster: Cluster) -> list[str]:
     """Decide all that is ready, and assume or park it; give the names."""
     found = []
-    while (each := cluster.queue.pop(0.0)) is not None:
+    while (each := popped(cluster.queue)) is not None:
         found.append(each.name)
         outcome = decide(cluster.fleet, each, Policy())
         if isinstance(outcome, Placement):
