@@ -6,7 +6,7 @@ fails or vanishes keeps what its pods hold, so that nothing is handed out twice 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,11 @@ import numpy.typing as npt
 from berth_api.allocation import Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP
+from berth_operator.core.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
 Column = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.intp]
 
 RESOURCES: Final = {
     GPU: (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, NPU_CORE, NPU_CPU, NPU_DVPP),
@@ -78,6 +80,19 @@ class Cards:
         self.used = np.pad(self.used, ((0, 0), *more))
         self.unknown = np.pad(self.unknown, more[0])
         self.ids += [{} for _ in range(rows - len(self.ids))]
+
+    def excerpt(self, rows: Indices) -> Self:
+        """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
+        by_row = {
+            name: getattr(self, name)[rows] for name in ("minor", "present", "healthy", "model", "users", "unknown")
+        }
+        return with_own(
+            self,
+            total=self.total.take(rows, axis=1),
+            used=self.used.take(rows, axis=1),
+            ids=list(map(self.ids.__getitem__, rows.tolist())),
+            **by_row,
+        )
 
     def put(self, row: int, cards: Iterable[tuple[CardInfo, int]]) -> None:
         """Replace a node's inventory by (card, model id); what is charged stays."""

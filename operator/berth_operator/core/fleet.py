@@ -4,18 +4,22 @@ It is the only thing that decisions read. A node's row exists while its Node, it
 the three arrive in any order. Changing the Fleet is arithmetic in memory, without I/O.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
-from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Mask
+from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Indices, Mask
+from berth_operator.core.copies import with_own
 from berth_operator.core.images import Images
 from berth_operator.core.labels import Labels
+from berth_operator.core.occupants import Census
 from berth_operator.core.peers.neighbours import Neighbours
 from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.ports import Ports
@@ -27,6 +31,10 @@ from berth_operator.core.volumes.store import Volumes
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
 """The vendor of a Device that names none."""
+NOT_STARTED: Final = 2**62
+"""When a pod started that has not."""
+
+_PLAIN: Final = (np.ndarray, dict, list, set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,9 @@ class Charge:
     """What it was promised, until the API server says the same."""
     terminating: bool = False
     gang: Membership | None = None
+    priority: int = 0
+    started: int = field(default=NOT_STARTED, compare=False)
+    """Seconds since 1970, as its kubelet tells; what the pod takes does not depend on it."""
 
 
 class Fleet:
@@ -108,6 +119,13 @@ class Fleet:
         self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
+        self.nominees: dict[str, Charge] = {}
+        """Pod UID -> what a pod that waits for others to leave a node will take of it."""
+        self.leaving: set[str] = set()
+        """UIDs of placed pods that were told to leave, whether the API server says so yet or not."""
+        self.priorities: Counter[int] = Counter()
+        """How many placed pods have each priority."""
+        self.census = Census()
         self.neighbours = Neighbours(rows)
         self.ports = Ports(rows)
         self.images = Images(rows)
@@ -185,12 +203,16 @@ class Fleet:
     def charge(self, charge: Charge) -> None:
         """Charge a pod to its node, in place of what was charged to it before."""
         self.release(charge.uid)
+        if self.nominees:
+            self.withdraw(charge.uid)
         row = self._row(charge.node)
         grants = tuple(self.cards[each.type].completed(row, each) for each in charge.grants)
         if grants != charge.grants:
             charge = replace(charge, grants=grants)
         self._apply(charge, row, 1)
         self.charges[charge.uid] = charge
+        self.priorities[charge.priority] += 1
+        self.census.moved(charge.uid)
         self._on_node.setdefault(charge.node, {})[charge.uid] = charge
 
     def release(self, uid: str) -> Charge | None:
@@ -198,13 +220,97 @@ class Fleet:
         charge = self.charges.pop(uid, None)
         if charge is not None:
             self._apply(charge, self.rows[charge.node], -1)
+            self.census.moved(uid)
+            self.priorities[charge.priority] -= 1
+            if not self.priorities[charge.priority]:
+                del self.priorities[charge.priority]
             del self._on_node[charge.node][uid]
             self._drop_if_empty(charge.node)
         return charge
 
+    def started(self, uid: str, at: int) -> None:
+        """Take when a placed pod started; what it takes is the same."""
+        charge = replace(self.charges[uid], started=at)
+        self.charges[uid] = self._on_node[charge.node][uid] = charge
+        self.census.moved(uid)
+
     def on_node(self, name: str) -> Iterable[Charge]:
         """Give what is charged to a node."""
         return self._on_node.get(name, {}).values()
+
+    # --- nominees ---------------------------------------------------------------------------------------------
+
+    def nominate(self, charge: Charge) -> None:
+        """Keep for a pod what it will take of a node once others have left it, in place of what was kept before.
+
+        Other pods see it as taken, but it is no charge: it holds nothing yet, and is nobody's victim.
+        """
+        self.withdraw(charge.uid)
+        self._apply(charge, self._row(charge.node), 1)
+        self.nominees[charge.uid] = charge
+
+    def withdraw(self, uid: str) -> Charge | None:
+        """Keep nothing for a pod any more; give what was kept, if there was something."""
+        charge = self.nominees.pop(uid, None)
+        if charge is not None:
+            self._apply(charge, self.rows[charge.node], -1)
+            self._drop_if_empty(charge.node)
+        return charge
+
+    @contextmanager
+    def without(self, nominees: Iterable[Charge]) -> Iterator[None]:
+        """Do as if these were not nominated."""
+        aside = [each for each in nominees if self.withdraw(each.uid)]
+        try:
+            yield
+        finally:
+            for each in aside:
+                self.nominate(each)
+
+    def yielding(self, uid: str, priority: int) -> list[Charge]:
+        """Give the nominees that a pod need not mind: itself and those below it."""
+        return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
+
+    def is_leaving(self, charge: Charge) -> bool:
+        """Tell whether a placed pod is on its way out."""
+        return charge.terminating or charge.uid in self.leaving
+
+    # --- what-ifs ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        """Give a Fleet of the same nodes and Devices that can be charged and released without this one."""
+        plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, _PLAIN)}
+        every, rows = np.arange(len(self.names)), self.rows.copy()
+        deep = {
+            "rows": rows,
+            "census": Census(),
+            "rowwise": Rowwise(),
+            "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
+            "labels": self.labels.copy(),
+            "neighbours": self.neighbours.copy(),
+            "ports": self.ports.copy(),
+            "images": self.images.copy(),
+            "volumes": self.volumes.copy(rows),
+            "_on_node": {node: charges.copy() for node, charges in self._on_node.items()},
+            "_taints": {taint: mask.copy() for taint, mask in self._taints.items()},
+            "_features": {name: mask.copy() for name, mask in self._features.items()},
+        }
+        return with_own(self, **{**plain, **deep})
+
+    def excerpt(self, rows: Indices) -> Self:
+        """Give copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
+
+        Only what they have of resources and devices is copied, and nothing else of the excerpt may be asked.
+        """
+        return with_own(
+            self,
+            rowwise=Rowwise(),
+            names=list(map(self.names.__getitem__, rows.tolist())),
+            allocatable=self.allocatable[:, rows],
+            requested=self.requested[:, rows],
+            cards={kind: cards.excerpt(rows) for kind, cards in self.cards.items()},
+            **{name: getattr(self, name)[rows] for name in ("present", "has_device", "fresh", "vendor")},
+        )
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
         self.rowwise.move(row)
@@ -239,6 +345,11 @@ class Fleet:
             return np.zeros_like(self.vendor[rows], np.int64)
         free: Column = self.allocatable[index, rows] - self.requested[index, rows]
         return free
+
+    def total(self, name: str) -> Column:
+        """Give what each row offers of a resource."""
+        index = self.resources.get(name)
+        return np.zeros(len(self.names), np.int64) if index is None else self.allocatable[index]
 
     def taints(self) -> Mapping[Taint, Mask]:
         """Give for each taint in the fleet the rows that carry it."""
@@ -286,6 +397,8 @@ class Fleet:
     def _drop_if_empty(self, name: str) -> None:
         row = self.rows[name]
         if self.present[row] or self.has_device[row] or self._on_node.get(name):
+            return
+        if any(each.node == name for each in self.nominees.values()):
             return
         self._on_node.pop(name, None)
         del self.rows[name]

@@ -4,9 +4,12 @@ An image counts with the size that the first node told of it, as in kube-schedul
 """
 
 from collections.abc import Iterable
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+from berth_operator.core.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
 
@@ -39,6 +42,11 @@ class Images:
         """Give an image's size and the rows that have it, if any."""
         rows = self._nodes.get(name)
         return None if rows is None else (self._sizes[name], rows)
+
+    def copy(self) -> Self:
+        """Give images that can change without these."""
+        nodes = {name: mask.copy() for name, mask in self._nodes.items()}
+        return with_own(self, _sizes=self._sizes.copy(), _of=self._of.copy(), _nodes=nodes)
 
     def grow(self, rows: int) -> None:
         """Make room for more nodes."""

@@ -9,11 +9,12 @@ at the column:
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.copies import with_own
 from berth_operator.core.selectors import IN, Requirement
 
 Mask = npt.NDArray[np.bool_]
@@ -41,6 +42,10 @@ class LabelColumn:
         """Read the label of a node."""
         value = labels.get(self.key)
         self.numbers[row] = ABSENT if value is None else self.values.setdefault(value, len(self.values) + 1)
+
+    def copy(self) -> Self:
+        """Give a column that can change without this one."""
+        return with_own(self, values=self.values.copy(), numbers=self.numbers.copy(), _tables=self._tables.copy())
 
     @property
     def is_stale(self) -> bool:
@@ -92,6 +97,11 @@ class Labels:
             column.put(row, labels)
         for key in [key for key, column in self._columns.items() if column.is_stale]:
             del self._columns[key]
+
+    def copy(self) -> Self:
+        """Give labels that can change without these."""
+        columns = {key: column.copy() for key, column in self._columns.items()}
+        return with_own(self, _rows=self._rows.copy(), _columns=columns)
 
     def grow(self, rows: int) -> None:
         """Make room for more nodes."""

@@ -6,11 +6,12 @@ of one port, and two protocols, do not mind each other. As in kube-scheduler, ev
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.copies import with_own
 from berth_operator.core.request import HostPort
 
 Mask = npt.NDArray[np.bool_]
@@ -43,6 +44,14 @@ class Ports:
         addresses = self._used.get((port.protocol, port.port), {})
         asked = addresses if port.address == ALL_ADDRESSES else {ALL_ADDRESSES, port.address} & addresses.keys()
         return reduce(np.logical_or, (addresses[each] > 0 for each in asked), np.zeros(self._rows, np.bool_))
+
+    def copy(self) -> Self:
+        """Give ports that can change without these."""
+        used = {
+            port: {address: counts.copy() for address, counts in addresses.items()}
+            for port, addresses in self._used.items()
+        }
+        return with_own(self, _used=used)
 
     def grow(self, rows: int) -> None:
         """Make room for more nodes."""

@@ -10,9 +10,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Final, Generic, Self, TypeVar
 
+from berth_operator.core.copies import with_own
 from berth_operator.core.peers.tally import Counts, Tally
 from berth_operator.core.peers.wishes import Crowd, Identity, Term, Wishes
 from berth_operator.core.request import PodRequest
@@ -40,6 +41,10 @@ class Population:
     """Row -> number of pods on it."""
     lines: list[int] = field(default_factory=list)
     """The lines of the crowds that it is part of."""
+
+    def copy(self) -> "Population":
+        """Give a population that can change without this one."""
+        return replace(self, rows=self.rows.copy(), lines=self.lines.copy())
 
 
 class Held(Generic[K]):
@@ -78,6 +83,16 @@ class Held(Generic[K]):
                 self.forget()
             found = self._answers[identity] = tuple(self._ask(identity, labels_of))
         return found
+
+    def copy(self) -> Self:
+        """Give terms that can change without these."""
+        return with_own(
+            self,
+            _holders=self._holders.copy(),
+            _by_label={handle: keys.copy() for handle, keys in self._by_label.items()},
+            _answers=self._answers.copy(),
+            tally=self.tally.copy(),
+        )
 
     def forget(self) -> None:
         """Drop remembered answers: a term or a namespace is no longer what it was."""
@@ -174,6 +189,21 @@ class Neighbours:
     def labels_of(self, namespace: str) -> Mapping[str, str]:
         """Give a namespace's labels."""
         return self._namespaces.get(namespace, {})
+
+    def copy(self) -> Self:
+        """Give neighbours that can change without these."""
+        populations = {
+            namespace: {key: population.copy() for key, population in there.items()}
+            for namespace, there in self._populations.items()
+        }
+        return with_own(
+            self,
+            _populations=populations,
+            _crowds=self._crowds.copy(),
+            _namespaces=self._namespaces.copy(),
+            repelling=self.repelling.copy(),
+            drawing=self.drawing.copy(),
+        )
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""

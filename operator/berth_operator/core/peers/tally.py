@@ -1,10 +1,12 @@
 """Counts per node under many names: a matrix of shape (lines, nodes), a line for each name in use."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from berth_operator.core.copies import with_own
 
 Counts = npt.NDArray[Any]
 K = TypeVar("K", bound=Hashable)
@@ -50,6 +52,10 @@ class Tally(Generic[K]):
         lines = self.counts[[self.lines[each] for each in names]]
         total: Counts = lines.sum(axis=0) if weights is None else np.asarray(weights) @ lines
         return total
+
+    def copy(self) -> Self:
+        """Give a tally that can change without this one."""
+        return with_own(self, lines=self.lines.copy(), counts=self.counts.copy(), _free=self._free.copy())
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""

@@ -6,10 +6,12 @@ which begins a little later and ends a little later.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.copies import with_own
 from berth_operator.core.volumes.mounts import Attachable
 
 Counts = npt.NDArray[np.int64]
@@ -25,6 +27,10 @@ class Holders:
     def hold(self, row: int) -> bool:
         """Tell whether the volume is on a row."""
         return bool(self.pods[row] or self.attachments[row])
+
+    def copy(self) -> "Holders":
+        """Give holders that can change without these."""
+        return Holders(pods=self.pods.copy(), attachments=self.attachments.copy())
 
 
 class Attached:
@@ -55,6 +61,14 @@ class Attached:
         """Give the rows with pods that use a volume."""
         holders = self._holders.get(volume)
         return [row for row, number in holders.pods.items() if number] if holders else []
+
+    def copy(self) -> Self:
+        """Give volumes that can change without these."""
+        return with_own(
+            self,
+            _counts={driver: counts.copy() for driver, counts in self._counts.items()},
+            _holders={volume: holders.copy() for volume, holders in self._holders.items()},
+        )
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""

@@ -11,11 +11,12 @@ consumer is bound by the decision: the pod's node, and with it the volume or the
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.copies import with_own
 from berth_operator.core.volumes.attached import Attached
 from berth_operator.core.volumes.mounts import Attachable, Chosen, Disk, Mounts, Use
 from berth_operator.core.volumes.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
@@ -24,6 +25,8 @@ Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
 
 NO_LIMIT: Final = 2**62
+
+K = TypeVar("K")
 
 
 class Promises:
@@ -43,6 +46,10 @@ class Promises:
     def get(self, name: str) -> str | None:
         """Give what is promised."""
         return self._values.get(name)
+
+    def copy(self) -> Self:
+        """Give promises that can change without these."""
+        return with_own(self, _values=self._values.copy(), _holders=self._holders.copy())
 
 
 class Disks:
@@ -66,6 +73,14 @@ class Disks:
         """Give the rows where a pod with the disk cannot be."""
         users = self._writers if disk.read_only else self._all
         return list(users.get((disk.kind, disk.id), ()))
+
+    def copy(self) -> Self:
+        """Give disks that can change without these."""
+        return with_own(
+            self,
+            _all=defaultdict(Counter, _copied(self._all)),
+            _writers=defaultdict(Counter, _copied(self._writers)),
+        )
 
 
 class Volumes:
@@ -193,6 +208,23 @@ class Volumes:
         self.attached.grow(rows)
         self._rows = rows
 
+    def copy(self, row_of: Mapping[str, int]) -> Self:
+        """Give volumes that can be charged, on other rows, without these; what the API server says is shared."""
+        return with_own(
+            self,
+            attached=self.attached.copy(),
+            disks=self.disks.copy(),
+            users=self.users.copy(),
+            reached=self.reached.copy(),
+            _row_of=row_of,
+            _promised=self._promised.copy(),
+            _selected=self._selected.copy(),
+            _uses=defaultdict(dict, {claim: _copied(uses) for claim, uses in self._uses.items()}),
+            _counted=self._counted.copy(),
+            _attached_as=self._attached_as.copy(),
+            _limits={driver: column.copy() for driver, column in self._limits.items()},
+        )
+
     def charge(self, row: int, node: str, mounts: Mounts, chosen: Chosen, sign: int) -> None:
         """Count what one more pod uses, and what it was promised; or what one less does."""
         for use in mounts.claims:
@@ -227,6 +259,10 @@ class Volumes:
     def attachments(self) -> Iterable[Attachment]:
         """Give all attachments."""
         return self._attachments.values()
+
+    def rows_using(self, claim: str) -> set[int]:
+        """Give the rows with pods that use a claim."""
+        return {row for rows in self._uses.get(claim, {}).values() for row in rows}
 
     def limits(self, driver: str) -> Counts | None:
         """Give how many of a driver's volumes each row can hold; None where none has a limit."""
@@ -344,6 +380,10 @@ def _holds(volume: Volume, claim: Claim) -> bool:
 def _suits(volume: Volume, claim: Claim) -> bool:
     """Tell whether a volume that is nobody's may be bound to a claim."""
     return claim.modes <= volume.modes and claim.selector.matches(dict(volume.labels))
+
+
+def _copied(counters: Mapping[K, Counter[int]]) -> dict[K, Counter[int]]:
+    return {key: counter.copy() for key, counter in counters.items()}
 
 
 def _discard(sets: dict[str, set[str]], key: str, name: str) -> None:
