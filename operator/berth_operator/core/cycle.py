@@ -31,6 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 MAX_MESSAGE: Final = 1000
 """Characters; an Event's note holds 1,024."""
+ONLY_NOMINATED: Final = "would take it only beside pods that wait for a place there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Placement:
             mounts=self.pod.request.mounts,
             chosen=self.chosen,
             gang=self.pod.gang,
+            priority=self.pod.priority,
         )
 
 
@@ -74,18 +76,30 @@ class Failure:
 
 
 def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = None) -> Placement | Failure:
-    """Choose the best node that passes every filter, and its cards.
+    """Choose the best node that passes every filter, and its cards; what others leave for a pod is kept for it.
 
     `pull` is added to the rows' scores; -inf takes a row out.
     """
     if pod.error:
         return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
+    if not fleet.nominees:
+        return _decide(fleet, pod, policy, pull)
+    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        return _decide(fleet, pod, policy, pull)
+
+
+def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) -> Placement | Failure:
     asked = filters.of(pod.request, policy)
     fits = feasible(fleet, pod.request, asked)
+    if fleet.nominees and _leans(pod.request):
+        with fleet.without(tuple(fleet.nominees.values())):
+            fits = fits & feasible(fleet, pod.request, asked)
     if pull is not None:
         fits = fits & (pull > -np.inf)
     if not fits.any():
-        return failure(fleet, pod.request, asked)
+        return failure(fleet, pod.request, asked, others=ONLY_NOMINATED if fleet.nominees else "")
+    if pod.nominated and (own := fits & fleet.named(pod.nominated)).any():
+        fits = own
     row = _best(fleet, pod.request, policy, fits, pull)
     return Placement(
         pod=pod,
@@ -99,6 +113,11 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
     """Give the rows that pass every filter, or those that are given."""
     asked = filters.of(request, Policy()) if order is None else order
     return reduce(np.logical_and, (each.passes(fleet, request) for each in asked), fleet.present)
+
+
+def _leans(request: PodRequest) -> bool:
+    """Tell whether pods that are only nominated could make a row pass that would not pass without them."""
+    return bool(request.wishes.near or request.wishes.spread or request.mounts)
 
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: Floats | None) -> int:
@@ -125,6 +144,7 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         left &= ~rejected
     if others and left.any():
         counts[others] += int(left.sum())
+        wakes_on |= Change.PLACED | Change.RELEASED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
     return Failure(reasons=reasons, message=message, wakes_on=wakes_on)

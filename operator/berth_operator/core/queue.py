@@ -129,12 +129,16 @@ class Queue(Generic[U]):
         return parked.failure if parked else None
 
     def park(self, unit: U, failure: Failure) -> None:
-        """Let a unit wait for a change."""
+        """Let a unit wait for a change; it may be of another kind than when it was taken."""
+        self._units[unit.uid] = unit
         self._parked.setdefault(unit.kind, Parked[U](failure, unit.requests)).units[unit.uid] = unit
         self._awaited |= failure.wakes_on
 
     def back_off(self, unit: U, now: float) -> None:
-        """Let a unit whose bind failed wait, longer each time; it may have changed meanwhile."""
+        """Let a unit whose bind or preemption failed wait, longer each time; it may have changed meanwhile."""
+        if (known := self._units.get(unit.uid)) is not None:
+            self._is_active.pop(unit.uid, None)
+            self._unpark(known)
         self._units[unit.uid] = unit
         tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
         self._due[unit.uid] = now + pause(tries)
@@ -142,13 +146,16 @@ class Queue(Generic[U]):
 
     def wake(self, change: Change, concerns: Callable[[PodRequest], bool] = lambda _request: True) -> bool:
         """Make active all units that the change may help, of those that it concerns; tell whether there are."""
+        return self._wake(change, lambda parked: any(map(concerns, parked.requests)))
+
+    def wake_kinds(self, change: Change, concerns: Callable[[U], bool]) -> bool:
+        """Do the same by more than the request: of each kind one unit is asked about."""
+        return self._wake(change, lambda parked: concerns(next(iter(parked.units.values()))))
+
+    def _wake(self, change: Change, concerns: Callable[[Parked[U]], bool]) -> bool:
         if not self._awaited & change:
             return False
-        found = [
-            key
-            for key, each in self._parked.items()
-            if each.failure.wakes_on & change and any(map(concerns, each.requests))
-        ]
+        found = [key for key, each in self._parked.items() if each.failure.wakes_on & change and concerns(each)]
         for key in found:
             for unit in self._parked.pop(key).units.values():
                 self._activate(unit)

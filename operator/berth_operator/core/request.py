@@ -156,6 +156,10 @@ class PendingPod:
     said: str = ""
     """The message that its PodScheduled condition already carries."""
     gang: Membership | None = None
+    preempts: bool = True
+    """Whether pods of lower priority may be evicted for it."""
+    nominated: str = ""
+    """The node that others leave for it, if any: it is tried first."""
 
     @property
     def key(self) -> str:
@@ -163,9 +167,13 @@ class PendingPod:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def kind(self) -> tuple[PodRequest, str, str]:
-        """Give the class of pods for which the same is decided; another scheduler's policy may answer otherwise."""
-        return self.request, self.error, self.scheduler
+    def kind(self) -> tuple[PodRequest, str, str, int, bool, str]:
+        """Give the class of pods for which the same is decided; another scheduler's policy may answer otherwise.
+
+        Whom it may preempt is part of it; and a pod for which others leave a node is a class of its own.
+        """
+        own = self.uid if self.nominated else ""
+        return self.request, self.error, self.scheduler, self.priority, self.preempts, own
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:

@@ -44,6 +44,10 @@ class Change(enum.IntFlag):
     """A node can hold more volumes of a driver, or one was detached from it."""
     GONE = enum.auto()
     """The same, to those who mind that the pod is there at all, and not only what it holds of its own node."""
+    BOUND = enum.auto()
+    """A pod that was on its way to a node is certainly bound: now it may be told to leave."""
+    EVICTABLE = enum.auto()
+    """A pod left its node, and those that stay there may be evicted for one that waits."""
 
 
 ANY = ~Change(0)

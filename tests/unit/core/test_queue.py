@@ -1,6 +1,7 @@
 """Which pod comes next, and who waits for what."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -266,6 +267,46 @@ def test_nobody_backs_off_nothing_is_due() -> None:
     assert filled(waiting("a")).next_due() is None
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"priority": 1}, id="another priority"),
+        pytest.param({"preempts": False}, id="preempts nobody"),
+        pytest.param({"nominated": "node"}, id="others leave a node for it"),
+    ],
+)
+def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> None:
+    queue = filled(waiting("a"))
+    queue.park(waiting("a"), failure(Change.RELEASED))
+    assert queue.parked_failure(waiting("b")) is not None
+    assert queue.parked_failure(waiting("b", **other)) is None
+
+
+def test_a_pod_is_parked_as_what_it_has_become() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.park(waiting("a", nominated="node"), failure(Change.RELEASED))
+    queue.put(waiting("a", nominated="node"))
+    assert drained(queue) == []
+    queue.put(waiting("a"))
+    assert drained(queue) == ["a"]
+    queue.wake(ANY)
+    assert drained(queue) == []
+
+
+def test_a_pod_backs_off_from_wherever_it_is() -> None:
+    for is_active in (False, True):
+        queue = filled(waiting("a"))
+        queue.pop(0.0)
+        queue.park(waiting("a"), failure(Change.RELEASED))
+        if is_active:
+            queue.wake(ANY)
+        queue.back_off(waiting("a"), 0.0)
+        queue.wake(ANY)
+        assert drained(queue) == []
+        assert drained(queue, 1.0) == ["a"]
+
+
 def test_a_pod_that_backs_off_keeps_nobody_else() -> None:
     queue = filled(waiting("a", priority=9), waiting("b"))
     queue.pop(0.0)
@@ -333,7 +374,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.pods: dict[str, PendingPod] = {}
         self.where: dict[str, str] = {}
-        self.wakes: dict[PodRequest, Change] = {}
+        self.wakes: dict[Hashable, Change] = {}
         self.due: dict[str, float] = {}
         self.taken: str | None = None
 
@@ -373,12 +414,10 @@ class QueueMachine(RuleBasedStateMachine):
     def park(self, change: Change) -> None:
         pod = self.pods[str(self.taken)]
         found = self.queue.parked_failure(pod)
-        siblings = [
-            uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].request == pod.request
-        ]
+        siblings = [uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].kind == pod.kind]
         assert (found is not None) == bool(siblings)
         self.queue.park(pod, found or failure(change))
-        self.wakes.update({} if siblings else {pod.request: change})
+        self.wakes.update({} if siblings else {pod.kind: change})
         self.where[pod.uid], self.taken = "parked", None
 
     @precondition(lambda self: self.taken is not None)
@@ -403,7 +442,7 @@ class QueueMachine(RuleBasedStateMachine):
     def wake(self, change: Change) -> None:
         self.queue.wake(change)
         for uid, where in self.where.items():
-            if where == "parked" and self.wakes[self.pods[uid].request] & change:
+            if where == "parked" and self.wakes[self.pods[uid].kind] & change:
                 self.where[uid] = "active"
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))

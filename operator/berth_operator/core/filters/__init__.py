@@ -54,6 +54,13 @@ class Filter(Protocol):
         """Count the rejected rows by reason; the counts add up to the rows."""
 
 
+class Bounded(Filter, Protocol):
+    """A filter that knows of rows where its answer stays no, whoever leaves them."""
+
+    def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
+        """Tell for each row whether it could take the pod if no other were there."""
+
+
 def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
     return cast("tuple[Filter, ...]", modules)
 
@@ -84,11 +91,13 @@ ORDER = _filters(
 """The first filter that rejects a node gives its reason."""
 
 LOCAL = _filters(resources, devices)
-"""Those that ask how much is free on a node."""
+"""Those that ask how much is free on a node: only what its own pods take of its resources and devices counts."""
 
 UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
 """Those that are asked of a pod without volumes that matter, which most pods are."""
 
+
+BOUNDED = cast("tuple[Bounded, ...]", (resources, devices, volume_in_use))
 
 NEEDED = frozenset(
     each.NAME

@@ -39,6 +39,14 @@ def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
     return mask
 
 
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Give the rows that could give every part of the request, were all their cards free."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for part in request.devices.parts:
+        mask &= ~_short(_suitable(fleet, request, part), part)
+    return mask
+
+
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by the first thing that is missing."""
     counts: Counter[str] = Counter()
@@ -62,7 +70,7 @@ def _part_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask)
     kind, label = part.type, part.type.upper()
     healthy = fleet.cards[kind].healthy
     right = healthy & candidates.accepted(fleet, request, part)
-    large = right & candidates.large_enough(fleet, part)
+    large = _suitable(fleet, request, part)
     free = candidates.fitting(fleet, request, part)
     yield f"fewer than {part.count} healthy {label} devices", _short(healthy, part)
     yield f"{label} model is not {request.model}", _short(right, part)
@@ -70,6 +78,12 @@ def _part_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask)
     yield _too_small(fleet, part, right, small & rejected), small
     yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
     yield f"insufficient free {label} devices ({_wanted(part)})", _short(free, part)
+
+
+def _suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Give the healthy cards of the right model that are large enough."""
+    cards = fleet.cards[part.type]
+    return cards.healthy & candidates.accepted(fleet, request, part) & candidates.large_enough(fleet, part)
 
 
 def _short(mask: Mask, part: Part) -> Mask:

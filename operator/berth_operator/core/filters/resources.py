@@ -27,6 +27,14 @@ def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
     return reduce(np.logical_and, (enough for _, enough in _enough(fleet, request, rows)))
 
 
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Give the rows with enough of everything, were no pod there."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for name, amount in request.resources:
+        mask &= fleet.total(name) >= amount
+    return mask
+
+
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by the first resource that is short."""
     counts: Counter[str] = Counter()

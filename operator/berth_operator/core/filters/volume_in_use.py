@@ -25,6 +25,16 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return np.full(len(fleet.names), not any(_is_taken(fleet, each) for each in request.mounts.claims), np.bool_)
 
 
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Give the rows that hold all the pods that use such a claim; all rows if there is none."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for each in request.mounts.claims:
+        if _is_taken(fleet, each):
+            rows = fleet.volumes.rows_using(each.claim)
+            mask &= np.isin(np.arange(len(mask)), list(rows)) if len(rows) == 1 else False
+    return mask
+
+
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}

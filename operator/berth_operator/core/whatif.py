@@ -1,0 +1,51 @@
+"""What if some placed pods were gone: the very filters that decide, asked about many rows at once.
+
+Taking away the third pod of each of five thousand rows is a few array expressions. That is exact for filters whose
+answer for a row depends on what that row's own pods take of its resources and devices (`filters.LOCAL`); where pods of
+other rows matter too, what-ifs take a `Fleet.copy`.
+"""
+
+import numpy as np
+
+from berth_operator.core import cycle, filters
+from berth_operator.core.cards import Indices, Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.occupants import Occupants
+from berth_operator.core.request import PodRequest
+
+
+class Bench:
+    """What-ifs side by side: each has a row of the Fleet and lacks some of its pods."""
+
+    def __init__(self, fleet: Fleet, rows: Indices, occupants: Occupants) -> None:
+        self.fleet = fleet.excerpt(rows)
+        self._occupants = occupants
+
+    def take(self, at: Indices, pods: Indices) -> None:
+        """Take away the pods, each from its what-if; of one what-if at most one pod in a call."""
+        self._move(at, pods, -1)
+
+    def give_back(self, at: Indices, pods: Indices) -> None:
+        """Undo that."""
+        self._move(at, pods, 1)
+
+    def fits(self, request: PodRequest) -> Mask:
+        """Tell for each what-if whether its row has the resources and devices."""
+        return cycle.feasible(self.fleet, request, filters.LOCAL)
+
+    def _move(self, at: Indices, pods: Indices, sign: int) -> None:
+        self.fleet.rowwise.forget()
+        taken = self._occupants.amounts[:, self._occupants.kinds[pods]]
+        self.fleet.requested[: len(taken), at] += sign * taken
+        for kind, parts in self._occupants.parts.items():
+            cards = self.fleet.cards[kind]
+            cards.unknown[at] += sign * parts.unknown[pods]
+            found, places = parts.of(pods)
+            if not found.size:
+                continue
+            where = at[places] * cards.users.shape[1] + parts.slots[found]
+            # A pod may name a card twice, so these are no plain assignments; flat ones are much the fastest.
+            np.add.at(cards.users.reshape(-1), where, sign)
+            for used, amounts in zip(cards.used, parts.amounts, strict=True):
+                if amounts.any():
+                    np.add.at(used.reshape(-1), where, sign * amounts[parts.kinds[found]])
