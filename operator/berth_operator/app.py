@@ -15,6 +15,7 @@ import structlog
 from berth_api import names
 from berth_operator.binding import confirmation
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
@@ -62,8 +63,16 @@ class App:
         self._reporter = Reporter(api=client, instance=settings.identity, clock=self._cluster.clock)
         volumes = VolumeBinder(api=client, cluster=self._cluster, timeout=settings.volume_timeout)
         self._storage.on_claim = volumes.changed
+        self._preemptor = Preemptor(
+            cluster=self._cluster,
+            pods=client,
+            reporter=self._reporter,
+            policy=lambda name: self._configuration.policies[name],
+            term=lambda: election.term,
+        )
         self._scheduler = Scheduler(
             cluster=self._cluster,
+            preemptor=self._preemptor,
             pods=client,
             volumes=volumes,
             reporter=self._reporter,
@@ -131,6 +140,7 @@ class App:
         tasks.create_task(self._reporter.run())
         tasks.create_task(self._scheduler.run())
         tasks.create_task(self._gangs.run())
+        tasks.create_task(self._preemptor.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
         await self._memo.lead()
         self._leading = True
@@ -199,6 +209,7 @@ class App:
             "devices": (Source(path="/apis/berth.dev/v1alpha1/devices"), sinks.devices(cluster)),
             "leases": (Source(path=leases), sinks.leases(cluster)),
             "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
+            "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
             "bound pods": (pods_where(sinks.BOUND), sinks.bound_pods(cluster)),
             **storage.sources(self._storage),
         }

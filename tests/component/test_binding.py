@@ -211,7 +211,7 @@ async def test_a_card_whose_bind_has_no_answer_goes_to_nobody_else() -> None:
     world.api.always["bind a"] = Unreachable("no answer")
     async with world.running() as api:
         await asyncio.sleep(1)
-        world.submit(pod("b", {NVIDIA: "1"}, priority=1000))
+        world.submit(pod("b", {NVIDIA: "1"}, priority=1000, preemptionPolicy="Never"))
         await asyncio.sleep(60)
         assert api.bind_times("b") == []
         del world.api.always["bind a"]

@@ -254,7 +254,7 @@ async def test_a_member_that_is_refused_keeps_its_cards_and_is_tried_again(k: in
     world.api.faults[f"bind m{k}"] = [REFUSAL] * 3
     async with world.running() as api:
         await asyncio.sleep(0.5)
-        world.submit(pod("thief", {NVIDIA: "1"}, priority=1000))
+        world.submit(pod("thief", {NVIDIA: "1"}, priority=1000, preemptionPolicy="Never"))
         await asyncio.sleep(2)
         assert len(api.bound()) == 3
         assert world.users() == 4

@@ -9,6 +9,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
@@ -122,8 +123,16 @@ class World:
         self.reporter = Reporter(api=self.server, instance="i", clock=now)
         volumes = VolumeBinder(api=self.server, cluster=self.cluster, timeout=TIMEOUT)
         self.storage.on_claim = volumes.changed
+        preemptor = Preemptor(
+            cluster=self.cluster,
+            pods=self.server,
+            reporter=self.reporter,
+            policy=lambda _: Policy(),
+            term=lambda: self.term,
+        )
         self.scheduler = Scheduler(
             cluster=self.cluster,
+            preemptor=preemptor,
             pods=self.server,
             volumes=volumes,
             reporter=self.reporter,

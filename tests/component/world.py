@@ -8,6 +8,7 @@ from typing import Any
 
 from berth_api import names
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
@@ -50,6 +51,10 @@ class Api:
         """Those that were stored."""
         self.patches: list[tuple[float, str, Raw]] = []
         """(when, pod, condition) of those that were stored."""
+        self.nominations: list[tuple[str, str | None]] = []
+        """(pod, node) in the order in which they were stored."""
+        self.deletes: list[tuple[float, str]] = []
+        """(when, pod) of those that were done."""
         self.faults: dict[str, list[Exception]] = {}
         """What the next calls for a pod answer: `bind NAME`, `get`, `event`, `condition`, `delete`."""
         self.always: dict[str, Exception] = {}
@@ -107,6 +112,7 @@ class Api:
             raise refusal(404, f"pods {name} not found")
         if self.pods[name]["metadata"]["uid"] != uid:
             raise refusal(409, "another pod of this name")
+        self.deletes.append((now(), name))
         for tell in self.on_deleted:
             tell(name)
 
@@ -128,8 +134,10 @@ class Api:
         found = self.pods.get(name)
         if found is None or found["metadata"]["uid"] != patch["metadata"]["uid"]:
             raise refusal(409, "another pod of this name")
-        (condition,) = patch["status"]["conditions"]
-        self.patches.append((now(), name, condition))
+        if "nominatedNodeName" in patch["status"]:
+            self.nominations.append((name, patch["status"]["nominatedNodeName"]))
+        for condition in patch["status"].get("conditions", ()):
+            self.patches.append((now(), name, condition))
         return found
 
     async def merge_patch(self, path: str, body: Raw) -> Raw:
@@ -177,12 +185,22 @@ class World:
         self.ended = sinks.ended_pods(self.cluster)
         self.groups = sinks.pod_groups(self.cluster)
         self.term: int | None = 1
+        self.grace = GRACE
+        """Seconds from a bound pod's deletion to its end."""
         self.policies = {names.SCHEDULER: policy}
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.cluster.on_unknown = self.reporter.unknown
         self.cluster.on_settled = self.reporter.dismiss
+        self.preemptor = Preemptor(
+            cluster=self.cluster,
+            pods=self.api,
+            reporter=self.reporter,
+            policy=self.policies.__getitem__,
+            term=lambda: self.term,
+        )
         self.scheduler = Scheduler(
             cluster=self.cluster,
+            preemptor=self.preemptor,
             pods=self.api,
             volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
             reporter=self.reporter,
@@ -230,7 +248,11 @@ class World:
         pod = self.api.pods[name]
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
         self.bound.apply("MODIFIED", copy.deepcopy(pod))
-        asyncio.get_running_loop().call_later(GRACE, self.delete, name)
+        asyncio.get_running_loop().call_later(self.grace, self._leave, name)
+
+    def _leave(self, name: str) -> None:
+        if name in self.api.pods:
+            self.delete(name)
 
     def end(self, name: str, phase: str = "Succeeded") -> None:
         """Let a bound pod end by itself."""
@@ -249,6 +271,7 @@ class World:
             asyncio.create_task(self.scheduler.run()),
             asyncio.create_task(self.reporter.run()),
             asyncio.create_task(self.keeper.run()),
+            asyncio.create_task(self.preemptor.run()),
         ]
         try:
             yield self.api

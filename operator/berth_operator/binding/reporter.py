@@ -6,6 +6,7 @@ only the numbers in them do.
 """
 
 import asyncio
+import functools
 import re
 from collections import deque
 from collections.abc import Callable
@@ -137,6 +138,21 @@ class Reporter:
         # Something in front of the API server may refuse without a word, and a message is what is compared.
         message = why or "the Binding was refused without a reason"
         self._report(_Report(pod=pod, message=message, condition="SchedulerError", event="FailedBinding"))
+
+    def nominated(self, pod: PendingPod) -> None:
+        """Others leave a node for a pod, or no longer do."""
+        patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": pod.nominated or None}}
+        send = functools.partial(self._api.patch_pod_status, pod.namespace, pod.name, patch)
+        self._enqueue(pod.uid, lambda: self._send("nomination", send))
+
+    def preempted(self, victim: Charge, pod: PendingPod) -> None:
+        """A pod was told to leave its node for another."""
+        namespace, _, name = victim.pod.partition("/")
+        subject = Subject(namespace=namespace, name=name, uid=victim.uid, controller=pod.scheduler)
+        note = f"Preempted by pod {pod.key} on node {victim.node}"
+        event = self._event(subject, "Normal", "Preempted", "Preempting", note)
+        event["metadata"] = {"namespace": namespace, "name": f"{_stem(name)}.{victim.uid}.preempted"}
+        self._enqueue(victim.uid, lambda: self._post(event))
 
     def _report(self, report: _Report) -> None:
         """Tell it now, later or not at all, by what was told before."""

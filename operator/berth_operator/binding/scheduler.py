@@ -12,6 +12,7 @@ import structlog
 
 from berth_operator.binding import binder
 from berth_operator.binding.gangs import GangBinder
+from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.core.cycle import Failure, Placement, decide
@@ -26,6 +27,8 @@ BATCH: Final = 32
 """Decisions before the loop lets binds and watches have a turn."""
 DRAIN: Final = 5.0
 """Seconds that an ending process waits for answers to its binds."""
+SHORTEST_WAIT: Final = 0.001
+"""Seconds: what is left of a back-off may be less than the loop's clock can tell."""
 MAX_BINDS: Final = 256
 """Binds under way at once; deciding waits beyond that."""
 
@@ -39,6 +42,7 @@ class Scheduler:
         self,
         *,
         cluster: Cluster,
+        preemptor: Preemptor,
         pods: binder.Pods,
         volumes: VolumeBinder,
         reporter: Reporter,
@@ -47,7 +51,7 @@ class Scheduler:
         term: Callable[[], int | None],
     ) -> None:
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
-        self._policy, self._lease, self._term = policy, lease, term
+        self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._work = asyncio.Event()
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,6 +66,7 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled, or until the term ends."""
         epoch = self._term()
+        self._preemptor.restore()
         while epoch is not None and self._term() == epoch:
             if self._broken is not None:
                 raise self._broken
@@ -81,7 +86,7 @@ class Scheduler:
     async def _wait(self) -> None:
         """Sleep until there is work, a back-off ends, or a second has passed (to look at the term)."""
         due = self._cluster.queue.next_due()
-        pause = 1.0 if due is None else min(1.0, max(0.0, due - self._cluster.clock()))
+        pause = 1.0 if due is None else min(1.0, max(SHORTEST_WAIT, due - self._cluster.clock()))
         try:
             async with asyncio.timeout(pause):
                 await self._work.wait()
@@ -109,8 +114,12 @@ class Scheduler:
 
     def _decide_pod(self, pod: PendingPod, epoch: int) -> bool:
         """Decide one pod; tell whether a bind is under way."""
-        outcome = self._outcome(pod)
+        parked = self._cluster.queue.parked_failure(pod)
+        outcome = parked or decide(self._cluster.fleet, pod, self._policy(pod.scheduler))
+        counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
         if isinstance(outcome, Failure):
+            if parked is None:
+                pod, outcome = self._preemptor.help(pod, outcome)
             self._cluster.queue.park(pod, outcome)
             self._reporter.unschedulable(pod, outcome)
             return False
@@ -123,12 +132,6 @@ class Scheduler:
             return False
         self._begin(outcome, body, epoch)
         return True
-
-    def _outcome(self, pod: PendingPod) -> Placement | Failure:
-        policy = self._policy(pod.scheduler)
-        outcome = self._cluster.queue.parked_failure(pod) or decide(self._cluster.fleet, pod, policy)
-        counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
-        return outcome
 
     def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Charge a placement and start to bind it."""

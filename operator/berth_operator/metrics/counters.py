@@ -7,6 +7,7 @@ from prometheus_client import Counter, Gauge
 DECISIONS: Final = Counter("berth_decisions_total", "Pods decided, by result", ["result"])
 BINDS: Final = Counter("berth_binds_total", "Bindings answered, by outcome", ["outcome"])
 GANGS_UNDONE: Final = Counter("berth_gangs_undone_total", "Gangs that could not be bound as a whole in time")
+VICTIMS: Final = Counter("berth_preemption_victims_total", "Pods told to leave for others of higher priority")
 REPORTS_LOST: Final = Counter("berth_reports_lost_total", "Events and conditions given up", ["what"])
 STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by object", ["object"])
 STATUS_CONFLICTS: Final = Counter("berth_status_conflicts_total", "Status writes refused because another owns a field")

@@ -14,10 +14,12 @@ import structlog
 
 from berth_api import names
 from berth_operator.core import filters
+from berth_operator.core.budgets import Budgets
 from berth_operator.core.cycle import Placement
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
 from berth_operator.core.gang import Gang
 from berth_operator.core.heartbeats import Heartbeats
+from berth_operator.core.preemption import Emptied
 from berth_operator.core.queue import Queue
 from berth_operator.core.request import Membership, PendingPod
 from berth_operator.core.roster import Counts, Group, Roster
@@ -81,6 +83,7 @@ class Cluster:
         self.groups: dict[str, tuple[Group, Mapping[str, Any]]] = {}
         """namespace/name of a PodGroup -> what was read of it, and its status."""
         self.heartbeats = Heartbeats(grace=grace)
+        self.budgets = Budgets()
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
         self.pending: dict[str, PendingPod] = {}
@@ -114,6 +117,9 @@ class Cluster:
             self.remove_pending(uid)
             return
         pod, known = pods.pending(raw), self.pending.get(uid)
+        if known is not None and known.nominated != pod.nominated:
+            # What we decided since counts: the watch may be behind.
+            pod = replace(pod, nominated=known.nominated)
         if known is not None and known.gang != pod.gang:
             self.remove_pending(uid)
         self.pending[uid] = pod
@@ -129,6 +135,8 @@ class Cluster:
         if (pod := self.pending.pop(uid, None)) is not None:
             self.queue.remove(uid)
             self.on_settled(uid)
+            if self.fleet.withdraw(uid) is not None:
+                self.changed(Change.RELEASED)
             if pod.gang is not None:
                 self.roster.no_longer_waits(uid)
                 self.gather(pod.gang)
@@ -162,10 +170,13 @@ class Cluster:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
             del self._assumed[uid]
             self.on_dirty(charge.node)
+            self._confirmed()
         if known is not None and _same(known, charge):
             if known.chosen:
                 # The API server itself now says what was promised.
                 self.fleet.charge(charge)
+            elif known.started != charge.started:
+                self.fleet.started(uid, charge.started)
             return
         self._unreported.pop(uid, None)
         self.fleet.charge(charge)
@@ -181,6 +192,7 @@ class Cluster:
         """A pod has left its node: deleted, succeeded or failed."""
         self._assumed.pop(uid, None)
         self._unreported.pop(uid, None)
+        self.fleet.leaving.discard(uid)
         charge = self.fleet.release(uid)
         if charge is not None:
             if charge.gang is not None:
@@ -191,9 +203,12 @@ class Cluster:
     def assume(self, placement: Placement) -> None:
         """Charge a decision at once, so that the next one sees it."""
         self._assumed[placement.pod.uid] = None
+        kept = self.fleet.withdraw(placement.pod.uid)
         self.fleet.charge(placement.charge)
         if placement.pod.gang is not None:
             self.roster.hold(placement.charge, placement.pod.gang, bound=False)
+        if kept is not None and kept.node != placement.node:
+            self.changed(Change.RELEASED)
         self._placed(placement.charge)
 
     def assume_all(self, placements: Sequence[Placement]) -> None:
@@ -212,6 +227,7 @@ class Cluster:
             if charge.gang is not None:
                 self.roster.hold(charge, charge.gang, bound=True)
                 self.gather(charge.gang)
+            self._confirmed()
 
     def forget(self, uid: str) -> None:
         """The bind of an assumed pod failed; one that the watch has shown bound stays."""
@@ -291,6 +307,34 @@ class Cluster:
     def _leaves_gang(self, uid: str, gang: Membership) -> None:
         self.roster.release(uid)
         self.gather(gang)
+
+    def unconfirmed(self) -> Collection[str]:
+        """Give the UIDs of pods whose bind is under way."""
+        return [uid for uid, bound_at in self._assumed.items() if bound_at is None]
+
+    def _confirmed(self) -> None:
+        """A pod is certainly bound."""
+        if self.queue.wake(Change.BOUND):
+            self.on_work()
+
+    # --- pods that others make room for -----------------------------------------------------------------------
+
+    def nominate(self, pod: PendingPod, charge: Charge) -> PendingPod:
+        """Keep a place for a pod that waits for others to leave it; give the pod as it is known from now on."""
+        self.fleet.nominate(charge)
+        return self._nominated(pod, charge.node)
+
+    def withdraw(self, pod: PendingPod) -> PendingPod:
+        """Keep nothing for a pod any more; give the pod as it is known from now on."""
+        if self.fleet.withdraw(pod.uid) is not None:
+            self.changed(Change.RELEASED)
+        return self._nominated(pod, "")
+
+    def _nominated(self, pod: PendingPod, node: str) -> PendingPod:
+        pod = replace(pod, nominated=node)
+        if pod.uid in self.pending:
+            self.pending[pod.uid] = pod
+        return pod
 
     # --- nodes, Devices and Leases ----------------------------------------------------------------------------
 
@@ -392,10 +436,14 @@ class Cluster:
         """Wake the pods that may fit now that one has gone; of those that lack room, those that its node has it for."""
         # Volumes that it was promised are free again.
         self.changed(Change.GONE | Change.VOLUME if charge.chosen else Change.GONE)
-        row = self.fleet.rows.get(charge.node)
-        if row is not None and self.queue.wake(
-            Change.RELEASED, lambda waiting: filters.has_room(self.fleet, waiting, row)
-        ):
+        if (row := self.fleet.rows.get(charge.node)) is None:
+            return
+        # What is kept there for a pod must not let that pod sleep, nor one above it.
+        with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == charge.node]):
+            woken = self.queue.wake(Change.RELEASED, lambda waiting: filters.has_room(self.fleet, waiting, row))
+            emptied = Emptied(self.fleet, charge.node)
+            woken |= self.queue.wake_kinds(Change.EVICTABLE, lambda unit: emptied.may_take(unit, charge))
+        if woken:
             self.on_work()
 
     def _placed(self, charge: Charge) -> None:

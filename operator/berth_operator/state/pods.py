@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import orjson
 
 from berth_api import allocation, assumed, model, names, request, resize, resources, share
 from berth_api.resources import PODS
-from berth_operator.core.fleet import Charge
+from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.request import HostPort, PendingPod, PodRequest, Toleration
 from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
 
@@ -100,6 +101,8 @@ def pending(pod: Object) -> PendingPod:
         annotated=sum(len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()),
         said=_said(pod),
         gang=gang,
+        preempts=spec.get("preemptionPolicy") != "Never",
+        nominated=(pod.get("status") or {}).get("nominatedNodeName") or "",
     )
 
 
@@ -229,7 +232,14 @@ def charge(pod: Object) -> Charge:
         mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
         gang=groups.of_placed(pod),
+        priority=pod["spec"].get("priority") or 0,
+        started=_started(pod.get("status") or {}),
     )
+
+
+def _started(status: Object) -> int:
+    at = status.get("startTime")
+    return int(datetime.fromisoformat(at).timestamp()) if at else NOT_STARTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

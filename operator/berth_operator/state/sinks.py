@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from berth_operator.state import budgets
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.reflector import Kind
 
@@ -120,6 +121,15 @@ def namespaces(cluster: Cluster) -> Table:
         key=_name,
         put=lambda obj: cluster.put_namespace(_name(obj), obj["metadata"].get("labels") or {}),
         remove=lambda name: cluster.put_namespace(name, {}),
+    )
+
+
+def disruption_budgets(cluster: Cluster) -> Table:
+    """Fold PodDisruptionBudgets."""
+    return Table(
+        key=budgets.key,
+        put=lambda obj: cluster.budgets.put(budgets.key(obj), budgets.budget(obj)),
+        remove=cluster.budgets.remove,
     )
 
 

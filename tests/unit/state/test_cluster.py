@@ -1,12 +1,14 @@
 """The picture of the cluster: what events, decisions and answers make of it, in whatever order they come."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.fleet import Charge
+from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.policy import Policy
+from berth_operator.core.request import PendingPod
 from berth_operator.core.verdict import Change
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
@@ -14,9 +16,11 @@ from tests.builders import (
     FPGA,
     GPU,
     NVIDIA,
+    charge,
     condition,
     device,
     entry,
+    grant,
     half,
     lease,
     node,
@@ -612,3 +616,96 @@ def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) 
     world = World(confined=confined)
     world.cluster.remove_node("node")
     assert world.cluster.view("node").ours is ours
+
+
+# --- pods that others make room for -----------------------------------------------------------------------------
+
+
+def parked(world: World, *, wakes_on: Change, **fields: Any) -> None:
+    """Have a pod wait."""
+    world.cluster.put_pending(pod("waits", {GPU: "100"}, **fields))
+    found = world.cluster.queue.pop(world.now)
+    assert found is not None
+    world.cluster.queue.park(found, Failure(message="no", wakes_on=wakes_on))
+
+
+def is_awake(world: World) -> bool:
+    found = world.cluster.queue.pop(world.now)
+    return found is not None and found.uid == "uid-waits"
+
+
+def nominated(world: World, on: str = "node") -> None:
+    world.cluster.put_pending(HALF)
+    found = world.cluster.queue.pop(world.now)
+    assert isinstance(found, PendingPod)
+    world.cluster.nominate(found, charge("a", grant(0, core=50), node=on))
+
+
+def test_a_start_is_noted_and_wakes_nobody() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    parked(world, wakes_on=Change.RELEASED)
+    before = world.cluster.fleet.charges["uid-a"]
+    world.bound.apply("MODIFIED", {**BOUND, "status": {"startTime": "1970-01-01T00:00:09Z"}})
+    after = world.cluster.fleet.charges["uid-a"]
+    assert (before.started, after.started, after) == (NOT_STARTED, 9, before)
+    assert list(world.cluster.fleet.on_node("node")) == [after]
+    assert not is_awake(world)
+
+
+@pytest.mark.parametrize("by_watch", [True, False])
+def test_a_bind_is_unconfirmed_until_somebody_tells_of_it(*, by_watch: bool) -> None:
+    world = World()
+    world.pending.apply("ADDED", HALF)
+    world.placed()
+    parked(world, wakes_on=Change.BOUND)
+    assert list(world.cluster.unconfirmed()) == ["uid-a"]
+    if by_watch:
+        world.bound.apply("ADDED", BOUND)
+    else:
+        world.cluster.bound("uid-a")
+    assert list(world.cluster.unconfirmed()) == []
+    assert is_awake(world)
+
+
+def test_the_watch_does_not_undo_what_was_decided() -> None:
+    world = World()
+    nominated(world)
+    for stale in ("", "elsewhere"):
+        world.cluster.put_pending({**HALF, "status": {"nominatedNodeName": stale}})
+        assert world.cluster.pending["uid-a"].nominated == "node"
+    world.cluster.withdraw(world.cluster.pending["uid-a"])
+    world.cluster.put_pending({**HALF, "status": {"nominatedNodeName": "node"}})
+    assert world.cluster.pending["uid-a"].nominated == ""
+    assert not world.cluster.fleet.nominees
+
+
+def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
+    world = World()
+    nominated(world)
+    parked(world, wakes_on=Change.RELEASED)
+    world.pending.apply("DELETED", HALF)
+    assert world.users() == [0, 0]
+    assert is_awake(world)
+
+
+@pytest.mark.parametrize(("on", "wakes"), [("node", False), ("other", True)])
+def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, *, wakes: bool) -> None:
+    world = World()
+    world.cluster.put_node(node("other", allocatable={"pods": "0"}))
+    nominated(world, on)
+    parked(world, wakes_on=Change.RELEASED)
+    world.cluster.queue.put(replace(world.cluster.pending["uid-a"], weight=1))
+    placed = [each.pod.name for each in world.decided() if isinstance(each, Placement)]
+    assert placed == (["a", "waits"] if wakes else ["a"])
+    assert not world.cluster.fleet.nominees
+
+
+def test_a_pod_that_has_left_is_leaving_no_more() -> None:
+    world = World()
+    world.bound.apply("ADDED", BOUND)
+    world.cluster.fleet.leaving.add("uid-a")
+    world.bound.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], "deletionTimestamp": "now"}})
+    assert world.cluster.fleet.leaving == {"uid-a"}
+    world.bound.apply("DELETED", BOUND)
+    assert not world.cluster.fleet.leaving

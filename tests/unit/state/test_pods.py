@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_operator.core.fleet import NOT_STARTED
 from berth_operator.state import pods
 from tests.builders import (
     A100,
@@ -346,3 +347,27 @@ def test_a_volume_that_matters_is_each_replicas_own() -> None:
     claims = [pod(name, volumes=[{"name": "v", "ephemeral": {}}]) for name in ("a", "b")]
     one, two = (pods.pending(each).request.mounts.claims for each in claims)
     assert (one[0].claim, two[0].claim) == ("ns/a-v", "ns/b-v")
+
+
+# --- priorities ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "preempts", "nominated"),
+    [
+        pytest.param({}, True, "", id="by default"),
+        pytest.param({"preemptionPolicy": "PreemptLowerPriority"}, True, "", id="PreemptLowerPriority"),
+        pytest.param({"preemptionPolicy": "Never"}, False, "", id="Never"),
+        pytest.param({"status": {"nominatedNodeName": "node"}}, True, "node", id="nominated"),
+    ],
+)
+def test_whom_a_waiting_pod_may_preempt(fields: dict[str, Any], *, preempts: bool, nominated: str) -> None:
+    found = pods.pending(pods.keep(pod("a", priority=7, **fields)))
+    assert (found.priority, found.preempts, found.nominated) == (7, preempts, nominated)
+
+
+def test_how_important_a_placed_pod_is() -> None:
+    fresh = pods.charge(pods.keep(pod("a", on="node")))
+    assert (fresh.priority, fresh.started) == (0, NOT_STARTED)
+    old = pods.charge(pods.keep(pod("a", on="node", priority=-5, status={"startTime": "1970-01-01T00:01:00Z"})))
+    assert (old.priority, old.started) == (-5, 60)

@@ -1,0 +1,212 @@
+"""Make room for pods of higher priority: choose victims, nominate, and have the victims deleted.
+
+Choosing is part of the pod's decision, and what it decides is seen by the next one: what the victims leave is kept for
+the pod. Deleting goes on beside it, each victim with a condition that says why and within its own grace period. The
+pod waits like any other that fits nowhere, and is woken when a pod leaves; while those leave that it waits for, it
+evicts no more.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_operator.binding.reporter import Reporter
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.cycle import Failure
+from berth_operator.core.fleet import Charge
+from berth_operator.core.policy import Policy
+from berth_operator.core.preemption import Preemption, has_lower, holds, preempt, told
+from berth_operator.core.request import PendingPod
+from berth_operator.core.verdict import Change
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+
+EVICTIONS: Final = 16
+"""Victims told to leave at once."""
+PAUSES: Final = (1.0, 2.0, 4.0)
+"""Seconds between two sends of one request; if the last fails, the pod chooses anew after its back-off."""
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_SERVER_ERRORS: Final = 500
+
+_NODE_CHANGES: Final = (
+    Change.RELEASED
+    | Change.NODE_TAINTS
+    | Change.NODE_LABELS
+    | Change.NODE_ALLOCATABLE
+    | Change.NODE_REMOVED
+    | Change.DEVICE
+)
+"""What may end a nomination, or fulfil it."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Pods(Protocol):
+    """What is needed of a `kube.KubeClient`."""
+
+    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """Patch a pod's status by strategic merge."""
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Have a pod deleted, within its own grace period, if it is still the one with this UID."""
+
+
+class TermOverError(Exception):
+    """We no longer lead."""
+
+
+class Preemptor:
+    """Makes room for one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: Pods,
+        reporter: Reporter,
+        policy: Callable[[str], Policy],
+        term: Callable[[], int | None],
+    ) -> None:
+        self._cluster, self._pods, self._reporter = cluster, pods, reporter
+        self._policy, self._term = policy, term
+        self._jobs: asyncio.Queue[tuple[PendingPod, Charge]] = asyncio.Queue()
+
+    # --- deciding ---------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Keep again what the last leader kept: the pods tell for which node they wait."""
+        nominated = [each for each in self._cluster.pending.values() if each.nominated and each.gang is None]
+        for pod in sorted(nominated, key=lambda each: (-each.priority, each.created, each.uid)):
+            if (kept := self._holds(pod)) is not None:
+                self._cluster.nominate(pod, kept)
+
+    def help(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
+        """Try to make room for a pod that fits nowhere; give the pod, and why it waits now."""
+        fleet = self._cluster.fleet
+        if pod.error:
+            return pod, failure
+        if pod.nominated and (kept := self._holds(pod)) is not None:
+            return self._cluster.nominate(pod, kept), self._awaiting(pod, failure)
+        policy = self._policy(pod.scheduler)
+        if not policy.preemption or not has_lower(fleet, pod):
+            return self._give_up(pod), failure
+        if not pod.preempts:
+            return self._give_up(pod), told(failure, "not eligible due to preemptionPolicy=Never")
+        unconfirmed = self._cluster.unconfirmed()
+        found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
+        if found is None:
+            wakes_on = failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0))
+            failure = replace(failure, wakes_on=wakes_on)
+            return self._give_up(pod), told(failure, "no victims found that would help")
+        pod = self._carry_out(pod, found)
+        return pod, self._awaiting(pod, failure)
+
+    def _holds(self, pod: PendingPod) -> Charge | None:
+        return holds(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated)
+
+    def _awaiting(self, pod: PendingPod, failure: Failure) -> Failure:
+        fleet = self._cluster.fleet
+        left = sum(each.priority < pod.priority and fleet.is_leaving(each) for each in fleet.on_node(pod.nominated))
+        text = f"lower-priority pods are being evicted from node {pod.nominated} ({left} left)"
+        return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
+
+    def _give_up(self, pod: PendingPod) -> PendingPod:
+        """Wait for no node in particular."""
+        if not pod.nominated:
+            return pod
+        pod = self._cluster.withdraw(pod)
+        self._reporter.nominated(pod)
+        return pod
+
+    def _carry_out(self, pod: PendingPod, found: Preemption) -> PendingPod:
+        node, before = found.nominee.node, pod.nominated
+        log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in found.victims])
+        self._displace(node, pod.priority)
+        pod = self._cluster.nominate(pod, found.nominee)
+        if node != before:
+            self._reporter.nominated(pod)
+        for victim in found.victims:
+            self._cluster.fleet.leaving.add(victim.uid)
+            self._jobs.put_nowait((pod, victim))
+        return pod
+
+    def _displace(self, node: str, priority: int) -> None:
+        """Take a node from the pods below that wait for it: they look for another at once."""
+        for each in list(self._cluster.fleet.nominees.values()):
+            if each.node == node and each.priority < priority:
+                self._cluster.queue.put(self._give_up(self._cluster.pending[each.uid]))
+
+    # --- evicting ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Have victims deleted until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(EVICTIONS):
+                tasks.create_task(self._evict_all())
+
+    async def _evict_all(self) -> None:
+        while True:
+            pod, victim = await self._jobs.get()
+            try:
+                await self._evict(pod, victim)
+            except TermOverError:
+                continue
+            except (ApiError, Unreachable) as error:
+                self._failed(pod, victim, error)
+            else:
+                counters.VICTIMS.inc()
+                self._reporter.preempted(victim, pod)
+
+    async def _evict(self, pod: PendingPod, victim: Charge) -> None:
+        namespace, _, name = victim.pod.partition("/")
+        patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [_condition(pod)]}}
+        await self._send(functools.partial(self._pods.patch_pod_status, namespace, name, patch))
+        await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))
+
+    async def _send(self, send: Callable[[], Awaitable[object]]) -> None:
+        """Send until it is done; that the pod is gone, or another has its name, is done too.
+
+        Raises:
+            ApiError: the API server refused it.
+            Unreachable: it did not answer.
+            TermOverError: we no longer lead.
+        """
+        for pause in (*PAUSES, None):
+            if self._term() is None:
+                raise TermOverError
+            try:
+                await send()
+            except (ApiError, Unreachable) as error:
+                status = error.status if isinstance(error, ApiError) else _SERVER_ERRORS
+                if status in (_CONFLICT, _NOT_FOUND):
+                    return
+                if status < _SERVER_ERRORS or pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
+        """Let the pod choose anew, a little later."""
+        log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
+        self._cluster.fleet.leaving.discard(victim.uid)
+        if (waiting := self._cluster.pending.get(pod.uid)) is not None and pod.uid not in self._cluster.fleet.charges:
+            self._cluster.queue.back_off(self._give_up(waiting), self._cluster.clock())
+            self._cluster.on_work()
+
+
+def _condition(pod: PendingPod) -> dict[str, str]:
+    """Give what tells a victim why it has to go."""
+    return {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
+        "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }

@@ -1,0 +1,28 @@
+"""PodDisruptionBudgets from the API, read once at the edge."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from berth_operator.core.budgets import Budget
+from berth_operator.state import wishes
+
+Object = Mapping[str, Any]
+
+
+def key(raw: Object) -> str:
+    """Give namespace/name."""
+    return f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+
+
+def budget(raw: Object) -> Budget:
+    """Read a PodDisruptionBudget: without a selector it protects nobody, with an empty one its whole namespace.
+
+    kube-scheduler takes the empty one for none, unlike the API and the controller that counts what may go.
+    """
+    status = raw.get("status") or {}
+    return Budget(
+        namespace=raw["metadata"]["namespace"],
+        selector=wishes.selector(raw["spec"].get("selector")),
+        allowed=status.get("disruptionsAllowed") or 0,
+        disrupted=frozenset(status.get("disruptedPods") or ()),
+    )

@@ -1,0 +1,406 @@
+"""From a pod that fits nowhere to its bind in the place of others, whatever the API server answers."""
+
+import asyncio
+import copy
+
+import pytest
+
+from berth_operator.clients.kube import Unreachable
+from tests.builders import NVIDIA, Raw, node, pod, whole
+from tests.component.world import World, refusal
+
+pytestmark = pytest.mark.looptime
+
+FULL = "0/1 nodes available: 1 insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)"
+GRACE = 5.0
+
+
+class Crowded(World):
+    """A world whose pods leave when they are told to, within their grace period."""
+
+    def __init__(self, *, grace: float = GRACE) -> None:
+        super().__init__()
+        self.grace = grace
+
+    def hold(self, *pods: Raw) -> None:
+        """Have pods that are bound."""
+        for each in pods:
+            self.api.pods[each["metadata"]["name"]] = each
+            self.bound.apply("ADDED", copy.deepcopy(each))
+
+    def deleted(self) -> list[str]:
+        return [name for _, name in self.api.deletes]
+
+
+def held(name: str, minor: int = 0, *, priority: int = 0, on: str = "node", **fields: object) -> Raw:
+    """Give a bound pod with a card."""
+    return pod(name, {NVIDIA: "1"}, on=on, allocated=whole(minor), priority=priority, **fields)
+
+
+def high(name: str = "high", *, priority: int = 10, cards: int = 1, **fields: object) -> Raw:
+    return pod(name, {NVIDIA: str(cards)}, priority=priority, **fields)
+
+
+async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
+    world = Crowded()
+    world.add_node(cards=2)
+    world.hold(held("dear", 0, priority=5), held("cheap", 1, priority=1))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert world.deleted() == ["cheap"]
+        assert api.nominations == [("high", "node")]
+        assert api.messages("high") == [
+            f"{FULL}; preemption: lower-priority pods are being evicted from node node (1 left)"
+        ]
+        assert "high" not in api.bound()
+        await asyncio.sleep(GRACE)
+    assert api.bound()["high"] == "node"
+    assert "main.devices.berth.dev/visible" in api.pods["high"]["metadata"]["annotations"]
+    assert api.pods["high"]["metadata"]["annotations"]["main.devices.berth.dev/visible"] == "GPU-1"
+    assert world.deleted() == ["cheap"]
+    assert not world.cluster.fleet.nominees
+    assert not world.cluster.fleet.leaving
+
+
+async def test_a_victim_is_told_why_before_it_is_deleted() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    ((told_at, _, condition),) = [each for each in api.patches if each[1] == "low"]
+    ((deleted_at, _),) = api.deletes
+    assert told_at < deleted_at
+    assert {key: condition[key] for key in ("type", "status", "reason", "message")} == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "berth-scheduler: preempting to accommodate a higher priority pod",
+    }
+    assert api.events_of("low", "Preempted") == ["Preempted by pod ns/high on node node"]
+
+
+async def test_pods_of_other_schedulers_are_victims_too() -> None:
+    world = Crowded()
+    world.add_node(allocatable={"cpu": "1"})
+    world.hold(pod("low", {"cpu": "1"}, on="node", schedulerName="default-scheduler"))
+    world.submit(pod("high", {"cpu": "1"}, priority=1))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+    assert api.bound() == {"high": "node"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        pytest.param(
+            {"preemptionPolicy": "Never"}, "; preemption: not eligible due to preemptionPolicy=Never", id="Never"
+        ),
+        pytest.param({"cards": 2}, "; preemption: no victims found that would help", id="no use"),
+        pytest.param({"priority": 0}, "gpu-memory-ratio 100)", id="nobody below"),
+    ],
+)
+async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high(**fields))
+    async with world.running() as api:
+        await asyncio.sleep(20)
+    assert world.deleted() == []
+    assert api.nominations == []
+    (message,) = api.messages("high")
+    assert message.endswith(said) or "fewer than 2" in message
+    assert said.startswith("; preemption") == ("; preemption: " in message)
+
+
+async def test_while_victims_leave_no_more_are_chosen() -> None:
+    world = Crowded(grace=60)
+    world.add_node(cards=4)
+    world.hold(*(held(f"low-{minor}", minor, priority=minor) for minor in range(3)))
+    world.hold(held("equal", 3, priority=10))
+    world.submit(high(cards=2), high("other", cards=4))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        first = world.deleted()
+        for _ in range(3):
+            # Each of these wakes whoever waits for a card.
+            world.hold(pod("passing", on="node"))
+            world.delete("passing")
+            await asyncio.sleep(1)
+        assert world.deleted() == first
+        assert sorted(first) == ["low-0", "low-1"]
+        await asyncio.sleep(60)
+    assert world.deleted() == first
+    assert api.bound()["high"] == "node"
+    assert [each for each in api.nominations if each[0] == "high"] == [("high", "node")]
+
+
+async def test_equal_pods_choose_one_after_the_other() -> None:
+    world = Crowded()
+    world.add_node(cards=3)
+    world.hold(*(held(f"low-{minor}", minor) for minor in range(3)))
+    world.submit(*(high(f"high-{i}") for i in range(5)))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+    assert sorted(world.deleted()) == ["low-0", "low-1", "low-2"]
+    assert len([name for name in api.bound() if name.startswith("high")]) == 3
+    assert len(api.nominations) == 3
+
+
+async def test_a_pod_below_does_not_take_what_was_freed() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high(), high("middle", priority=5), high("equal"))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+    assert set(api.bound()) & {"high", "middle", "equal"} <= {"high", "equal"}
+    assert len(set(api.bound()) & {"high", "equal"}) == 1
+    assert world.deleted() == ["low"]
+
+
+async def test_a_pod_above_takes_the_node_and_the_nominee_looks_for_another() -> None:
+    world = Crowded(grace=20)
+    world.add_node("a")
+    world.add_node("b")
+    world.hold(held("low", on="a", priority=1), held("dearer", on="b", priority=2))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert api.nominations == [("high", "a")]
+        world.submit(high("higher", priority=20))
+        await asyncio.sleep(1)
+        # What leaves already costs nothing, so the higher one takes it.
+        assert api.nominations[1:] == [("high", None), ("higher", "a"), ("high", "b")]
+        assert world.deleted() == ["low", "dearer"]
+        await asyncio.sleep(25)
+    assert api.bound() == {"high": "b", "higher": "a"}
+    assert world.deleted() == ["low", "dearer"]
+
+
+async def test_a_node_that_is_cordoned_meanwhile_is_given_up() -> None:
+    world = Crowded(grace=20)
+    world.add_node("a")
+    world.add_node("b")
+    world.hold(held("low", on="a", priority=1), held("dearer", on="b", priority=2))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.cluster.put_node(node("a", unschedulable=True))
+        await asyncio.sleep(1)
+        assert world.deleted() == ["low", "dearer"]
+        assert api.nominations == [("high", "a"), ("high", "b")]
+        await asyncio.sleep(25)
+    assert api.bound() == {"high": "b"}
+
+
+async def test_a_nominee_without_hope_is_told_so() -> None:
+    world = Crowded(grace=20)
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.cluster.remove_node("node")
+        await asyncio.sleep(1)
+    assert api.nominations == [("high", "node"), ("high", None)]
+    assert not world.cluster.fleet.nominees
+
+
+async def test_what_was_kept_for_a_pod_that_is_deleted_is_free() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(high("middle", priority=5))
+        await asyncio.sleep(GRACE - 1.5)
+        world.delete("high")
+        await asyncio.sleep(2)
+    assert api.bound() == {"middle": "node"}
+
+
+async def test_a_pod_whose_bind_is_under_way_is_no_victim_until_it_is_done() -> None:
+    world = Crowded()
+    world.add_node()
+    world.api.faults["bind low"] = [Unreachable("no answer")] * 5
+    world.submit(high("low", priority=0))
+    async with world.running() as api:
+        await asyncio.sleep(0.2)
+        world.submit(high())
+        await asyncio.sleep(0.2)
+        assert "low" not in api.bound()
+        assert world.deleted() == []
+        await asyncio.sleep(10)
+    assert world.deleted() == ["low"]
+    assert api.bound() == {"high": "node"}
+
+
+async def test_a_pod_that_nobody_could_make_room_for_is_helped_once_a_pod_above_it_has_left() -> None:
+    world = Crowded()
+    world.add_node(cards=3)
+    world.hold(held("low", 0), held("other", 1, priority=20), held("above", 2, priority=20))
+    world.submit(high(cards=2), high("never", cards=2, preemptionPolicy="Never"))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert world.deleted() == []
+        looks = world.cluster.fleet.looks  # type: ignore[attr-defined]
+        world.hold(pod("passing", on="node"))
+        world.delete("passing")
+        await asyncio.sleep(1)
+        # Nothing to be had by the loss of a pod below them.
+        assert world.cluster.fleet.looks == looks  # type: ignore[attr-defined]
+        world.delete("above")
+        await asyncio.sleep(1)
+        assert world.deleted() == ["low"]
+        await asyncio.sleep(GRACE)
+    assert api.bound()["high"] == "node"
+
+
+# --- what the API server answers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["condition low", "delete low"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Unreachable("no answer"), id="no answer"), pytest.param(refusal(503), id="server error")]
+)
+async def test_an_eviction_without_an_answer_is_sent_again(call: str, fault: Exception) -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    world.api.faults[call] = [fault, fault]
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 5)
+    assert world.deleted() == ["low"]
+    assert api.bound() == {"high": "node"}
+    assert api.nominations == [("high", "node")]
+
+
+@pytest.mark.parametrize("call", ["condition low", "delete low"])
+async def test_a_pod_whose_victim_cannot_be_told_chooses_anew_after_its_back_off(call: str) -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    world.api.always[call] = refusal(403, "forbidden")
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        assert api.nominations == [("high", "node"), ("high", None)]
+        assert not world.cluster.fleet.leaving
+        await asyncio.sleep(30)
+        # After 1, 2, 4, 8 and then every 10 s.
+        assert 5 <= api.nominations.count(("high", "node")) <= 7
+        del world.api.always[call]
+        await asyncio.sleep(20)
+    assert api.bound() == {"high": "node"}
+    assert world.deleted() == ["low"]
+
+
+async def test_a_victim_that_is_gone_is_gone() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    del world.api.pods["low"]
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert world.cluster.fleet.leaving == {"uid-low"}
+        world.bound.apply("DELETED", held("low"))
+        await asyncio.sleep(1)
+    assert api.bound() == {"high": "node"}
+    assert api.nominations == [("high", "node")]
+
+
+async def test_another_pod_of_a_victims_name_is_let_alone() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.api.pods["low"] = held("low", uid="new")
+    world.submit(high())
+    async with world.running():
+        await asyncio.sleep(1)
+    assert world.deleted() == []
+
+
+async def test_nothing_is_deleted_once_the_term_is_over() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    world.api.faults["condition low"] = [Unreachable("no answer")]
+    async with world.running():
+        await asyncio.sleep(0.5)
+        world.term = None
+        await asyncio.sleep(30)
+    assert world.deleted() == []
+
+
+# --- a new leader ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_leader_keeps_what_the_last_one_kept() -> None:
+    world = Crowded()
+    world.add_node()
+    going = held("low", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    world.hold(going)
+    # The older one is decided first, and would take the card.
+    world.submit(high("older", created="2025-01-01T00:00:00Z"))
+    world.submit(high("nominee", status={"nominatedNodeName": "node"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert set(world.cluster.fleet.nominees) == {"uid-nominee"}
+        world.delete("low")
+        await asyncio.sleep(1)
+    assert api.bound() == {"nominee": "node"}
+    assert world.deleted() == []
+    assert api.nominations == []
+
+
+async def test_a_new_leader_gives_a_place_that_is_free_by_now_to_whom_it_was_kept_for() -> None:
+    world = Crowded()
+    world.add_node()
+    world.submit(high("older", created="2025-01-01T00:00:00Z"))
+    world.submit(high("nominee", status={"nominatedNodeName": "node"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert api.bound() == {"nominee": "node"}
+
+
+async def test_a_new_leader_evicts_what_the_last_one_could_not() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high(status={"nominatedNodeName": "node"}))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+    assert world.deleted() == ["low"]
+    assert api.bound() == {"high": "node"}
+    assert api.nominations == []
+
+
+async def test_a_nomination_that_means_nothing_is_taken_back() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("equal", priority=10))
+    world.submit(high(status={"nominatedNodeName": "node"}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert api.nominations == [("high", None)]
+
+
+async def test_a_stale_watch_does_not_bring_a_nomination_back() -> None:
+    world = Crowded(grace=20)
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.change(high())
+        await asyncio.sleep(1)
+        assert set(world.cluster.fleet.nominees) == {"uid-high"}
+        assert api.nominations == [("high", "node")]

@@ -1,0 +1,66 @@
+"""PodDisruptionBudgets as the API has them, and whom they protect."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.core.budgets import Budgets
+from berth_operator.core.peers.wishes import Identity
+from berth_operator.state import sinks
+from berth_operator.state.budgets import budget
+from berth_operator.state.cluster import Cluster
+
+
+def raw(selector: Any, name: str = "budget", **status: Any) -> dict[str, Any]:
+    spec = {} if selector is None else {"selector": selector}
+    return {"metadata": {"name": name, "namespace": "ns"}, "spec": spec, "status": status}
+
+
+def identity(namespace: str = "ns", **labels: str) -> Identity:
+    return Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
+
+
+@pytest.mark.parametrize(
+    ("selector", "of", "protects"),
+    [
+        pytest.param({"matchLabels": {"app": "x"}}, identity(app="x"), 1, id="its label"),
+        pytest.param({"matchLabels": {"app": "x"}}, identity(app="y"), 0, id="another value"),
+        pytest.param({"matchLabels": {"app": "x"}}, identity("other", app="x"), 0, id="another namespace"),
+        pytest.param({}, identity(app="x"), 1, id="an empty selector protects all"),
+        pytest.param({}, identity(), 1, id="even those without labels"),
+        pytest.param(None, identity(app="x"), 0, id="no selector protects nobody"),
+        pytest.param(
+            {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["y"]}]}, identity(), 1, id="NotIn"
+        ),
+    ],
+)
+def test_whom_a_budget_protects(selector: Any, of: Identity, protects: int) -> None:
+    assert len(Budgets({"ns/budget": budget(raw(selector))}).protecting(of)) == protects
+
+
+def test_what_may_go_and_who_is_gone_already() -> None:
+    found = budget(raw({}, disruptionsAllowed=2, disruptedPods={"a": "2026-01-01T00:00:00Z"}))
+    assert (found.allowed, found.disrupted) == (2, frozenset({"a"}))
+    fresh = budget({"metadata": {"name": "budget", "namespace": "ns"}, "spec": {"selector": {}}})
+    assert (fresh.allowed, fresh.disrupted) == (0, frozenset())
+
+
+def list_anew(table: sinks.Table, *objects: dict[str, Any]) -> None:
+    listing = table.listing(requested_at=0.0)
+    listing.put(list(objects))
+    listing.end()
+
+
+def test_budgets_come_change_and_go() -> None:
+    cluster = Cluster(grace=1.0)
+    table, who = sinks.disruption_budgets(cluster), identity(app="x")
+    assert not cluster.budgets
+    list_anew(table, raw({}), raw({}, "second"))
+    assert len(cluster.budgets.protecting(who)) == 2
+    table.apply("MODIFIED", raw({"matchLabels": {"app": "y"}}))
+    assert len(cluster.budgets.protecting(who)) == 1
+    table.apply("DELETED", raw({}, "second"))
+    assert cluster.budgets.protecting(who) == ()
+    assert cluster.budgets
+    list_anew(table)
+    assert not cluster.budgets
