@@ -1,0 +1,247 @@
+"""Pods of higher priority take the place of others on a real control plane, and kube-scheduler would do no better.
+
+`BERTH_EVICTIONS` sets how many scenarios are put to both, and `BERTH_SEED` what they are.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+
+from berth_operator.core.fleet import Charge
+from devcluster import Arena
+from tests.differential import evictions
+from tests.differential.evictions import ABOVE, PRIORITIES, UNPLAYED
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+Raw = dict[str, Any]
+
+CARD: Final = {"nvidia.com/gpu": "1"}
+SCENARIOS: Final = int(os.environ.get("BERTH_EVICTIONS", "16"))
+SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def classes(module_world: World) -> Iterator[World]:
+    """The module's world, with classes of priorities."""
+    evictions.make_classes(module_world.arena, (*PRIORITIES, ABOVE))
+    yield module_world
+    evictions.remove_classes(module_world.arena)
+
+
+@pytest.fixture
+def crowd(classes: World, shared: World) -> "Crowd":
+    assert classes is shared
+    return Crowd(shared)
+
+
+class Crowd:
+    """Pods of many priorities in one arena."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._uids: set[str] = set()
+
+    def pod(self, name: str, priority: int, requests: Raw | None = None, **options: Any) -> Raw:
+        """Create a pod; of the arena's scheduler unless told otherwise."""
+        chosen = evictions.class_name(self.world.arena, priority)
+        made = self.world.pod(name, requests or CARD, priorityClassName=chosen, **options)
+        self._uids.add(made["metadata"]["uid"])
+        return made
+
+    def place(self, name: str, priority: int, requests: Raw | None = None, **options: Any) -> Raw:
+        """Create a pod that must be bound."""
+        self.pod(name, priority, requests, **options)
+        return self.world.bound(name)
+
+    def budget(self, app: str, allowed: int, of: int) -> None:
+        """Protect an application whose pods are all there, and wait until that is counted."""
+        path = f"/apis/policy/v1/namespaces/{self.world.arena.namespace}/poddisruptionbudgets"
+        spec = {"selector": {"matchLabels": {"app": app}}, "minAvailable": of - allowed}
+        self.world.api.post(path, {"metadata": {"name": app}, "spec": spec})
+        self.world.wait(
+            lambda: (
+                self.world.api.get(f"{path}/{app}").get("status", {}).get("disruptionsAllowed") == allowed
+                and self.world.api.get(f"{path}/{app}")["status"].get("currentHealthy") == of
+            ),
+            what=f"the budget of {app} to be counted",
+        )
+
+    def gone(self, name: str) -> bool:
+        """Tell whether a pod is deleted, or about to be."""
+        found = {each["metadata"]["name"]: each["metadata"] for each in self.world.arena.list("pods")}
+        return name not in found or "deletionTimestamp" in found[name]
+
+    def preempted(self) -> list[str]:
+        """Give those of the pods made here of which an Event says that they were preempted."""
+        told = [each["involvedObject"] for each in self.world.arena.list("events") if each["reason"] == "Preempted"]
+        return sorted(each["name"] for each in told if each["uid"] in self._uids)
+
+
+def test_the_cheapest_pod_leaves_and_its_card_is_taken(crowd: Crowd) -> None:
+    crowd.world.nodes(gpus=3)
+    crowd.place("dear", 10)
+    cheap = crowd.place("cheap", 0)
+    crowd.place("middle", 5)
+
+    crowd.pod("above", ABOVE)
+
+    bound = crowd.world.bound("above", deadline=words.PROMPT)
+    assert words.minors(bound) == words.minors(cheap)
+    assert crowd.gone("cheap")
+    assert not crowd.gone("dear")
+    assert not crowd.gone("middle")
+    crowd.world.wait(lambda: crowd.preempted() == ["cheap"], what="the Event")
+
+
+def test_never_is_honoured(crowd: Crowd) -> None:
+    crowd.world.nodes(gpus=1)
+    crowd.place("low", 0)
+
+    never = evictions.class_name(crowd.world.arena, ABOVE, never=True)
+    crowd.world.pod("above", CARD, priorityClassName=never)
+
+    crowd.world.waits("above", "; preemption: not eligible due to preemptionPolicy=Never$")
+    assert not crowd.gone("low")
+
+
+def test_a_budget_is_respected_while_another_pod_will_do(crowd: Crowd) -> None:
+    crowd.world.nodes(gpus=2)
+    crowd.place("protected", 0, labels={"app": "protected"})
+    crowd.place("dearer", 10)
+    crowd.budget("protected", 0, of=1)
+
+    crowd.pod("above", ABOVE)
+
+    crowd.world.bound("above", deadline=words.PROMPT)
+    assert crowd.gone("dearer")
+    assert not crowd.gone("protected")
+
+
+def test_a_budget_that_lets_one_go_does_not_protect_it(crowd: Crowd) -> None:
+    crowd.world.nodes(gpus=2)
+    crowd.place("allowed", 0, labels={"app": "allowed"})
+    crowd.place("dearer", 10)
+    crowd.budget("allowed", 1, of=1)
+
+    crowd.pod("above", ABOVE)
+
+    crowd.world.bound("above", deadline=words.PROMPT)
+    assert crowd.gone("allowed")
+    assert not crowd.gone("dearer")
+
+
+def test_victims_have_their_grace_period_and_are_chosen_once(crowd: Crowd) -> None:
+    world = crowd.world
+    [node] = world.arena.nodes(annotations=UNPLAYED)
+    world.device(node, [words.gpu(0), words.gpu(1)])
+    world.wait_ready(node, "True")
+    for name, priority in (("low", 0), ("dearer", 5)):
+        crowd.place(name, priority, terminationGracePeriodSeconds=300)
+
+    crowd.pod("above", ABOVE)
+
+    world.waits("above", r"; preemption: lower-priority pods are being evicted from node \S+ \(1 left\)$")
+    world.wait(lambda: crowd.gone("low"), what="the victim to be deleted")
+    low = world.arena.get("pods", "low")
+    assert low["metadata"]["deletionGracePeriodSeconds"] == 300
+    disrupted = words.condition(low, "DisruptionTarget")
+    assert (disrupted["status"], disrupted["reason"]) == ("True", "PreemptionByScheduler")
+    assert world.wait(lambda: _nominated(world.arena, "above"), what="the nomination") == node
+    # Pods that come and go wake whoever waits; nobody else is chosen, and what is kept is not given away.
+    crowd.pod("middle", 10, {"nvidia.com/gpu": "2"})
+    world.waits("middle")
+    for name in ("passing-1", "passing-2"):
+        crowd.place(name, 0, {"cpu": "1"})
+        world.remove(name)
+    crowd.pod("late", 0)
+    world.waits("late")
+    assert crowd.preempted() == ["low"]
+    assert not crowd.gone("dearer")
+
+    world.remove("low")
+
+    assert world.bound("above", deadline=words.PROMPT)["spec"]["nodeName"] == node
+    assert crowd.preempted() == ["low"]
+    assert {"middle", "late"}.isdisjoint(world.bound_names())
+
+
+def test_only_pods_on_cards_that_help_leave(crowd: Crowd) -> None:
+    world = crowd.world
+    world.nodes(gpus=1, profile="t4")
+    crowd.place("small", 0)
+    world.nodes(gpus=1)
+    crowd.place("large", 10)
+
+    crowd.pod("above", ABOVE, {"kubernetes.io/gpu-memory": "40Gi"})
+
+    world.bound("above", deadline=words.PROMPT)
+    assert crowd.gone("large")
+    assert not crowd.gone("small")
+
+
+def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
+    evictions.make_classes(arena, (0, ABOVE))
+    try:
+        crowd = Crowd(world)
+        first = world.operator()
+        [node] = arena.nodes(annotations=UNPLAYED)
+        world.device(node, [words.gpu(0)])
+        world.wait_ready(node, "True")
+        crowd.place("low", 0, terminationGracePeriodSeconds=300)
+        crowd.pod("above", ABOVE)
+        world.wait(lambda: _nominated(arena, "above"), what="the nomination")
+        world.wait(lambda: crowd.gone("low"), what="the victim to be deleted")
+        first.kill()
+        world.free_lease()
+        crowd.pod("late", 0)
+
+        world.operator()
+        world.waits("late")
+        world.remove("low")
+
+        world.bound("above", deadline=words.PROMPT)
+        assert "late" not in world.bound_names()
+        assert crowd.preempted() == ["low"]
+    finally:
+        evictions.remove_classes(arena)
+
+
+def _nominated(arena: Arena, name: str) -> str:
+    return str(arena.get("pods", name)["status"].get("nominatedNodeName", ""))
+
+
+# --- beside kube-scheduler --------------------------------------------------------------------------------------------
+
+
+def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
+    evictions.make_classes(arena, (*PRIORITIES, ABOVE))
+    try:
+        scenarios = [evictions.draft(arena, number, SEED) for number in range(SCENARIOS)]
+        evictions.make(arena, scenarios)
+        state = evictions.state(arena)
+        ours = {each.id: evictions.ours(state, each) for each in scenarios}
+        expected = {name: len(found.victims) if found else 0 for name, found in ours.items()}
+        theirs = evictions.theirs(arena, scenarios, expected)
+    finally:
+        evictions.remove_classes(arena)
+    by_name = {each.pod.partition("/")[2]: each for each in state.fleet.charges.values()}
+    same = 0
+    for name, found in ours.items():
+        node, victims = theirs[name]
+        assert (found is None) == (not node), name
+        if found is None:
+            continue
+        mine = {each.pod.partition("/")[2] for each in found.victims}
+        same += (found.nominee.node, mine) == (node, victims)
+        told = f"{name}: ours {found.nominee.node} {sorted(mine)}, theirs {node} {sorted(victims)}"
+        assert _weight(found.victims) <= _weight([by_name[each] for each in victims]), told
+    # Where they differ, ours are fewer or the nodes are equal; mostly there is but one best answer.
+    assert same >= SCENARIOS // 2
+
+
+def _weight(victims: Sequence[Charge]) -> tuple[int, int]:
+    """Give what kube-scheduler compares nodes by, but for budgets and ages."""
+    return max(each.priority for each in victims), sum(each.priority + 2**31 for each in victims)
