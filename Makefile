@@ -46,6 +46,10 @@ coverage: setup ## measure branch coverage of the pure code
 bench-core: setup ## measure how fast the core decides, without a cluster: NODES=1000
 	@NODES=$(or $(NODES),1000) $(BIN)/python -m tests.bench.core
 
+.PHONY: bench-quality
+bench-quality: setup ## measure how much of all cards gets allocated, against others: ARGS="--seeds 42 --policy ours"
+	@$(BIN)/python -m tests.bench.quality $(ARGS)
+
 .PHONY: bench-throughput
 bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput

@@ -115,9 +115,11 @@ class Strategy(_Part):
     """Named sets of weights."""
 
     nodes: NodeStrategy = next(iter(NODE_STRATEGIES))
-    """How processor time and memory of nodes are used up: LeastAllocated spreads pods, MostAllocated packs them."""
+    """How processor time and memory of nodes are used up, beyond what the cards' strategy minds: LeastAllocated spreads
+    pods, MostAllocated packs them."""
     cards: CardStrategy = next(iter(CARD_STRATEGIES))
-    """How devices are used up: MostAllocated keeps whole cards and whole nodes free, LeastAllocated spreads pods."""
+    """How devices are used up: Fragmentation keeps what is left usable for the pods that typically come, MostAllocated
+    keeps whole cards and whole nodes free, LeastAllocated spreads pods."""
 
     def weights(self) -> dict[str, float]:
         """Give what every profile has, and what the names stand for."""

@@ -85,9 +85,13 @@ def test_the_star_switches_off_all_filters_but_the_needed() -> None:
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        pytest.param({}, {"least-allocated": 1, "card-packing": 10}, id="the default"),
-        pytest.param({"nodes": "MostAllocated"}, {"most-allocated": 1, "card-packing": 10}, id="packed nodes"),
-        pytest.param({"cards": "LeastAllocated"}, {"least-allocated": 1, "card-spreading": 10}, id="spread cards"),
+        pytest.param({}, {"fragmentation": 10}, id="the default"),
+        pytest.param(
+            {"nodes": "MostAllocated"},
+            {"most-allocated": 1, "balanced-allocation": 1, "fragmentation": 10},
+            id="packed nodes",
+        ),
+        pytest.param({"cards": "LeastAllocated"}, {"card-spreading": 10}, id="spread cards"),
         pytest.param({"nodes": "None", "cards": "None"}, {}, id="neither"),
     ],
 )
@@ -99,13 +103,15 @@ def test_strategies_are_weights(strategy: dict[str, str], expected: dict[str, fl
     ("plugins", "expected"),
     [
         pytest.param(
-            {"weights": {"card-packing": 3}}, {"card-packing": 3, "least-allocated": 1}, id="wins over strategy"
+            {"weights": {"fragmentation": 3, "card-packing": 1}},
+            {"fragmentation": 3, "card-packing": 1},
+            id="wins over strategy",
         ),
-        pytest.param({"disabled": ["card-packing"]}, {"least-allocated": 1}, id="switched off"),
-        pytest.param({"weights": {"card-packing": 0}}, {"least-allocated": 1}, id="nothing is off too"),
+        pytest.param({"disabled": ["fragmentation"]}, {}, id="switched off"),
+        pytest.param({"weights": {"fragmentation": 0}}, {}, id="nothing is off too"),
         pytest.param(
-            {"disabled": ["card-packing"], "weights": {"card-packing": 3}},
-            {"card-packing": 3, "least-allocated": 1},
+            {"disabled": ["fragmentation"], "weights": {"fragmentation": 3}},
+            {"fragmentation": 3},
             id="switched off and on again",
         ),
     ],
@@ -195,7 +201,7 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
         pytest.param(
             profile(strategy={"nodes": "Binpack"}),
             'profiles[0].strategy.nodes: "Binpack" is no strategy for nodes; '
-            "allowed: LeastAllocated, MostAllocated, None",
+            "allowed: None, LeastAllocated, MostAllocated",
             id="strategy for nodes",
         ),
         pytest.param(

@@ -104,7 +104,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
     return Placement(
         pod=pod,
         node=fleet.names[row],
-        grants=best_fit.choose(fleet, row, pod.request, spread=policy.spread_cards),
+        grants=_cards(fleet, row, pod.request, policy),
         chosen=choice.choose(fleet, row, pod.request.mounts),
     )
 
@@ -126,8 +126,17 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
     for each in scores.ALL:
         if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
             total += weight * found
+    for own, weight in policy.own_scores:
+        if (found := own.score(fleet, request, fits)) is not None:
+            total += weight * found
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
     return int(np.argmax(total))
+
+
+def _cards(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
+    if policy.own_cards is not None:
+        return policy.own_cards.choose(fleet, row, request)
+    return best_fit.choose(fleet, row, request, spread=policy.spread_cards)
 
 
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:

@@ -27,6 +27,7 @@ from berth_operator.core.request import HostPort, Membership, Taint
 from berth_operator.core.rowwise import ALL, Rows, Rowwise
 from berth_operator.core.volumes.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
 from berth_operator.core.volumes.store import Volumes
+from berth_operator.core.workload import Workload
 
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
@@ -131,6 +132,8 @@ class Fleet:
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
         self.rowwise = Rowwise()
+        self.workload = Workload()
+        """What pods typically ask for; no charge changes it."""
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
@@ -371,6 +374,11 @@ class Fleet:
         """Give the rows whose Device is of this vendor."""
         matching: Mask = self.vendor[rows] == self._words.get(vendor, -1)
         return matching
+
+    @property
+    def models(self) -> int:
+        """Give how many models of cards there are."""
+        return len(self._models)
 
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
         """Give for each model id whether the constraint accepts it."""

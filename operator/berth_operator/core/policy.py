@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from berth_operator.core.allocators import Chooser
+from berth_operator.core.scores import Score
+
 Weights = Mapping[str, float]
 """Name of a score -> how much it counts; a score that is not named is not asked."""
 
 ALWAYS: Final[Weights] = {
     "spare-devices": 10.0,
-    "balanced-allocation": 1.0,
     "image-locality": 1.0,
     "node-affinity": 2.0,
     "taints": 3.0,
@@ -19,18 +21,19 @@ ALWAYS: Final[Weights] = {
 """What counts whatever the strategies."""
 
 NODE_STRATEGIES: Final[Mapping[str, Weights]] = {
-    "LeastAllocated": {"least-allocated": 1.0},
-    "MostAllocated": {"most-allocated": 1.0},
     "None": {},
+    "LeastAllocated": {"least-allocated": 1.0, "balanced-allocation": 1.0},
+    "MostAllocated": {"most-allocated": 1.0, "balanced-allocation": 1.0},
 }
 """How processor time and memory of nodes are used up; the first is the default."""
 
 CARD_STRATEGIES: Final[Mapping[str, Weights]] = {
+    "Fragmentation": {"fragmentation": 10.0},
     "MostAllocated": {"card-packing": 10.0},
     "LeastAllocated": {"card-spreading": 10.0},
     "None": {},
 }
-"""How cards are used up; the first is the default."""
+"""How cards are used up; the first is the default, and minds the processor time that goes with them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +41,13 @@ class Policy:
     """How the pods of one scheduler name are decided."""
 
     weights: tuple[tuple[str, float], ...] = tuple(
-        {**ALWAYS, **NODE_STRATEGIES["LeastAllocated"], **CARD_STRATEGIES["MostAllocated"]}.items()
+        {**ALWAYS, **NODE_STRATEGIES["None"], **CARD_STRATEGIES["Fragmentation"]}.items()
     )
     """(name of a score, how much it counts); a score that is not named is not asked."""
+    own_scores: tuple[tuple[Score, float], ...] = ()
+    """Scores that are not built in, and how much each counts."""
+    own_cards: Chooser | None = None
+    """Who chooses the cards of a node, if not the built-in best fit: one that also scores may choose as it scored."""
     switched_off: frozenset[str] = frozenset()
     """Names of filters that are not asked."""
     spread_cards: bool = False

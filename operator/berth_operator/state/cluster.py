@@ -122,6 +122,8 @@ class Cluster:
             pod = replace(pod, nominated=known.nominated)
         if known is not None and known.gang != pod.gang:
             self.remove_pending(uid)
+        if known is None and uid not in self.fleet.charges:
+            self.fleet.workload.see(pod.request)
         self.pending[uid] = pod
         if pod.gang is not None:
             self.roster.wait(pod, pod.gang)
@@ -165,6 +167,8 @@ class Cluster:
             # Before it waits no more: its gang would look smaller in between.
             self.roster.hold(charge, charge.gang, bound=True, running=pods.is_running(raw))
             self.gather(charge.gang)
+        if charge.grants and known is None and uid not in self.pending:
+            self.fleet.workload.see(pods.wanted(raw))
         self.remove_pending(uid)
         if uid in self._assumed:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.

@@ -106,6 +106,14 @@ def pending(pod: Object) -> PendingPod:
     )
 
 
+def wanted(pod: Object) -> PodRequest:
+    """Read what a bound pod asked for while it waited; nothing, if it means nothing."""
+    try:
+        return _request(pod)
+    except ValueError:
+        return PodRequest()
+
+
 def _request(pod: Object) -> PodRequest:
     found = _of_template(_template(pod, _annotations(pod), pod["metadata"].get("labels") or {}))
     return replace(found, mounts=mounts.of_pod(pod)) if mounts.mattering(pod["spec"]) else found

@@ -24,7 +24,7 @@ def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part, spread
     # The last key sorts first: what is free, then the minor.
     left = _left(cards, row, slots)
     order = np.lexsort((cards.minor[row, slots], -left if spread else left))
-    return [_grant(cards, row, int(slot), part) for slot in slots[order][: part.count]]
+    return [grant(cards, row, int(slot), part) for slot in slots[order][: part.count]]
 
 
 def _left(cards: Cards, row: int, slots: np.ndarray) -> np.ndarray:
@@ -34,7 +34,8 @@ def _left(cards: Cards, row: int, slots: np.ndarray) -> np.ndarray:
     return free
 
 
-def _grant(cards: Cards, row: int, slot: int, part: Part) -> Grant:
+def grant(cards: Cards, row: int, slot: int, part: Part) -> Grant:
+    """Give a part's amounts on one card."""
     minor = int(cards.minor[row, slot])
     grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=cards.ids[row].get(minor, ""))
     return cards.completed(row, grant)

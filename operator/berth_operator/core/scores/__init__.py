@@ -14,6 +14,7 @@ from berth_operator.core.scores import (
     card_packing,
     card_spreading,
     even_spread,
+    fragmentation,
     image_locality,
     least_allocated,
     most_allocated,
@@ -38,6 +39,7 @@ def _scores(*modules: ModuleType) -> tuple[Score, ...]:
 
 
 ALL = _scores(
+    fragmentation,
     card_packing,
     card_spreading,
     spare_devices,

@@ -1,0 +1,165 @@
+"""How much of all cards a policy gets allocated: `python -m tests.bench.quality --help`.
+
+The protocol is that of the published runs (docs/placement.md): each seed shuffles the pods of a trace, repeats or thins
+them out until they ask for 1.3 times all cards, and lets them come one by one; none leaves, and one that fits nowhere
+is dropped, but has arrived. The core's own `decide` places them. What is measured is the mean part of all cards that is
+allocated while 90, 100 or 130 % have arrived.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from berth_operator.core.cycle import Failure, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PendingPod
+from tests.bench import baselines, figures, openb
+from tests.bench.openb import Task, Trace
+
+LOADS: Final = (90, 100, 130)
+"""Of cards arrived, in hundredths of all."""
+OURS: Final = "ours"
+POLICIES: Final = (*baselines.NAMES, OURS)
+SEEDS: Final = "42-51"
+
+
+@dataclass(slots=True)
+class Run:
+    """What one replay showed."""
+
+    took: list[float] = field(default_factory=list)
+    """Milliseconds of each placement: the decision and its charge."""
+    _sums: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+    def note(self, arrived: float, allocated: float) -> None:
+        """Take down a pod's arrival, with parts of all cards."""
+        total, count = self._sums.get(round(100 * arrived), (0.0, 0))
+        self._sums[round(100 * arrived)] = (total + 100 * allocated, count + 1)
+
+    @property
+    def curve(self) -> dict[int, float]:
+        """Give for each hundredth of all cards arrived how many were allocated, the mean over the pods of then."""
+        return {load: total / count for load, (total, count) in self._sums.items()}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    asked = _arguments()
+    traces = [openb.read(each) for each in asked.trace] or list(openb.published())
+    if not asked.trace and openb.folder() is None:
+        figures.say("BERTH_TRACE_DIR is not set: this is a generated trace, which no published figure belongs to")
+    found = {trace.name: dict(_measured(trace, asked.policy, asked.seeds)) for trace in traces}
+    _show(found)
+    figures.result(summary(found))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.quality", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--trace", type=Path, action="append", default=[], help="a file of pods, instead of all")
+    parser.add_argument("--seeds", type=_range, default=_range(SEEDS), help="such as 42-51 or 42")
+    parser.add_argument("--policy", choices=POLICIES, action="append", help="instead of all; may be repeated")
+    parsed = parser.parse_args()
+    parsed.policy = parsed.policy or list(POLICIES)
+    return parsed
+
+
+def _range(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def _measured(trace: Trace, policies: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, list[Run]]]:
+    for name in policies:
+        began = time.monotonic()
+        runs = [replay(trace, name, seed) for seed in seeds]
+        figures.say(f"{trace.name} {name}: {_mean(runs, 100)} % at 100 %, {time.monotonic() - began:.0f} s")
+        yield name, runs
+
+
+def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
+    """Let a trace's pods come in a seed's order, and place them by a policy.
+
+    The typical mix is known before, to our policy as to FGD.
+    """
+    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
+    requests = {task: task.request for task in set(trace.tasks)}
+    tasks = openb.arrivals(trace, dice, ratio)
+    fleet = openb.fleet(trace.machines, dice)
+    for task in trace.tasks:
+        fleet.workload.see(requests[task])
+    policy = Policy() if name == OURS else baselines.policy(name, trace.tasks, seed)
+    run, hopeless, capacity, arrived, allocated = Run(), set[Task](), trace.capacity, 0, 0
+    for serial, task in enumerate(tasks):
+        arrived += task.size
+        # Nothing is ever released, so what fitted nowhere does not fit later; the queue parks such classes, too.
+        if task not in hopeless:
+            pod = PendingPod(uid=str(serial), namespace="openb", name=f"pod-{serial}", request=requests[task])
+            if place(fleet, pod, policy, run):
+                allocated += task.size
+            else:
+                hopeless.add(task)
+        run.note(arrived / capacity, allocated / capacity)
+    return run
+
+
+def place(fleet: Fleet, pod: PendingPod, policy: Policy, run: Run) -> bool:
+    """Decide and charge a pod, and tell whether it found a place."""
+    began = time.perf_counter()
+    outcome = decide(fleet, pod, policy)
+    if isinstance(outcome, Failure):
+        return False
+    fleet.charge(outcome.charge)
+    run.took.append(1000 * (time.perf_counter() - began))
+    return True
+
+
+# --- results ----------------------------------------------------------------------------------------------------
+
+
+def summary(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
+    """Give the figures of all traces and policies."""
+    traces = {
+        trace: {name: {str(load): _mean(runs, load) for load in LOADS} for name, runs in by_policy.items()}
+        for trace, by_policy in found.items()
+    }
+    ours = [took for by_policy in found.values() for run in by_policy.get(OURS, ()) for took in run.took]
+    return {
+        "bench": "quality",
+        "traces": traces,
+        "p50_ms": round(figures.quantile(ours, 0.5), 3) if ours else None,
+    }
+
+
+def _mean(runs: Sequence[Run], load: int) -> float | None:
+    """Give the mean over the runs; none of a load that was never reached."""
+    values = [run.curve[load] for run in runs if load in run.curve]
+    return round(statistics.fmean(values), 3) if values else None
+
+
+def _show(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> None:
+    table = Table(title="cards allocated (%) when so many (%) have arrived, mean (deviation) over the seeds")
+    for heading in ("trace", "policy", *(f"{load} %" for load in LOADS)):
+        table.add_column(heading, justify="left" if heading in ("trace", "policy") else "right")
+    for trace, by_policy in found.items():
+        for name, runs in by_policy.items():
+            table.add_row(trace, name, *(_cell(runs, load) for load in LOADS))
+        table.add_section()
+    Console(width=100).print(table)
+
+
+def _cell(runs: Sequence[Run], load: int) -> str:
+    values = [run.curve[load] for run in runs if load in run.curve]
+    return f"{statistics.fmean(values):.2f} ({statistics.pstdev(values):.2f})" if values else "-"
+
+
+if __name__ == "__main__":
+    main()

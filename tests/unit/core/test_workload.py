@@ -1,0 +1,74 @@
+"""What the typical mix of pods is."""
+
+import numpy as np
+import pytest
+
+from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_operator.core import workload
+from berth_operator.core.workload import Workload
+from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
+
+T4 = ModelConstraint(globs=("t4",))
+
+
+def mix(*pods: dict[str, int], model: ModelConstraint = ANY_MODEL) -> Workload:
+    made = Workload()
+    for each in pods:
+        made.see(asks(each, model=model))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([], 0, id="nobody was seen"),
+        pytest.param([{"cpu": 4000}], 0, id="pods without cards do not count"),
+        pytest.param([{"cpu": 4000, GPU: 50}], 8000, id="half a card"),
+        pytest.param([{"cpu": 4000, NVIDIA: 4}], 1000, id="four cards"),
+        pytest.param([{"cpu": 1000, CORE: 20, RATIO: 50}], 2000, id="core or memory, whichever is more"),
+        pytest.param([{"cpu": 1000, MEMORY: 5}], 0, id="bytes alone tell nothing"),
+        pytest.param([{GPU: 100}], 0, id="no cpu"),
+        pytest.param([{"cpu": 9000, GPU: 100}, {"cpu": 1000, GPU: 100}], 5000, id="the mean"),
+    ],
+)
+def test_the_cpu_that_goes_with_a_card(pods: list[dict[str, int]], expected: float) -> None:
+    assert mix(*pods).cpu_per_card == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_latest_pods_count_most() -> None:
+    made = mix({"cpu": 1000, GPU: 100})
+    for _ in range(workload.HALF_LIFE):
+        made.see(asks({"cpu": 1000, GPU: 100}))
+    halved = made.cpu_per_card
+    for _ in range(workload.HALF_LIFE):
+        made.see(asks({"cpu": 3000, GPU: 100}))
+    assert halved == pytest.approx(1000)
+    # The first pods count half, so that a third of the weight is theirs.
+    assert made.cpu_per_card == pytest.approx((1000 + 2 * 3000) / 3, rel=0.2)
+    assert made.cpu_per_card > 2000
+
+
+def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    made = mix({GPU: 100}, model=T4)
+    assert (made.constrained, dict(made.demand)) == (True, {T4: 1.0})
+    for _ in range(45 * workload.HALF_LIFE):
+        made.see(asks({GPU: 100}))
+    assert (made.constrained, dict(made.demand)) == (False, {ANY_MODEL: 1.0})
+
+
+def test_demand_is_shared_by_what_pods_ask_for() -> None:
+    made = mix({GPU: 300})
+    made.see(asks({GPU: 100}, model=T4))
+    assert made.demand[T4] == pytest.approx(0.25, rel=1e-3)
+    assert made.demand[ANY_MODEL] == pytest.approx(0.75, rel=1e-3)
+
+
+def test_who_needs_more_cpu_than_there_is() -> None:
+    made = mix({"cpu": 1000, GPU: 100}, {"cpu": 2000, GPU: 50}, {"cpu": 2100, GPU: 50}, {"cpu": 900_000, GPU: 50})
+    cpu = np.array([-1, 0, 999, 1000, 2000, 2250, 10**9])
+    expected = [1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    assert made.starved(cpu) == pytest.approx(expected, abs=1e-3)
+
+
+def test_nobody_starves_before_the_first_pod() -> None:
+    assert Workload().starved(np.array([0, 1000])).tolist() == [1.0, 1.0]
