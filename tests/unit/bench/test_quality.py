@@ -1,0 +1,221 @@
+"""The quality benchmark: FGD by its definition, baselines by hand, a small replay."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_operator.core.cycle import Placement, decide
+from berth_operator.core.fleet import Fleet
+from tests import builders
+from tests.bench import baselines, openb, quality
+from tests.bench.baselines import Kind
+from tests.bench.openb import Machine, Task, Trace
+from tests.builders import waiting
+
+ROOT = Path(__file__).parents[3]
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
+
+
+def dice(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - no secret
+
+
+def kind(milli: int, *by_cpu: tuple[int, float], cards: int = 1) -> Kind:
+    often = np.concatenate([[0.0], np.cumsum([part for _, part in by_cpu])])
+    return Kind(cards=cards, milli=milli, model=ANY_MODEL, cpus=np.array([cpu for cpu, _ in by_cpu]), often=often)
+
+
+def machine(name: str = "m", cpu: int = 64_000, cards: int = 2, model: str = "G2") -> Machine:
+    return Machine(name=name, cpu=cpu, memory=262_144, cards=cards, model=model)
+
+
+def task(cpu: int = 1_000, cards: int = 1, milli: int = 500, models: tuple[str, ...] = ()) -> Task:
+    return Task(cpu=cpu, memory=1_000, cards=cards, milli=milli, models=models)
+
+
+# --- FGD --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu", "left", "accepted", "kinds", "expected"),
+    [
+        pytest.param(9, [700, 300], True, [kind(500, (4, 1.0))], 300, id="what is too small for the pod"),
+        pytest.param(3, [700, 300], True, [kind(500, (4, 1.0))], 1000, id="too little cpu: everything"),
+        pytest.param(9, [700, 300], False, [kind(500, (4, 1.0))], 1000, id="another model: everything"),
+        pytest.param(9, [1000, 300], True, [kind(1000, (4, 1.0), cards=2)], 1300, id="too few cards: everything"),
+        pytest.param(9, [1000, 1000], True, [kind(1000, (4, 1.0), cards=2)], 0, id="nothing is too small"),
+        pytest.param(
+            9, [700, 300], True, [kind(500, (4, 0.5), (10, 0.25))], 650, id="the rest has no cards or no room"
+        ),
+        pytest.param(9, [700, -1], True, [kind(500, (4, 1.0))], 0, id="slots without a card"),
+    ],
+)
+def test_fragments_by_hand(cpu: int, left: list[int], accepted: bool, kinds: list[Kind], expected: float) -> None:  # noqa: FBT001
+    accepts = np.full((1, len(kinds)), accepted)
+    found = baselines.fragments(np.array([cpu]), np.array([left]), accepts, kinds)
+    assert found.tolist() == [pytest.approx(expected)]
+
+
+def test_typical_classes_are_the_most_frequent() -> None:
+    tasks = [task(cpu=1)] * 60 + [task(cpu=2)] * 20 + [task(cards=0, milli=0)] * 15 + [task(milli=700)] * 5
+    [found] = baselines.typical(tasks)
+    assert (found.cards, found.milli, found.cpus.tolist()) == (1, 500, [1, 2])
+    assert found.often.tolist() == pytest.approx([0, 60 / 95, 80 / 95])
+
+
+def test_fgd_takes_the_card_where_fragments_grow_least() -> None:
+    fleet = openb.fleet([machine()], dice(1))
+    policy = baselines.policy("fgd", [task(milli=500)] * 9 + [task(milli=300)], 1)
+    slots = []
+    for number, milli in enumerate((300, 500, 500)):
+        placed = decide(fleet, waiting(f"p{number}", task(milli=milli).request), policy)
+        assert isinstance(placed, Placement)
+        slots += [each.minor for each in placed.grants]
+        fleet.charge(placed.charge)
+    # The share of 300 spoils a card for another of 500 only where both halves of it were still whole.
+    assert slots[1] == slots[2] != slots[0]
+
+
+tasks = st.builds(
+    task,
+    cpu=st.sampled_from([1_000, 4_000, 9_000, 30_000]),
+    milli=st.sampled_from([100, 300, 470, 810, 1000]),
+    models=st.sampled_from([(), ("G2",), ("T4",)]),
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(found=st.lists(tasks, min_size=1, max_size=25), seed=st.integers(0, 3))
+def test_what_fgd_keeps_equals_what_it_would_work_out(found: list[Task], seed: int) -> None:
+    machines = [machine("a"), machine("b", cards=4), machine("c", cpu=8_000, cards=1, model="T4")]
+    fleet = openb.fleet(machines, dice(seed))
+    kept = baselines.Fgd(baselines.typical(found))
+    for number, each in enumerate(found):
+        fresh = baselines.Fgd(baselines.typical(found))
+        every = np.ones(len(fleet.names), np.bool_)
+        assert kept.score(fleet, each.request, every).tolist() == fresh.score(fleet, each.request, every).tolist()
+        assert kept.slots.tolist() == fresh.slots.tolist()
+        _charge_anywhere(fleet, each, number)
+
+
+def _charge_anywhere(fleet: Fleet, each: Task, number: int) -> None:
+    placed = decide(fleet, waiting(f"p{number}", each.request), baselines.policy("random", [], number))
+    if isinstance(placed, Placement):
+        fleet.charge(placed.charge)
+
+
+# --- the others -------------------------------------------------------------------------------------------------
+
+
+def test_random_uses_every_node_and_card() -> None:
+    fleet = openb.fleet([machine("a"), machine("b")], dice(1))
+    policy = baselines.policy("random", [], 1)
+    found = set()
+    for _ in range(60):
+        placed = decide(fleet, waiting("p", task().request), policy)
+        assert isinstance(placed, Placement)
+        found.add((placed.node, placed.grants[0].minor))
+    assert found == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("bestfit", "small", id="bestfit: least is left"),
+        pytest.param("dotprod", "small", id="dotprod: least was free"),
+        pytest.param("packing", "used", id="packing: a card in use"),
+        pytest.param("clustering", "used", id="clustering: pods of its kind"),
+    ],
+)
+def test_which_node_a_share_goes_to(name: str, expected: str) -> None:
+    machines = [machine("small", cpu=8_000, cards=1), machine("used", cards=8), machine("large", cards=8)]
+    fleet = openb.fleet(machines, dice(1))
+    policy = baselines.policy(name, [], 1)
+    half = builders.grant(3, core=50, ratio=50)
+    fleet.charge(builders.charge("held", half, node="used"))
+    placed = decide(fleet, waiting("p", task(milli=300).request), policy)
+    assert isinstance(placed, Placement)
+    assert placed.node == expected
+    if expected == "used":
+        assert placed.grants[0].minor == 3
+
+
+# --- traces -----------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_read(tmp_path: Path) -> None:
+    (tmp_path / openb.NODES).write_text("sn,cpu_milli,memory_mib,gpu,model\nn,64000,1000,2,T4\n")
+    pods = tmp_path / "openb_pod_list_mine.csv"
+    pods.write_text(PODS + "b,1000,10,1,470,T4|G2|T4\na,2000,20,0,1000,\n")
+    trace = openb.read(pods)
+    assert (trace.name, trace.capacity) == ("mine", 2000)
+    assert trace.tasks == (
+        Task(cpu=2000, memory=20),
+        Task(cpu=1000, memory=10, cards=1, milli=470, models=("T4", "G2")),
+    )
+    wanted = trace.tasks[1].request
+    assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 47, "gpu-memory-ratio": 47}
+    assert wanted.model == ModelConstraint(globs=("t4", "g2"))
+
+
+@pytest.mark.parametrize("count", [pytest.param(30, id="too few"), pytest.param(300, id="too many")])
+def test_as_many_pods_come_as_ask_for_what_is_wanted(count: int) -> None:
+    trace = Trace(name="t", machines=(machine(cards=80),), tasks=(task(cards=2, milli=1000),) * count)
+    assert sum(each.size for each in openb.arrivals(trace, dice(1))) == pytest.approx(104_000, abs=2_000)
+
+
+def test_a_seed_is_an_order_of_pods_and_of_nodes() -> None:
+    trace = openb.generated()
+    first, same, other = (openb.arrivals(trace, dice(seed)) for seed in (1, 1, 2))
+    assert first == same != other
+    nodes = [openb.fleet(trace.machines, dice(seed)).names for seed in (1, 1, 2)]
+    assert nodes[0] == nodes[1] != nodes[2]
+
+
+# --- the whole --------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_counts_what_found_a_place() -> None:
+    # Ten cards; pods of a card each, of which every second is of a model that nobody has.
+    found = (task(milli=1000), task(milli=1000, models=("H100",)))
+    trace = Trace(name="t", machines=(machine(cards=10),), tasks=found * 5)
+    run = quality.replay(trace, "ours", 1)
+    assert run.curve[130] == pytest.approx(100 * len(run.took) / 10)
+    assert run.curve[100] <= 100
+    assert 40 <= run.curve[130] <= 90
+
+
+@pytest.mark.parametrize("name", quality.POLICIES)
+def test_no_policy_gives_out_more_than_there_is(name: str) -> None:
+    found = [task(cpu=cpu, milli=milli) for cpu, milli in ((3_000, 810), (8_000, 470), (11_000, 1000), (4_000, 190))]
+    machines = tuple(machine(f"m{number}", cpu=96_000, cards=8) for number in range(3))
+    trace = Trace(name="t", machines=machines, tasks=(*found * 8, task(cpu=20_000, cards=2, milli=1000)))
+    run = quality.replay(trace, name, 1)
+    last = run.curve[max(run.curve)]
+    assert 60 < last <= 100
+    assert max(run.curve.values()) == last
+
+
+def test_the_last_line_is_one_object(tmp_path: Path) -> None:
+    rows = "".join(f"n{number},96000,393216,8,G2\n" for number in range(3))
+    (tmp_path / openb.NODES).write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{rows}")
+    pods = "".join(f"p{number},8000,10,1,{(470, 810, 1000)[number % 3]},\n" for number in range(40))
+    (tmp_path / "openb_pod_list_mine.csv").write_text(PODS + pods)
+    command = [sys.executable, "-m", "tests.bench.quality", "--trace", str(tmp_path / "openb_pod_list_mine.csv")]
+    command += ["--seeds", "42-43", "--policy", "ours", "--policy", "fgd"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert result.keys() == {"bench", "traces", "p50_ms"}
+    assert result["bench"] == "quality"
+    assert result["traces"].keys() == {"mine"}
+    assert result["traces"]["mine"].keys() == {"ours", "fgd"}
+    assert result["traces"]["mine"]["ours"].keys() == {"90", "100", "130"}
+    assert 0 < result["p50_ms"] < 100
