@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -15,7 +16,7 @@ from tests.builders import GPU, MEMORY, NVIDIA, add, asks, card, cards, charge, 
 T4 = ModelConstraint(globs=("tesla t4",))
 
 
-def share(minor: int, hundredths: int) -> builders.Grant:
+def share(minor: int, hundredths: int) -> Grant:
     return grant(minor, core=hundredths, ratio=hundredths)
 
 
