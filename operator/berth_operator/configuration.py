@@ -183,7 +183,7 @@ class Profile(_Part):
         return Policy(
             weights=self.plugins.scores.weighed(self.strategy.weights()),
             switched_off=self.plugins.filters.switched_off(),
-            spread_cards=self.strategy.cards == "LeastAllocated",
+            card_strategy=self.strategy.cards,
             preemption=self.preemption,
             gang_topology_keys=tuple(self.gang.topology_keys),
             gang_keep_partial=self.gang.keep_partial,

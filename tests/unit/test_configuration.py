@@ -70,7 +70,7 @@ def test_every_field_reaches_the_policy() -> None:
     assert read(text) == Policy(
         weights=(("card-packing", 2.5),),
         switched_off=frozenset({"cordon", "taints"}),
-        spread_cards=True,
+        card_strategy="LeastAllocated",
         preemption=False,
         gang_topology_keys=("example.com/rack",),
         gang_keep_partial=True,
@@ -356,7 +356,7 @@ def test_the_example_packs_and_spreads() -> None:
     packed, spread = configuration.load(ROOT / "manifests/examples/configuration.yaml").policies.values()
     assert {"most-allocated", "card-packing"} <= dict(packed.weights).keys()
     assert {"least-allocated", "card-spreading"} <= dict(spread.weights).keys()
-    assert (packed.spread_cards, spread.spread_cards) == (False, True)
+    assert (packed.card_strategy, spread.card_strategy) == ("MostAllocated", "LeastAllocated")
 
 
 def test_the_documentation_names_everything() -> None:

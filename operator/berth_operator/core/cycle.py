@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_operator.core import filters, scores
-from berth_operator.core.allocators import best_fit
+from berth_operator.core.allocators import best_fit, least_waste
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
@@ -136,7 +136,9 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
 def _cards(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
     if policy.own_cards is not None:
         return policy.own_cards.choose(fleet, row, request)
-    return best_fit.choose(fleet, row, request, spread=policy.spread_cards)
+    if policy.card_strategy == "Fragmentation":
+        return least_waste.choose(fleet, row, request)
+    return best_fit.choose(fleet, row, request, spread=policy.card_strategy == "LeastAllocated")
 
 
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:

@@ -50,8 +50,8 @@ class Policy:
     """Who chooses the cards of a node, if not the built-in best fit: one that also scores may choose as it scored."""
     switched_off: frozenset[str] = frozenset()
     """Names of filters that are not asked."""
-    spread_cards: bool = False
-    """Whether a pod gets the emptiest cards of its node, instead of the fullest that have room."""
+    card_strategy: str = "Fragmentation"
+    """By which of the strategies for cards the cards of a node are chosen."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
     gang_topology_keys: tuple[str, ...] = (

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
+from berth_operator.core.allocators import least_waste
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.scores import fragmentation
@@ -56,6 +57,41 @@ def test_unhealthy_cards_are_neither_left_nor_tight() -> None:
     made = fleet({"a": [card(0, healthy=False), card(1)]})
     made.charge(charge("a", share(0, 60), node="a"))
     assert wasted(made, asks({GPU: 30})) == {"a": 70}
+
+
+@pytest.mark.parametrize(
+    ("common", "expected"),
+    [
+        pytest.param((), {0: 0, 30: 0, 99: 0, 100: 0}, id="nothing is known"),
+        pytest.param((47,), {0: 0, 46: 46, 47: 0, 60: 13, 99: 5, 100: 0}, id="one size"),
+        pytest.param((32, 47), {31: 31, 64: 0, 79: 0, 95: 1, 96: 0, 100: 0}, id="two sizes, the best mix of them"),
+    ],
+)
+def test_residues_by_hand(common: tuple[int, ...], expected: dict[int, int]) -> None:
+    found = least_waste.residues(common)
+    assert {free: int(found[free]) for free in expected} == expected
+
+
+def test_a_card_that_common_shares_need_is_not_spoilt_by_others() -> None:
+    made = fleet({"empty": cards(1), "half": cards(1)})
+    made.charge(charge("a", share(0, 47), node="half"))
+    seen(made, {GPU: 47})
+    # 53 are left on the half card, of which 6 are residue; a share of 32 would leave 21, all of them residue.
+    # On the empty card it leaves 68, of which 21 are residue.
+    request = asks({GPU: 32})
+    assert wasted(made, request) == {"empty": 68 + 4 * 21, "half": 21 + 4 * (21 - 6)}
+    assert wasted(made, asks({GPU: 47})) == {"empty": 53 + 4 * 6, "half": 6}
+
+
+def test_cards_are_chosen_as_they_were_scored() -> None:
+    made = fleet({"a": cards(3)})
+    made.charge(charge("a", share(1, 47), node="a"))
+    made.charge(charge("b", share(2, 50), node="a"))
+    seen(made, {GPU: 47})
+    # The last card is the tightest, but without 6 hundredths it has no room for a common share; the second has.
+    assert [each.minor for each in least_waste.choose(made, 0, asks({GPU: 6}))] == [1]
+    assert [each.minor for each in least_waste.choose(made, 0, asks({GPU: 32}))] == [2]
+    assert [each.minor for each in least_waste.choose(made, 0, asks({NVIDIA: 1}))] == [0]
 
 
 # --- processor time ---------------------------------------------------------------------------------------------

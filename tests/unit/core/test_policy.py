@@ -14,7 +14,7 @@ from tests.builders import GPU, NVIDIA, add, asks, cards, charge, fleet, grant, 
 
 
 def spreading() -> Policy:
-    return Policy(weights=tuple(CARD_STRATEGIES["LeastAllocated"].items()), spread_cards=True)
+    return Policy(weights=tuple(CARD_STRATEGIES["LeastAllocated"].items()), card_strategy="LeastAllocated")
 
 
 def placed(on: Fleet, name: str, amounts: dict[str, int], policy: Policy) -> Placement:

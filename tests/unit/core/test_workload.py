@@ -64,11 +64,18 @@ def test_demand_is_shared_by_what_pods_ask_for() -> None:
 
 
 def test_who_needs_more_cpu_than_there_is() -> None:
-    made = mix({"cpu": 1000, GPU: 100}, {"cpu": 2000, GPU: 50}, {"cpu": 2100, GPU: 50}, {"cpu": 900_000, GPU: 50})
+    # Four cards with a processor each, and half cards with two, a little more, and with more than any node has.
+    made = mix({"cpu": 4000, GPU: 400}, {"cpu": 2000, GPU: 50}, {"cpu": 2100, GPU: 50}, {"cpu": 900_000, GPU: 50})
     cpu = np.array([-1, 0, 999, 1000, 2000, 2250, 10**9])
-    expected = [1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    expected = [1.0, 1.0, 1.0, 150 / 550, 100 / 550, 50 / 550, 0.0]
     assert made.starved(cpu) == pytest.approx(expected, abs=1e-3)
 
 
 def test_nobody_starves_before_the_first_pod() -> None:
     assert Workload().starved(np.array([0, 1000])).tolist() == [1.0, 1.0]
+
+
+def test_shares_are_common_if_they_come_often() -> None:
+    made = mix(*[{GPU: 47}] * 60, *[{GPU: 81}] * 37, *[{CORE: 10, RATIO: 20}] * 3, {GPU: 33}, {NVIDIA: 1}, {GPU: 200})
+    assert made.common == (47, 81)
+    assert mix({NVIDIA: 1}).common == ()

@@ -15,16 +15,18 @@ def choose(fleet: Fleet, row: int, request: PodRequest, *, spread: bool = False)
 
     The fullest that have room come first, or the emptiest where pods shall spread.
     """
-    return tuple(grant for part in request.devices.parts for grant in _choose_part(fleet, row, request, part, spread))
+    parts = request.devices.parts
+    return tuple(grant for part in parts for grant in choose_part(fleet, row, request, part, spread=spread))
 
 
-def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part, spread: bool) -> list[Grant]:  # noqa: FBT001
+def choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part, *, spread: bool = False) -> tuple[Grant, ...]:
+    """Give the cards for one part."""
     cards = fleet.cards[part.type]
     slots = np.flatnonzero(candidates.fitting(fleet, request, part, slice(row, row + 1)))
     # The last key sorts first: what is free, then the minor.
     left = _left(cards, row, slots)
     order = np.lexsort((cards.minor[row, slots], -left if spread else left))
-    return [grant(cards, row, int(slot), part) for slot in slots[order][: part.count]]
+    return tuple(grant(cards, row, int(slot), part) for slot in slots[order][: part.count])
 
 
 def _left(cards: Cards, row: int, slots: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Waste as little as possible: keep what is left of cards, nodes and models usable for the pods that typically come.
 
-    waste = what is left of the card          the tightest card that fits strands least
+    waste = what is left of the cards         and spoilt of them: allocators/least_waste.py
           + change of the node's imbalance    |free cpu - cpu that typically goes with its free cards|, in cards
-          + change of its stranded cards      free cards * part of typical pods that need more cpu than is free
+          + change of its stranded cards      free cards * part of typical demand that needs more cpu than is free
           + size of the request * scarcity    of the card's model: its part of demand over its part of free cards
 
 all in hundredths of a card. The second and third term keep the cards of a node from outliving its processor time, and
@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
-from berth_api.request import CARD, Part
+from berth_api.names import GPU
+from berth_api.request import CARD
 from berth_api.resources import CPU
-from berth_operator.core.allocators import candidates
-from berth_operator.core.cards import Cards, Column, Mask
+from berth_operator.core.allocators import least_waste
+from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
@@ -45,43 +45,22 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Give what the pod would waste on each row, in hundredths of a card; below 0 where it mends something."""
-    left = _left(fleet.cards[GPU])
+    cards = fleet.cards[GPU]
+    left = least_waste.left(cards)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
         return _mismatch(fleet, request, left, np.zeros(len(fleet.names))) + _tie(fleet, left)
-    need = _need(fleet.cards[GPU], part)
-    rest = np.where(candidates.fitting(fleet, request, part), left - need, CARD)
-    slot = rest.argmin(axis=1)
-    taken = part.count * _of_slot(need, slot)
-    lost: Amounts = _of_slot(rest, slot) + _mismatch(fleet, request, left, taken) + _tie(fleet, left)
+    need = least_waste.need(cards, part)
+    wasted = least_waste.waste(fleet, request, part, left, need)
+    rows, slots = np.arange(len(wasted)), wasted.argmin(axis=1)
+    taken = part.count * need[rows, slots]
+    lost: Amounts = part.count * wasted[rows, slots] + _mismatch(fleet, request, left, taken) + _tie(fleet, left)
     if fleet.workload.constrained:
-        model = fleet.cards[GPU].model[np.arange(len(slot)), slot]
-        lost += np.rint(taken * _scarcity(fleet, left)[model])
+        lost += np.rint(taken * _scarcity(fleet, left)[cards.model[rows, slots]])
     return lost
 
 
-def _left(cards: Cards) -> Column:
-    """Give the hundredths that are left of each healthy card, of core or of memory, whichever is less."""
-    core, ratio = (cards.total[i] - cards.used[i] for i in (cards.index[GPU_CORE], cards.index[GPU_MEMORY_RATIO]))
-    left: Column = np.where(cards.healthy, np.maximum(np.minimum(core, ratio), 0), 0)
-    return left
-
-
-def _need(cards: Cards, part: Part) -> Column:
-    """Give the hundredths of each card that a part takes: bytes are more of a small card than of a large one."""
-    wanted = dict(part.amounts)
-    need = np.full(cards.healthy.shape, max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0)), np.int64)
-    if GPU_MEMORY in wanted and GPU_MEMORY_RATIO not in wanted:
-        memory = np.maximum(cards.total[cards.index[GPU_MEMORY]], 1)
-        need = np.maximum(need, np.minimum(CARD * (wanted[GPU_MEMORY] / memory), CARD).astype(np.int64))
-    return need
-
-
-def _of_slot(values: npt.NDArray[np.generic], slot: npt.NDArray[np.intp]) -> Amounts:
-    return values[np.arange(len(slot)), slot].astype(np.float64)
-
-
-def _mismatch(fleet: Fleet, request: PodRequest, left: Column, taken: Amounts) -> Amounts:
+def _mismatch(fleet: Fleet, request: PodRequest, left: Column, taken: Column | Amounts) -> Amounts:
     """Give by how much each node's free cpu and free cards match less, in hundredths of a card."""
     per_hundredth = fleet.workload.cpu_per_card / CARD
     if not per_hundredth:
