@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
@@ -138,6 +139,8 @@ class Fleet:
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
         self._models: dict[str, int] = {}
+        self._accepting: tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
+        self._accepting = (((), 0), np.zeros((0, 0)))
         self._model_masks: dict[ModelConstraint, Mask] = {}
         self._taints: dict[Taint, Mask] = {}
         self._features: dict[str, Mask] = {}
@@ -362,6 +365,14 @@ class Fleet:
         """Give the rows whose kubelet declares a feature."""
         mask = self._features.get(feature)
         return np.zeros(len(self.names), np.bool_) if mask is None else mask
+
+    def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
+        """Give for each of these and each model id 1 where the model is accepted: shape (constraints, models)."""
+        if self._accepting[0] != (constraints, len(self._models)):
+            accepted = [self.accepted_models(each) for each in constraints]
+            matrix = np.array(accepted, np.float64).reshape(len(constraints), len(self._models))
+            self._accepting = ((constraints, len(self._models)), matrix)
+        return self._accepting[1]
 
     def named(self, name: str) -> Mask:
         """Give the row of the node with this name, if there is one."""

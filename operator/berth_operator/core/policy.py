@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_operator.core.allocators import Chooser
-from berth_operator.core.scores import Score
+from berth_operator.core.plugins import Chooser, Score
 
 Weights = Mapping[str, float]
 """Name of a score -> how much it counts; a score that is not named is not asked."""
@@ -47,7 +46,7 @@ class Policy:
     own_scores: tuple[tuple[Score, float], ...] = ()
     """Scores that are not built in, and how much each counts."""
     own_cards: Chooser | None = None
-    """Who chooses the cards of a node, if not the built-in best fit: one that also scores may choose as it scored."""
+    """Who chooses the cards of a node, if not one of the built-in."""
     switched_off: frozenset[str] = frozenset()
     """Names of filters that are not asked."""
     card_strategy: str = "Fragmentation"

@@ -15,10 +15,12 @@ from berth_api.allocation import Grant
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
 from berth_operator.core.allocators import best_fit, candidates
-from berth_operator.core.cards import Cards, Column
+from berth_operator.core.cards import RESOURCES, Cards, Column
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL, Rows
 
+_HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))
 SPOILT: Final = 4
 """How much a hundredth of residue counts beside one that is left."""
 UNFIT: Final = (1 + 2 * SPOILT) * CARD
@@ -34,36 +36,37 @@ def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tup
     if part.type != GPU:
         return best_fit.choose_part(fleet, row, request, part)
     cards = fleet.cards[part.type]
-    wasted = waste(fleet, request, part, left(cards), need(cards, part))[row]
+    [wasted] = waste(fleet, request, part, np.array([row]))
     # The last key sorts first: what is wasted, then the minor.
     order = np.lexsort((cards.minor[row], wasted))
     return tuple(best_fit.grant(cards, row, int(slot), part) for slot in order[: part.count])
 
 
-def left(cards: Cards) -> Column:
+def left(cards: Cards, rows: Rows = ALL) -> Column:
     """Give the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
-    core, ratio = (cards.total[i] - cards.used[i] for i in (cards.index[GPU_CORE], cards.index[GPU_MEMORY_RATIO]))
-    found: Column = np.where(cards.healthy, np.clip(np.minimum(core, ratio), 0, CARD), 0)
+    core, ratio = (cards.total[i, rows] - cards.used[i, rows] for i in _HUNDREDTHS)
+    found: Column = np.where(cards.healthy[rows], np.clip(np.minimum(core, ratio), 0, CARD), 0)
     return found
 
 
-def need(cards: Cards, part: Part) -> Column:
+def need(cards: Cards, part: Part, rows: Rows = ALL) -> Column:
     """Give the hundredths of each GPU that a part takes: bytes are more of a small card than of a large one."""
     wanted = dict(part.amounts)
     hundredths = max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0))
+    memory = np.maximum(cards.total[cards.index[GPU_MEMORY], rows], 1)
     if GPU_MEMORY not in wanted or GPU_MEMORY_RATIO in wanted:
-        return np.full(cards.healthy.shape, hundredths, np.int64)
-    memory = np.maximum(cards.total[cards.index[GPU_MEMORY]], 1)
+        return np.full(memory.shape, hundredths, np.int64)
     found: Column = np.maximum(hundredths, np.minimum(CARD * (wanted[GPU_MEMORY] / memory), CARD).astype(np.int64))
     return found
 
 
-def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, wanted: Column) -> Column:
+def waste(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Column:
     """Give the hundredths that each GPU would waste; UNFIT where the part does not fit."""
-    rest = np.clip(free - wanted, 0, CARD)
-    spoilt = residues(fleet.workload.common)
+    cards = fleet.cards[part.type]
+    free, spoilt = left(cards, rows), residues(fleet.workload.typical.common)
+    rest = np.clip(free - need(cards, part, rows), 0, CARD)
     wasted: Column = rest + SPOILT * (spoilt[rest] - spoilt[free])
-    return np.where(candidates.fitting(fleet, request, part), wasted, UNFIT)
+    return np.where(candidates.fitting(fleet, request, part, rows), wasted, UNFIT)
 
 
 @lru_cache(maxsize=256)

@@ -1,14 +1,9 @@
 """Preferences: one file each, one array expression over all nodes, from 0 (worst) to 100 (best)."""
 
 from types import ModuleType
-from typing import Protocol, cast
+from typing import cast
 
-import numpy as np
-import numpy.typing as npt
-
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
+from berth_operator.core.plugins import Score
 from berth_operator.core.scores import (
     balanced_allocation,
     card_packing,
@@ -23,15 +18,6 @@ from berth_operator.core.scores import (
     spare_devices,
     taints,
 )
-
-
-class Score(Protocol):
-    """What every score module offers."""
-
-    NAME: str
-
-    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-        """Give each row's score, 0 to 100, or None where all are equal; rows that do not fit may hold any number."""
 
 
 def _scores(*modules: ModuleType) -> tuple[Score, ...]:

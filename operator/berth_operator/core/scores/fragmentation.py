@@ -11,18 +11,19 @@ the other way round; the fourth keeps rare models for pods that accept no other.
 Where nodes waste the same, those with cards are filled one after the other, and those without evenly.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from berth_api.names import GPU
-from berth_api.request import CARD
+from berth_api.request import CARD, Part
 from berth_api.resources import CPU
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
 
 NAME: Final = "fragmentation"
 BEST: Final = 100.0
@@ -45,50 +46,79 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Give what the pod would waste on each row, in hundredths of a card; below 0 where it mends something."""
-    cards = fleet.cards[GPU]
-    left = least_waste.left(cards)
+    typical, cpu = fleet.workload.typical, dict(request.resources).get(CPU, 0)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
-        return _mismatch(fleet, request, left, np.zeros(len(fleet.names))) + _tie(fleet, left)
-    need = least_waste.need(cards, part)
-    wasted = least_waste.waste(fleet, request, part, left, need)
-    rows, slots = np.arange(len(wasted)), wasted.argmin(axis=1)
-    taken = part.count * need[rows, slots]
-    lost: Amounts = part.count * wasted[rows, slots] + _mismatch(fleet, request, left, taken) + _tie(fleet, left)
-    if fleet.workload.constrained:
-        lost += np.rint(taken * _scarcity(fleet, left)[cards.model[rows, slots]])
+        return fleet.rowwise.column((NAME, typical, cpu), lambda rows: _without_cards(fleet, cpu, rows))
+    lost: Amounts = fleet.rowwise.column(
+        (NAME, typical, cpu, part, request.model), lambda rows: _with_cards(fleet, request, cpu, part, rows)
+    )
+    if not typical.constrained:
+        return lost
+    taken, model = fleet.rowwise.column(
+        (NAME, typical.common, part, request.model), lambda rows: _taken(fleet, request, part, rows)
+    ).T
+    scarce: Amounts = lost + np.rint(taken * _scarcity(fleet)[model])
+    return scarce
+
+
+def _without_cards(fleet: Fleet, cpu: int, rows: Rows) -> Amounts:
+    left = least_waste.left(fleet.cards[GPU], rows).sum(axis=1)
+    return _mismatch(fleet, cpu, left, np.zeros_like(left), rows) + _tie(fleet, left, rows)
+
+
+def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
+    wasted = least_waste.waste(fleet, request, part, rows).min(axis=1)
+    left = least_waste.left(fleet.cards[GPU], rows).sum(axis=1)
+    taken = _taken(fleet, request, part, rows)[:, 0]
+    lost: Amounts = part.count * wasted + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
     return lost
 
 
-def _mismatch(fleet: Fleet, request: PodRequest, left: Column, taken: Column | Amounts) -> Amounts:
+def _taken(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.int32]:
+    """Give for each row the hundredths that the pod would take, and of which model: shape (rows, 2)."""
+    cards = fleet.cards[GPU]
+    slots = least_waste.waste(fleet, request, part, rows).argmin(axis=1)
+    each = np.arange(len(slots))
+    taken = part.count * least_waste.need(cards, part, rows)[each, slots]
+    return np.stack([taken, cards.model[rows][each, slots]], axis=1).astype(np.int32)
+
+
+def _mismatch(fleet: Fleet, cpu: int, left: Column, taken: npt.NDArray[np.integer[Any]], rows: Rows) -> Amounts:
     """Give by how much each node's free cpu and free cards match less, in hundredths of a card."""
-    per_hundredth = fleet.workload.cpu_per_card / CARD
-    if not per_hundredth:
-        return np.zeros(len(fleet.names))
-    free, cards = fleet.left(CPU), left.sum(axis=1)
-    rest = free - dict(request.resources).get(CPU, 0)
-    imbalance = np.abs(rest / per_hundredth - (cards - taken)) - np.abs(free / per_hundredth - cards)
-    stranded = (cards - taken) * fleet.workload.starved(rest) - cards * fleet.workload.starved(free)
+    typical = fleet.workload.typical
+    if not typical.cpu_per_card:
+        return np.zeros(len(left))
+    free = fleet.left(CPU, rows)
+    mended = np.abs(CARD * free / typical.cpu_per_card - left)
+    imbalance = np.abs(CARD * (free - cpu) / typical.cpu_per_card - (left - taken)) - mended
+    stranded = (left - taken) * typical.starved(free - cpu) - left * typical.starved(free)
     # Whole hundredths, so that equal nodes are equal whatever the rounding of fractions.
     change: Amounts = np.rint(imbalance + stranded)
     return change
 
 
-def _scarcity(fleet: Fleet, left: Column) -> Amounts:
+def _scarcity(fleet: Fleet) -> Amounts:
     """Give each model's part of what is asked for over its part of what is free."""
-    free = np.bincount(fleet.cards[GPU].model.ravel(), weights=left.ravel(), minlength=fleet.models)
-    scarcity = np.zeros_like(free)
-    for model, share in fleet.workload.demand.items():
-        accepted = fleet.accepted_models(model)
-        scarcity[: len(accepted)][accepted] += share * free.sum() / max(free[: len(accepted)][accepted].sum(), CARD)
+    typical = fleet.workload.typical
+    free = fleet.rowwise.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
+    accepts = fleet.accepting(typical.constraints)
+    scarcity: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts
     return np.minimum(scarcity, MOST_SCARCE)
 
 
-def _tie(fleet: Fleet, left: Column) -> Amounts:
+def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
+    cards = fleet.cards[GPU]
+    left, model = least_waste.left(cards, rows), cards.model[rows]
+    by_model = [np.where(model == each, left, 0).sum(axis=1) for each in range(fleet.models)]
+    return np.stack(by_model, axis=1).astype(np.float32)
+
+
+def _tie(fleet: Fleet, left: Column, rows: Rows) -> Amounts:
     """Give less than a hundredth: nodes with cards are filled one after the other, the others evenly."""
-    cpu = _idle(fleet.left(CPU), fleet.allocatable[fleet.resource(CPU)])
-    cards = _idle(left.sum(axis=1), CARD * fleet.cards[GPU].healthy.sum(axis=1))
-    return 0.9 * np.where(fleet.has_device, (cpu + cards) / 2.0, 1.0 - cpu)
+    cpu = _idle(fleet.left(CPU, rows), fleet.allocatable[fleet.resource(CPU), rows])
+    cards = _idle(left, CARD * fleet.cards[GPU].healthy[rows].sum(axis=1))
+    return np.where(fleet.has_device[rows], 0.9 * cpu + 0.09 * cards, 0.9 - 0.9 * cpu)
 
 
 def _idle(free: Column, total: Column) -> Amounts:
