@@ -22,7 +22,7 @@ from berth_operator.core.cycle import Failure, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod
-from tests.bench import baselines, figures, openb
+from tests.bench import baselines, chart, figures, openb
 from tests.bench.openb import Task, Trace
 
 LOADS: Final = (90, 100, 130)
@@ -58,6 +58,8 @@ def main() -> None:
     if not asked.trace and openb.folder() is None:
         figures.say("BERTH_TRACE_DIR is not set: this is a generated trace, which no published figure belongs to")
     found = {trace.name: dict(_measured(trace, asked.policy, asked.seeds)) for trace in traces}
+    if asked.chart is not None:
+        chart.draw(found, asked.chart)
     _show(found)
     figures.result(summary(found))
 
@@ -67,6 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, action="append", default=[], help="a file of pods, instead of all")
     parser.add_argument("--seeds", type=_range, default=_range(SEEDS), help="such as 42-51 or 42")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="instead of all; may be repeated")
+    parser.add_argument("--chart", type=Path, help="a PNG to draw: allocated against arrived")
     parsed = parser.parse_args()
     parsed.policy = parsed.policy or list(POLICIES)
     return parsed

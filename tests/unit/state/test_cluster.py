@@ -709,3 +709,30 @@ def test_a_pod_that_has_left_is_leaving_no_more() -> None:
     assert world.cluster.fleet.leaving == {"uid-a"}
     world.bound.apply("DELETED", BOUND)
     assert not world.cluster.fleet.leaving
+
+
+# --- the typical mix --------------------------------------------------------------------------------------------
+
+
+def test_each_pod_is_counted_once_however_often_it_is_seen() -> None:
+    world = World()
+    seen = world.cluster.fleet.workload
+    for name in ("a", "b"):
+        world.cluster.put_pending(pod(name, {"cpu": "8", NVIDIA: "1"}))
+    first = seen.typical
+    assert first.cpu_per_card == pytest.approx(8000)
+    world.cluster.put_pending(pod("a", {"cpu": "8", NVIDIA: "1"}))
+    world.decided()
+    world.cluster.put_bound(pod("a", {"cpu": "8", NVIDIA: "1"}, on="node", allocated=whole(0)))
+    assert seen.typical is first
+
+
+def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> None:
+    world = World()
+    asked = {"cpu": "4", NVIDIA: "1"}
+    bound = pod("a", asked, on="node", allocated=whole(0), annotations={"berth.dev/gpu-model": "*A100*"})
+    world.cluster.put_bound(bound)
+    world.cluster.put_bound(bound)
+    typical = world.cluster.fleet.workload.typical
+    assert typical.cpu_per_card == pytest.approx(4000)
+    assert [each.globs for each in typical.constraints] == [("*a100*",)]
