@@ -84,7 +84,8 @@ def _measured(trace: Trace, policies: Sequence[str], seeds: Sequence[int]) -> It
     for name in policies:
         began = time.monotonic()
         runs = [replay(trace, name, seed) for seed in seeds]
-        figures.say(f"{trace.name} {name}: {_mean(runs, 100)} % at 100 %, {time.monotonic() - began:.0f} s")
+        means = ", ".join(f"{_mean(runs, load)} at {load}" for load in LOADS)
+        figures.say(f"{trace.name} {name}: {means} %, {time.monotonic() - began:.0f} s")
         yield name, runs
 
 

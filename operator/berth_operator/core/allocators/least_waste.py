@@ -36,7 +36,8 @@ def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tup
     if part.type != GPU:
         return best_fit.choose_part(fleet, row, request, part)
     cards = fleet.cards[part.type]
-    [wasted] = waste(fleet, request, part, np.array([row]))
+    rows = np.array([row])
+    [wasted] = waste(fleet, request, part, left(cards, rows), rows)
     # The last key sorts first: what is wasted, then the minor.
     order = np.lexsort((cards.minor[row], wasted))
     return tuple(best_fit.grant(cards, row, int(slot), part) for slot in order[: part.count])
@@ -45,26 +46,25 @@ def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tup
 def left(cards: Cards, rows: Rows = ALL) -> Column:
     """Give the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
     core, ratio = (cards.total[i, rows] - cards.used[i, rows] for i in _HUNDREDTHS)
-    found: Column = np.where(cards.healthy[rows], np.clip(np.minimum(core, ratio), 0, CARD), 0)
+    found: Column = np.maximum(np.minimum(core, ratio), 0) * cards.healthy[rows]
     return found
 
 
-def need(cards: Cards, part: Part, rows: Rows = ALL) -> Column:
+def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
     """Give the hundredths of each GPU that a part takes: bytes are more of a small card than of a large one."""
     wanted = dict(part.amounts)
     hundredths = max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0))
-    memory = np.maximum(cards.total[cards.index[GPU_MEMORY], rows], 1)
     if GPU_MEMORY not in wanted or GPU_MEMORY_RATIO in wanted:
-        return np.full(memory.shape, hundredths, np.int64)
+        return hundredths
+    memory = np.maximum(cards.total[cards.index[GPU_MEMORY], rows], 1)
     found: Column = np.maximum(hundredths, np.minimum(CARD * (wanted[GPU_MEMORY] / memory), CARD).astype(np.int64))
     return found
 
 
-def waste(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Column:
-    """Give the hundredths that each GPU would waste; UNFIT where the part does not fit."""
-    cards = fleet.cards[part.type]
-    free, spoilt = left(cards, rows), residues(fleet.workload.typical.common)
-    rest = np.clip(free - need(cards, part, rows), 0, CARD)
+def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Rows = ALL) -> Column:
+    """Give the hundredths that each GPU would waste, by what is left of it; UNFIT where the part does not fit."""
+    spoilt = residues(fleet.workload.typical.common)
+    rest = free - need(fleet.cards[part.type], part, rows)
     wasted: Column = rest + SPOILT * (spoilt[rest] - spoilt[free])
     return np.where(candidates.fitting(fleet, request, part, rows), wasted, UNFIT)
 
@@ -73,13 +73,14 @@ def waste(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Co
 def residues(common: tuple[int, ...]) -> Column:
     """Give for each number of hundredths how many stay unused when pods of these sizes fill it as well as they can.
 
-    A whole card has none: it can be had as a whole. Where no size is common, nothing can be told.
+    A whole card has none: it can be had as a whole. Where no size is common, nothing can be told. Numbers below 0, of
+    cards on which a pod does not fit, count from the end and mean nothing.
     """
+    residue = np.zeros(2 * CARD + 1, np.int64)
     if not common:
-        return np.zeros(CARD + 1, np.int64)
-    filled = [0] * (CARD + 1)
-    for free in range(1, CARD + 1):
+        return residue
+    filled = [0] * CARD
+    for free in range(1, CARD):
         filled[free] = max([filled[free - 1], *(filled[free - size] + size for size in common if size <= free)])
-    filled[CARD] = CARD
-    residue: Column = np.arange(CARD + 1) - np.array(filled)
+    residue[:CARD] = np.arange(CARD) - np.array(filled)
     return residue

@@ -11,7 +11,7 @@ the other way round; the fourth keeps rare models for pods that accept no other.
 Where nodes waste the same, those with cards are filled one after the other, and those without evenly.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,11 @@ Amounts = npt.NDArray[np.float64]
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
     """Give the row that wastes least 100, and each other one a point less for each hundredth that it wastes more."""
     lost = waste(fleet, request)
-    least, most = lost[fits].min(initial=np.inf), lost[fits].max(initial=-np.inf)
-    if least >= most:
-        return np.full(len(fleet.names), BEST)
+    fitting = lost[fits]
+    least, most = fitting.min(), fitting.max()
     # Other preferences are weighed against true hundredths, unless there are more of them than points.
-    points: Amounts = BEST - np.clip(lost - least, 0.0, most - least) * min(1.0, BEST / (most - least))
+    shrunk = min(1.0, BEST / (most - least)) if most > least else 0.0
+    points: Amounts = BEST - (lost - least) * shrunk
     return points
 
 
@@ -56,7 +56,7 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     if not typical.constrained:
         return lost
     taken, model = fleet.rowwise.column(
-        (NAME, typical.common, part, request.model), lambda rows: _taken(fleet, request, part, rows)
+        (NAME, typical.common, part, request.model), lambda rows: _models(fleet, request, part, rows)
     ).T
     scarce: Amounts = lost + np.rint(taken * _scarcity(fleet)[model])
     return scarce
@@ -64,35 +64,42 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
 
 def _without_cards(fleet: Fleet, cpu: int, rows: Rows) -> Amounts:
     left = least_waste.left(fleet.cards[GPU], rows).sum(axis=1)
-    return _mismatch(fleet, cpu, left, np.zeros_like(left), rows) + _tie(fleet, left, rows)
+    return _mismatch(fleet, cpu, left, 0, rows) + _tie(fleet, left, rows)
 
 
 def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
-    wasted = least_waste.waste(fleet, request, part, rows).min(axis=1)
-    left = least_waste.left(fleet.cards[GPU], rows).sum(axis=1)
-    taken = _taken(fleet, request, part, rows)[:, 0]
-    lost: Amounts = part.count * wasted + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
+    free = least_waste.left(fleet.cards[GPU], rows)
+    wasted = least_waste.waste(fleet, request, part, free, rows)
+    left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
+    lost: Amounts = part.count * wasted.min(axis=1) + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
     return lost
 
 
-def _taken(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.int32]:
+def _taken(fleet: Fleet, part: Part, wasted: Column, rows: Rows) -> int | Column:
+    """Give for each row the hundredths that the pod would take."""
+    need = least_waste.need(fleet.cards[GPU], part, rows)
+    return part.count * (need if isinstance(need, int) else need[np.arange(len(need)), wasted.argmin(axis=1)])
+
+
+def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.int32]:
     """Give for each row the hundredths that the pod would take, and of which model: shape (rows, 2)."""
-    cards = fleet.cards[GPU]
-    slots = least_waste.waste(fleet, request, part, rows).argmin(axis=1)
-    each = np.arange(len(slots))
-    taken = part.count * least_waste.need(cards, part, rows)[each, slots]
-    return np.stack([taken, cards.model[rows][each, slots]], axis=1).astype(np.int32)
+    free = least_waste.left(fleet.cards[GPU], rows)
+    wasted = least_waste.waste(fleet, request, part, free, rows)
+    model = fleet.cards[GPU].model[rows][np.arange(len(wasted)), wasted.argmin(axis=1)]
+    found = np.empty((len(model), 2), np.int32)
+    found[:, 0], found[:, 1] = _taken(fleet, part, wasted, rows), model
+    return found
 
 
-def _mismatch(fleet: Fleet, cpu: int, left: Column, taken: npt.NDArray[np.integer[Any]], rows: Rows) -> Amounts:
+def _mismatch(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
     """Give by how much each node's free cpu and free cards match less, in hundredths of a card."""
     typical = fleet.workload.typical
     if not typical.cpu_per_card:
         return np.zeros(len(left))
-    free = fleet.left(CPU, rows)
-    mended = np.abs(CARD * free / typical.cpu_per_card - left)
-    imbalance = np.abs(CARD * (free - cpu) / typical.cpu_per_card - (left - taken)) - mended
-    stranded = (left - taken) * typical.starved(free - cpu) - left * typical.starved(free)
+    free, after = fleet.left(CPU, rows), left - taken
+    rest, per_hundredth = free - cpu, typical.cpu_per_card / CARD
+    imbalance = np.abs(rest / per_hundredth - after) - np.abs(free / per_hundredth - left)
+    stranded = after * typical.starved(rest) - left * typical.starved(free)
     # Whole hundredths, so that equal nodes are equal whatever the rounding of fractions.
     change: Amounts = np.rint(imbalance + stranded)
     return change
@@ -116,11 +123,7 @@ def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
 
 def _tie(fleet: Fleet, left: Column, rows: Rows) -> Amounts:
     """Give less than a hundredth: nodes with cards are filled one after the other, the others evenly."""
-    cpu = _idle(fleet.left(CPU, rows), fleet.allocatable[fleet.resource(CPU), rows])
-    cards = _idle(left, CARD * fleet.cards[GPU].healthy[rows].sum(axis=1))
-    return np.where(fleet.has_device[rows], 0.9 * cpu + 0.09 * cards, 0.9 - 0.9 * cpu)
-
-
-def _idle(free: Column, total: Column) -> Amounts:
-    idle: Amounts = np.clip(free / np.maximum(total, 1), 0.0, 1.0)
-    return idle
+    cpu = fleet.left(CPU, rows) / np.maximum(fleet.allocatable[fleet.resource(CPU), rows], 1)
+    cards = left / np.maximum(CARD * fleet.cards[GPU].healthy[rows].sum(axis=1), 1)
+    tie: Amounts = np.where(fleet.has_device[rows], 0.9 * cpu + 0.09 * cards, 0.9 - 0.9 * cpu)
+    return tie
