@@ -104,7 +104,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
     return Placement(
         pod=pod,
         node=fleet.names[row],
-        grants=_cards(fleet, row, pod.request, policy),
+        grants=choose_cards(fleet, row, pod.request, policy),
         chosen=choice.choose(fleet, row, pod.request.mounts),
     )
 
@@ -133,7 +133,8 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
     return int(np.argmax(total))
 
 
-def _cards(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
+def choose_cards(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
+    """Give the cards for every part of a request on a row that passes every filter."""
     if policy.own_cards is not None:
         return policy.own_cards.choose(fleet, row, request)
     if policy.card_strategy == "Fragmentation":

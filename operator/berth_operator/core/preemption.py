@@ -23,7 +23,6 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core import cycle, filters
-from berth_operator.core.allocators import best_fit
 from berth_operator.core.budgets import Budget, Budgets
 from berth_operator.core.cards import Column, Indices, Mask
 from berth_operator.core.cycle import Failure, Placement
@@ -166,7 +165,7 @@ def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
 
 
 def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) -> Charge:
-    grants = best_fit.choose(stage, at, pod.request, spread=policy.spread_cards)
+    grants = cycle.choose_cards(stage, at, pod.request, policy)
     return Placement(pod=pod, node=node, grants=grants).charge
 
 

@@ -167,8 +167,7 @@ class Cluster:
             # Before it waits no more: its gang would look smaller in between.
             self.roster.hold(charge, charge.gang, bound=True, running=pods.is_running(raw))
             self.gather(charge.gang)
-        if charge.grants and known is None and uid not in self.pending:
-            self.fleet.workload.see(pods.wanted(raw))
+        self._see_bound(raw, charge)
         self.remove_pending(uid)
         if uid in self._assumed:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
@@ -191,6 +190,11 @@ class Cluster:
         self._placed(charge)
         if charge.unknown:
             self._unreported[uid] = charge
+
+    def _see_bound(self, raw: Object, charge: Charge) -> None:
+        """Let a pod count for the typical mix that was not heard of while it waited."""
+        if charge.grants and charge.uid not in self.pending and charge.uid not in self.fleet.charges:
+            self.fleet.workload.see(pods.wanted(raw))
 
     def remove_bound(self, uid: str) -> None:
         """A pod has left its node: deleted, succeeded or failed."""

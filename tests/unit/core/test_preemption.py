@@ -398,7 +398,7 @@ def test_a_pod_may_choose_the_emptiest_cards() -> None:
     made.charge(holder("one", grants=[whole(0)], priority=20))
     made.charge(holder("low", grants=[half(1)], priority=1, cpu=61000))
     pod = waiting("high", {CORE: 25, RATIO: 25, "cpu": 62000}, priority=10)
-    chosen = [preempt(made, pod, Policy(spread_cards=each), Budgets()) for each in (False, True)]
+    chosen = [preempt(made, pod, Policy(card_strategy=each), Budgets()) for each in ("MostAllocated", "LeastAllocated")]
     assert [each.nominee.grants[0].minor for each in chosen if each] == [2, 1]
 
 

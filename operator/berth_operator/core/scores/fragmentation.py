@@ -37,10 +37,11 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
     """Give the row that wastes least 100, and each other one a point less for each hundredth that it wastes more."""
     lost = waste(fleet, request)
     fitting = lost[fits]
-    least, most = fitting.min(), fitting.max()
+    least, most = fitting.min(initial=np.inf), fitting.max(initial=-np.inf)
+    if least >= most:
+        return np.full(len(lost), BEST)
     # Other preferences are weighed against true hundredths, unless there are more of them than points.
-    shrunk = min(1.0, BEST / (most - least)) if most > least else 0.0
-    points: Amounts = BEST - (lost - least) * shrunk
+    points: Amounts = BEST - np.clip(lost - least, 0.0, most - least) * min(1.0, BEST / (most - least))
     return points
 
 
