@@ -5,12 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth_api.model import ModelConstraint
 from berth_operator.core import filters, scores
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import MOST, Rows, Rowwise, Values
-from tests.builders import GI, GPU, NVIDIA, RDMA, asks, cards, charge, grant, inventory, node_info, told
+from tests.builders import (
+    A100,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RDMA,
+    T4,
+    asks,
+    cards,
+    charge,
+    grant,
+    inventory,
+    node_info,
+    told,
+)
 
 ROWS = 40
 
@@ -86,9 +102,11 @@ REQUESTS = (
     asks({"memory": GI, NVIDIA: 3}),
     asks({GPU: 50}),
     asks({RDMA: 100}),
+    asks({"cpu": 700, MEMORY: 5 * GI}),
+    asks({"cpu": 2000, GPU: 30}, model=ModelConstraint(globs=("tesla*",))),
 )
 STEPS = st.tuples(
-    st.sampled_from(("charge", "release", "node", "no node", "device", "no device", "fresh")),
+    st.sampled_from(("charge", "release", "node", "no node", "device", "no device", "fresh", "seen")),
     st.integers(0, 3),
     st.integers(0, 3),
 )
@@ -114,11 +132,13 @@ def act(made: Fleet, what: str, node: int, number: int) -> None:
         case "no node":
             made.remove_node(name)
         case "device":
-            made.put_device(name, inventory(*cards(number + 1)))
+            made.put_device(name, inventory(*cards(number + 1, model=(A100, T4)[number % 2])))
         case "no device":
             made.remove_device(name)
         case "fresh":
             made.set_fresh(name, fresh=number > 0)
+        case "seen":
+            made.workload.see(REQUESTS[-1 - number])
 
 
 @given(st.lists(STEPS, max_size=40))

@@ -54,7 +54,7 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     lost: Amounts = fleet.rowwise.column(
         (NAME, typical, cpu, part, request.model), lambda rows: _with_cards(fleet, request, cpu, part, rows)
     )
-    if not typical.constrained:
+    if not typical.constrained or not fleet.models:
         return lost
     taken, model = fleet.rowwise.column(
         (NAME, typical.common, part, request.model), lambda rows: _models(fleet, request, part, rows)
