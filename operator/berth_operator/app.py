@@ -92,6 +92,7 @@ class App:
         self._memo = Memo(
             settings=settings,
             problem=self._problem,
+            busy=lambda: self._reporter.calm.is_busy,
             cluster=self._cluster,
             loop=asyncio.get_running_loop(),
             failed=self._fail,

@@ -30,6 +30,11 @@ class Calm:
         if not self._under_way:
             self._calm.set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether any bind is under way; may be asked by any thread."""
+        return self._under_way > 0
+
     async def wait(self, seconds: float) -> None:
         """Wait until no bind is under way, or so long."""
         if seconds > 0 and not self._calm.is_set():

@@ -27,6 +27,8 @@ class Memo:
     settings: Settings
     problem: Callable[[], str]
     """What is wrong with the process, for the liveness probe; empty if nothing is."""
+    busy: Callable[[], bool]
+    """Whether binds are under way; may be asked by any thread."""
     failed: Callable[[BaseException], None]
     """Ends the process; to be called in `loop`."""
     cluster: Cluster
@@ -110,7 +112,7 @@ class Memo:
     async def _write(self) -> None:
         """Open the writer, and let it look at every node once: much may have happened before this term."""
         bucket = Bucket(rate=self.settings.status_rate, clock=time.monotonic)
-        self.writer = Writer(api=self.client, view=self.view, group_view=self.group_view, bucket=bucket)
+        self.writer = Writer(api=self.client, view=self.view, group_view=self.group_view, bucket=bucket, busy=self.busy)
         self.writing = asyncio.get_running_loop().create_task(self.writer.run())
         self.writing.add_done_callback(self._ended)
         for name in await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices})):

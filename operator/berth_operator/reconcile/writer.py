@@ -23,6 +23,10 @@ RETRY: Final = 2.0
 """Seconds before a failed write is tried again."""
 CONFLICT_RETRY: Final = 30.0
 """The same where another manager owns a field: only a person can mend that."""
+PATIENCE: Final = 10.0
+"""Seconds that statuses wait at most while binds are under way. Sums do not wait, since kubelet acts on them."""
+LOOK: Final = 0.1
+"""Seconds between two looks whether binds are still under way."""
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 
@@ -49,8 +53,10 @@ class Writer:
         view: Callable[[str], Awaitable[NodeView]],
         group_view: Callable[[str], Awaitable[GroupView | None]],
         bucket: Bucket,
+        busy: Callable[[], bool],
     ) -> None:
-        self._api, self._view, self._group_view, self._bucket = api, view, group_view, bucket
+        self._api, self._view, self._group_view, self._bucket, self._busy = api, view, group_view, bucket, busy
+        self._busy_since: float | None = None
         self._nodes: dict[str, None] = {}
         self._devices: dict[str, None] = {}
         self._groups: dict[str, None] = {}
@@ -75,12 +81,23 @@ class Writer:
             await self._marked.wait()
             if self._nodes:
                 await self._turn(self._nodes, self._write_node, self.mark)
+            elif self._waits():
+                await asyncio.sleep(LOOK)
             elif self._devices:
                 await self._turn(self._devices, self._write_device, self.mark)
             elif self._groups:
                 await self._turn(self._groups, self._write_group, self.mark_group)
             else:
                 self._marked.clear()
+
+    def _waits(self) -> bool:
+        """Tell whether statuses let binds go first: one costs the API server as much as several of them."""
+        now = asyncio.get_running_loop().time()
+        if not self._busy():
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = now
+        return self._busy_since is not None and now - self._busy_since < PATIENCE
 
     async def _turn(
         self, marked: dict[str, None], write: Callable[[str], Awaitable[None]], mark: Callable[[str], None]

@@ -10,7 +10,7 @@ import pytest
 from berth_api import names
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.reconcile.bucket import Bucket
-from berth_operator.reconcile.writer import CONFLICT_RETRY, RETRY, Writer
+from berth_operator.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
 from berth_operator.state.cluster import Cluster, GroupView, NodeView
 from tests.builders import GPU, device, entry, half, node, pod, pod_group
 
@@ -103,8 +103,13 @@ class World:
     def __init__(self, rate: float = 1000.0) -> None:
         self.cluster = Cluster(grace=20.0, clock=now)
         self.api = Api(self.cluster)
+        self.busy = False
         self.writer = Writer(
-            api=self.api, view=self.view, group_view=self.group_view, bucket=Bucket(rate=rate, clock=now)
+            api=self.api,
+            view=self.view,
+            group_view=self.group_view,
+            bucket=Bucket(rate=rate, clock=now),
+            busy=lambda: self.busy,
         )
 
     async def view(self, name: str) -> NodeView:
@@ -122,6 +127,30 @@ async def running(world: World) -> AsyncIterator[Api]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_statuses_let_binds_go_first_and_sums_do_not() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.busy = True
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(5)
+        assert api.order() == ["sums a", "labels a"]
+        world.busy = False
+        await asyncio.sleep(1)
+        assert api.order() == ["sums a", "labels a", "device a"]
+
+
+async def test_statuses_do_not_wait_for_ever_for_binds() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.busy = True
+    world.writer.mark("a")
+    async with running(world) as api:
+        await asyncio.sleep(30)
+    (at,) = api.times("device a")
+    assert PATIENCE <= at < PATIENCE + 1
 
 
 async def test_sums_then_labels_then_the_device() -> None:
