@@ -77,15 +77,24 @@ def test_a_column_that_missed_too_much_is_computed_whole() -> None:
 
 
 def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
-    rowwise, squares = Rowwise(), Squares()
-    for number in range(MOST):
-        rowwise.column(number, Squares())
-    rowwise.column(0, squares)
-    rowwise.column("one more", Squares())
-    rowwise.column(0, squares)
-    assert squares.asked == []
-    rowwise.column(1, squares)
-    assert squares.asked == [ROWS]
+    rowwise = Rowwise()
+    asked: list[str] = []
+
+    def column(name: str) -> None:
+        def compute(_rows: Rows) -> Values:
+            asked.append(name)
+            return np.zeros(MOST // 40, np.int8)
+
+        rowwise.column(name, compute)
+
+    names = [f"column {number}" for number in range(40)]
+    for name in (*names, names[0], "one more"):
+        column(name)
+    asked.clear()
+    column(names[0])
+    assert asked == []
+    column(names[1])
+    assert asked == [names[1]]
 
 
 def test_a_column_cannot_be_changed_by_who_asks() -> None:
