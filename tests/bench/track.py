@@ -20,7 +20,7 @@ from tests.processes import Process
 
 GPUS: Final = 8
 PROFILE: Final = "a100"
-READY_SECONDS: Final = 600.0
+READY_SECONDS: Final = 1800.0
 RENEWALS: Final = 100
 """A second at most: real agents do not take their time from the machine that is measured."""
 QUICK: Final = 500
