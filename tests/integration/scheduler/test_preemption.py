@@ -158,6 +158,7 @@ def test_victims_have_their_grace_period_and_are_chosen_once(crowd: Crowd) -> No
         world.remove(name)
     crowd.pod("late", 0)
     world.waits("late")
+    world.wait(crowd.preempted, what="the Event")
     assert crowd.preempted() == ["low"]
     assert not crowd.gone("dearer")
 
@@ -193,7 +194,7 @@ def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
         crowd.place("low", 0, terminationGracePeriodSeconds=300)
         crowd.pod("above", ABOVE)
         world.wait(lambda: _nominated(arena, "above"), what="the nomination")
-        world.wait(lambda: crowd.gone("low"), what="the victim to be deleted")
+        world.wait(lambda: crowd.preempted() == ["low"], what="the victim to be deleted, and told why")
         first.kill()
         world.free_lease()
         crowd.pod("late", 0)

@@ -113,7 +113,7 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
         change(copy, each)
     copy.nominate(charge("nominee", grant(0, core=100), node="a"))
     copy.leaving.add("uid-p")
-    copy.put_node(node_info("more", labels={"zone": "more"}))
+    copy.put_node(node_info("more", labels={"zone": "more"}, images={"other": 1}))
     assert plain(fleet) == was
     for each in after:
         change(fleet, each)
