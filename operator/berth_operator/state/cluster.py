@@ -186,7 +186,7 @@ class Cluster:
         self.on_dirty(charge.node)
         if known is not None:
             self.on_dirty(known.node)
-            self.changed(Change.RELEASED | Change.POD_LABELS)
+            self.changed(_change(known, charge))
         self._placed(charge)
         if charge.unknown:
             self._unreported[uid] = charge
@@ -474,6 +474,12 @@ class Cluster:
 
 def _gangs(placements: Sequence[Placement]) -> set[Membership]:
     return {each.pod.gang for each in placements if each.pod.gang is not None}
+
+
+def _change(known: Charge, charge: Charge) -> Change:
+    """Tell what it means to others that a pod takes something else than before."""
+    shown = replace(known, identity=charge.identity, terminating=charge.terminating)
+    return Change.POD_LABELS if _same(shown, charge) else Change.POD_LABELS | Change.RELEASED
 
 
 def _same(known: Charge, charge: Charge) -> bool:

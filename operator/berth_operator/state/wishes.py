@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 
+from berth_api import names
 from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term, Wishes
 from berth_operator.core.selectors import IN, NOTHING, OPERATORS, Labels, LabelSelector, Requirement
 
@@ -23,7 +24,9 @@ PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 def identity(pod: Object) -> Identity:
     """Read what other pods' selectors see of a pod."""
     metadata = pod["metadata"]
-    return _identity(metadata["namespace"], tuple(sorted((metadata.get("labels") or {}).items())))
+    labels = (metadata.get("labels") or {}).items()
+    # A Binding's labels are copied onto the pod: with this one every pod would change as soon as it is bound.
+    return _identity(metadata["namespace"], tuple(sorted(each for each in labels if each[0] != names.FENCED_BY)))
 
 
 @lru_cache(maxsize=16384)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.policy import Policy
@@ -122,6 +123,29 @@ def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     allocated = {"fpga": [{"minor": 0, "resources": {FPGA: "100"}, "id": "F"}], **whole(0)}
     world.bound.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}, on="node", allocated=allocated))
     assert world.cluster.fleet.charges["uid-a"] is before
+
+
+def test_the_label_of_a_bind_makes_no_other_pod_of_it() -> None:
+    world = World()
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}, labels={"app": "x"}))
+    world.placed()
+    before = world.cluster.fleet.charges["uid-a"]
+    labels = {"app": "x", names.FENCED_BY: "berth"}
+    world.bound.apply("ADDED", pod("a", {NVIDIA: "1"}, labels=labels, on="node", allocated=whole(0)))
+    assert world.cluster.fleet.charges["uid-a"] is before
+
+
+def test_a_pod_that_begins_to_leave_wakes_nobody_who_lacks_room() -> None:
+    world = World()
+    world.bound.apply("ADDED", HOLDER)
+    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    assert [type(each) for each in world.decided()] == [Failure]
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.bound.apply("MODIFIED", pod("h", {NVIDIA: "2"}, metadata=leaving, on="node", allocated=whole(0, 1)))
+    assert world.decided() == []
+    assert world.cluster.fleet.charges["uid-h"].terminating
+    world.bound.apply("DELETED", HOLDER)
+    world.placed()
 
 
 def test_a_failed_bind_is_forgotten_and_backs_off() -> None:
