@@ -17,7 +17,7 @@ from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.peers.wishes import Identity, Peers, Term, Wishes
 from berth_operator.core.policy import Policy
-from berth_operator.core.preemption import MOST_COUPLED, Preemption, has_lower, holds, preempt
+from berth_operator.core.preemption import MOST_COUPLED, Emptied, Preemption, has_lower, holds, preempt
 from berth_operator.core.request import PendingPod, Taint
 from berth_operator.core.selectors import LabelSelector, Requirement
 from tests.builders import (
@@ -514,6 +514,21 @@ def test_a_nomination_by_ports_holds_too() -> None:
     made.put_node(node_info("node", cpu=4000))
     made.release("uid-low")
     assert holds(made, high, Policy(), "node") is not None
+
+
+@pytest.mark.parametrize(
+    ("gone", "left", "expected"),
+    [
+        pytest.param(10, 9, True, id="one of its own priority, and the rest is below it"),
+        pytest.param(11, 9, True, id="one above it, and the rest is below it"),
+        pytest.param(9, 9, False, id="one that it could have evicted"),
+        pytest.param(10, 10, False, id="the rest is not below it"),
+    ],
+)
+def test_who_may_find_victims_now_that_a_pod_has_left(gone: int, left: int, *, expected: bool) -> None:
+    made = small()
+    made.charge(holder("stays", cpu=4000, priority=left))
+    assert Emptied(made, "node").may_take(wants(), holder("gone", priority=gone)) is expected
 
 
 def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
