@@ -181,6 +181,32 @@ async def test_a_pod_above_takes_the_node_and_the_nominee_looks_for_another() ->
     assert world.deleted() == ["low", "dearer"]
 
 
+async def test_a_nominee_stays_where_it_waits() -> None:
+    world = Crowded(grace=20)
+    world.add_node("a")
+    world.add_node("b")
+    world.hold(held("dearer", on="a", priority=2), held("low", on="b", priority=1))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        # Somebody else has the other node's pod deleted, and the nominee is woken.
+        world.terminate("dearer")
+        world.cluster.put_node(node("b", labels={"new": ""}))
+        await asyncio.sleep(1)
+        assert api.nominations == [("high", "b")]
+    assert world.deleted() == ["low"]
+
+
+async def test_a_thousand_pods_that_nobody_could_make_room_for_cost_one_what_if() -> None:
+    world = Crowded()
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(*(high(f"high-{i}", cards=2) for i in range(1000)))
+    async with world.running():
+        await asyncio.sleep(1)
+    assert world.cluster.fleet.looks < 10  # type: ignore[attr-defined]
+
+
 async def test_a_node_that_is_cordoned_meanwhile_is_given_up() -> None:
     world = Crowded(grace=20)
     world.add_node("a")

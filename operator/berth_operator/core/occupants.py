@@ -145,16 +145,17 @@ class Census:
 
 def _parts(fleet: "Fleet", kind: str, charges: Sequence["Charge"], rows: Indices) -> Parts:
     cards = fleet.cards[kind]
-    grants = [[grant for grant in each.grants if grant.type == kind] for each in charges]
-    number = np.fromiter((len(each) for each in grants), np.intp, len(charges))
-    flat = [grant for each in grants for grant in each]
-    kinds, amounts = _amounts(cards.index, [grant.amounts for grant in flat])
-    minors = np.fromiter((grant.minor for grant in flat), np.int32, len(flat))
+    # Flat, without a list for each pod: of those there are so many that collecting them would cost most of it all.
+    found = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == kind]
+    pods = np.fromiter((pod for pod, _ in found), np.intp, len(found))
+    minors = np.fromiter((grant.minor for _, grant in found), np.int32, len(found))
+    kinds, amounts = _amounts(cards.index, [grant.amounts for _, grant in found])
+    number = np.bincount(pods, minlength=len(charges))
     return Parts(
         first=np.cumsum(number) - number,
         number=number,
         # What is charged has its slot.
-        slots=(cards.minor[np.repeat(rows, number)] == minors[:, np.newaxis]).argmax(axis=1),
+        slots=(cards.minor[rows[pods]] == minors[:, np.newaxis]).argmax(axis=1),
         kinds=kinds,
         amounts=amounts,
         unknown=np.fromiter((kind in each.unknown for each in charges), np.bool_, len(charges)),

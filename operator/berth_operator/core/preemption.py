@@ -315,15 +315,30 @@ class _Search:
         whole, best = self._fleet.copy(), None
         for place in order[:MOST_COUPLED].tolist():
             least = self._choice(place, victims)
-            if best is not None and self._best_of([best, least]) is best:
+            if best is not None and self._key(best) <= self._bound(least):
                 break
             exact = self._reprieved(whole, least)
             if exact is not None:
                 best = exact if best is None else self._best_of([best, exact])
         return None if best is None else self._preemption(best)
 
+    def _key(self, choice: _Choice) -> tuple[int, ...]:
+        """Give what a choice is compared by, but for the age of its victims."""
+        of = np.zeros(len(choice.victims), np.intp)
+        return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
+
+    def _bound(self, least: _Choice) -> tuple[int, ...]:
+        """Give what no choice on a place is below, by the victims that its resources and cards ask for.
+
+        Who else has to go may make room for some of those: nothing is certain but one of the highest priority.
+        """
+        violations, highest, *_ = self._key(least)
+        if violations or not len(least.victims):
+            return min(violations, 1), NO_VICTIM
+        return 0, highest, highest + _OFFSET, 1
+
     def _reprieved(self, whole: Fleet, least: _Choice) -> _Choice | None:
-        """Give the victims on a place, of which some are certain; None if the pod does not fit even without all."""
+        """Give the victims on a place, the least if they will do; None if the pod does not fit even without all."""
         row, certain = self._rows[least.place], set(least.victims.tolist())
         going = self._going[self._place[self._going] == least.place].tolist()
         pods = self._staying[self._place[self._staying] == least.place].tolist()

@@ -26,12 +26,11 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give the rows that hold all the pods that use such a claim; all rows if there is none."""
+    """Give the rows with pods that use such a claim: if others leave, it stays in use; all rows if there is none."""
     mask = np.ones(len(fleet.names), np.bool_)
     for each in request.mounts.claims:
         if _is_taken(fleet, each):
-            rows = fleet.volumes.rows_using(each.claim)
-            mask &= np.isin(np.arange(len(mask)), list(rows)) if len(rows) == 1 else False
+            mask &= np.isin(np.arange(len(mask)), list(fleet.volumes.rows_using(each.claim)))
     return mask
 
 
