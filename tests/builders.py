@@ -23,6 +23,8 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.queue import Queue
 from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
 from berth_operator.core.selectors import Requirement
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.pod_watches import PodTable, Selection
 from berth_operator.state.reflector import Sink
 
 Raw = dict[str, Any]
@@ -310,6 +312,11 @@ def told(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDAr
     """Give what a score says of each row: zeros where it says that all are equal."""
     found: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
     return np.zeros(len(fleet.names)) if found is None else found
+
+
+def every_pod(cluster: Cluster) -> Selection:
+    """Give the sink of pods, as if one watch showed those of all scheduler names."""
+    return Selection(PodTable(cluster), lambda _name: True)
 
 
 def relist(sink: Sink, objects: list[Raw], *, requested_at: float = 0.0) -> None:

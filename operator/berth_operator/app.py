@@ -31,7 +31,7 @@ from berth_operator.reloading import ConfigurationFile
 from berth_operator.settings import Settings
 from berth_operator.state import nodes, sinks, storage
 from berth_operator.state.cluster import Cluster
-from berth_operator.state.pending import PendingPods, pods_where
+from berth_operator.state.pod_watches import PodWatches
 from berth_operator.state.reflector import Reflector, Source
 
 STUCK_SECONDS: Final = 60.0
@@ -59,7 +59,7 @@ class App:
         self._cluster.schedulers = configuration.policies
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
-        self._pending = PendingPods(api=client, cluster=self._cluster)
+        self._pods = PodWatches(api=client, cluster=self._cluster)
         self._reporter = Reporter(api=client, instance=settings.identity, clock=self._cluster.clock)
         volumes = VolumeBinder(api=client, cluster=self._cluster, timeout=settings.volume_timeout)
         self._storage.on_claim = volumes.changed
@@ -131,7 +131,7 @@ class App:
         for reflector in self._reflectors.values():
             tasks.create_task(reflector.run())
         self._tasks = tasks
-        self._pending.follow(self._configuration.policies, tasks)
+        self._pods.follow(self._configuration.policies, tasks)
         with _without_collector():
             await self._synced()
         # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
@@ -155,7 +155,7 @@ class App:
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
         if self._tasks is not None:
-            self._pending.follow(configuration.policies, self._tasks)
+            self._pods.follow(configuration.policies, self._tasks)
             # By another policy any pod may fit.
             self._cluster.changed(ANY)
 
@@ -183,7 +183,7 @@ class App:
             log.warning("not synced yet, nothing is decided", waiting=list(waiting))
 
     def _watches(self) -> dict[str, Reflector]:
-        return {**self._reflectors, **self._pending.reflectors}
+        return {**self._reflectors, **self._pods.reflectors}
 
     async def _kopf_failed(self) -> None:
         await self._failed
@@ -211,7 +211,6 @@ class App:
             "leases": (Source(path=leases), sinks.leases(cluster)),
             "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
             "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
-            "bound pods": (pods_where(sinks.BOUND), sinks.bound_pods(cluster)),
             **storage.sources(self._storage),
         }
         groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)

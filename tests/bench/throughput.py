@@ -1,7 +1,8 @@
 """kube-scheduler and ours side by side on one cluster: `python -m tests.bench.throughput`.
 
-NODES, PODS and REPEAT are read from the environment; PROFILE names a file for cProfile of our operator, whose figures
-then mean nothing. The rules are in `race`. Each repetition changes who goes first.
+NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are read from the environment; PROFILE names a
+file for cProfile of our operator, whose figures then mean nothing. The rules are in `race`. Each repetition changes who
+goes first.
 """
 
 import os
@@ -11,23 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import contestants, figures, track
-from tests.bench.race import Race, Run
+from tests.bench.race import START_SECONDS, Race, Run
 from tests.bench.track import Opener, Track
 
 
 def main(opener: Opener = track.opened) -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 4000)
-    repeat = figures.number("REPEAT", 1)
+    repeat, start = figures.number("REPEAT", 1), figures.number("START", START_SECONDS)
     profile = Path(os.environ["PROFILE"]).absolute() if os.environ.get("PROFILE") else None
     with opener(nodes) as opened:
-        found = measure(opened, pods=pods, repeat=repeat, profile=profile)
-    figures.result({"bench": "throughput", "nodes": nodes, "pods": pods, "repeat": repeat, **found})
+        found = measure(opened, pods=pods, repeat=repeat, start=start, profile=profile)
+    run = {"nodes": nodes, "pods": pods, "repeat": repeat, "start_s": start}
+    figures.result({"bench": "throughput", **run, **found})
 
 
-def measure(track: Track, *, pods: int, repeat: int, profile: Path | None = None) -> dict[str, Any]:
+def measure(
+    track: Track, *, pods: int, repeat: int, start: int = START_SECONDS, profile: Path | None = None
+) -> dict[str, Any]:
     """Let both run, each `repeat` times; give the medians."""
-    race, ours = Race(track, pods=pods), contestants.ours(track.arena, track.folder)
+    race, ours = Race(track, pods=pods, start=start), contestants.ours(track.arena, track.folder)
     order = [contestants.kube_scheduler(track.arena, track.folder), ours.profiled(profile) if profile else ours]
     runs: dict[str, list[Run]] = {contestants.OURS: [], contestants.KUBE_SCHEDULER: []}
     for _ in range(repeat):

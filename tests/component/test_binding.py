@@ -129,7 +129,7 @@ async def test_a_pod_that_is_gone_frees_its_card() -> None:
     del world.api.pods["a"]
     async with world.running() as api:
         await asyncio.sleep(0.5)
-        world.pending.apply("DELETED", pod("a"))
+        world.pods.apply("DELETED", pod("a"))
         await asyncio.sleep(60)
     assert api.bound() == {"b": "node"}
     assert api.bind_times("a") == [0.0]
@@ -369,7 +369,7 @@ async def test_a_pod_is_bound_as_soon_as_its_card_is_free() -> None:
 async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
     world = World()
     world.add_node(cards=4)
-    world.bound.apply("ADDED", pod("lost", {NVIDIA: "1"}, on="node"))
+    world.pods.apply("ADDED", pod("lost", {NVIDIA: "1"}, on="node"))
     world.api.pods["lost"] = pod("lost", {NVIDIA: "1"}, on="node")
     world.submit(pod("a", {GPU: "50"}))
     async with world.running() as api:
@@ -386,7 +386,7 @@ async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
 async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:
     world = World()
     world.add_node(cards=1)
-    relist(world.bound, [pod("old", {GPU: "50"}, on="node", allocated=half())])
+    relist(world.pods, [pod("old", {GPU: "50"}, on="node", allocated=half())])
     world.submit(pod("a", {GPU: "50"}), pod("b", {GPU: "50"}))
     async with world.running() as api:
         await asyncio.sleep(5)

@@ -337,7 +337,7 @@ async def test_a_member_that_is_gone_is_replaced(k: int) -> None:
     del world.api.pods[f"m{k}"]
     async with world.running() as api:
         await asyncio.sleep(0.5)
-        world.pending.apply("DELETED", member(f"m{k}"))
+        world.pods.apply("DELETED", member(f"m{k}"))
         assert len(api.bound()) == 3
         assert world.users() == 3
         await asyncio.sleep(5)
@@ -354,7 +354,7 @@ async def test_a_member_that_is_gone_and_not_replaced_undoes_its_gang() -> None:
     del world.api.pods["m0"]
     async with world.running() as api:
         await asyncio.sleep(0.5)
-        world.pending.apply("DELETED", member("m0"))
+        world.pods.apply("DELETED", member("m0"))
         await asyncio.sleep(TIMEOUT + 5)
     assert len(api.deletions) == 3
     assert world.users() == 0
@@ -464,7 +464,7 @@ async def test_a_member_on_its_way_out_does_not_count() -> None:
     async with world.running() as api:
         await asyncio.sleep(1)
         api.pods["m0"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
-        world.bound.apply("MODIFIED", api.pods["m0"])
+        world.pods.apply("MODIFIED", api.pods["m0"])
         world.submit(member("new"))
         await asyncio.sleep(0.5)
         assert "new" in api.bound()
@@ -475,7 +475,7 @@ async def test_a_member_whose_label_is_taken_off_leaves_its_gang() -> None:
     async with world.running() as api:
         await asyncio.sleep(1)
         api.pods["m0"]["metadata"]["labels"] = {}
-        world.bound.apply("MODIFIED", api.pods["m0"])
+        world.pods.apply("MODIFIED", api.pods["m0"])
         world.submit(member("new"))
         await asyncio.sleep(0.5)
         assert "new" in api.bound()
@@ -522,7 +522,7 @@ def left_behind(*bound: str, phase: str = "", minimum: int = 4, cards: int = 8, 
     relist(world.groups, [pod_group(minimum=minimum, status={"phase": phase})])
     for minor, name in enumerate(bound):
         world.api.pods[name] = member(name, on="node", allocated=whole(minor))
-    relist(world.bound, [world.api.pods[name] for name in bound])
+    relist(world.pods, [world.api.pods[name] for name in bound])
     return world
 
 
@@ -553,7 +553,7 @@ async def test_two_gangs_that_were_left_half_placed_do_not_wait_for_each_other_f
     world.groups.apply("ADDED", pod_group("h", 3, created="2026-01-02T00:00:00Z"))
     for minor, name in ((2, "n0"), (3, "n1")):
         world.api.pods[name] = member(name, "h", on="node", allocated=whole(minor))
-        world.bound.apply("ADDED", world.api.pods[name])
+        world.pods.apply("ADDED", world.api.pods[name])
     world.submit(member("m2"), member("n2", "h"))
     async with world.running() as api:
         await asyncio.sleep(TIMEOUT + 5)
@@ -573,7 +573,7 @@ async def test_a_new_leader_leaves_alone_what_had_formed() -> None:
 
 async def test_the_pods_of_other_schedulers_are_their_own_affair() -> None:
     world = left_behind(schedulers=["berth"])
-    world.bound.apply("ADDED", member("m0", on="node", allocated=whole(0), schedulerName="other"))
+    world.pods.apply("ADDED", member("m0", on="node", allocated=whole(0), schedulerName="other"))
     async with world.running() as api:
         await asyncio.sleep(3 * TIMEOUT)
         assert now() > 100

@@ -26,7 +26,7 @@ class Crowded(World):
         """Have pods that are bound."""
         for each in pods:
             self.api.pods[each["metadata"]["name"]] = each
-            self.bound.apply("ADDED", copy.deepcopy(each))
+            self.pods.apply("ADDED", copy.deepcopy(each))
 
     def deleted(self) -> list[str]:
         return [name for _, name in self.api.deletes]
@@ -336,7 +336,7 @@ async def test_a_victim_that_is_gone_is_gone() -> None:
     async with world.running() as api:
         await asyncio.sleep(1)
         assert world.cluster.fleet.leaving == {"uid-low"}
-        world.bound.apply("DELETED", held("low"))
+        world.pods.apply("DELETED", held("low"))
         await asyncio.sleep(1)
     assert api.bound() == {"high": "node"}
     assert api.nominations == [("high", "node")]

@@ -18,7 +18,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
-from tests.builders import device, entry, node
+from tests.builders import device, entry, every_pod, node
 
 Raw = dict[str, Any]
 
@@ -180,8 +180,7 @@ class World:
         self.cluster = Cluster(grace=1e9, clock=now)
         self.cluster.schedulers = schedulers
         self.cluster.fleet = CountingFleet()
-        self.pending = sinks.pending_pods(self.cluster)
-        self.bound = sinks.bound_pods(self.cluster)
+        self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
         self.groups = sinks.pod_groups(self.cluster)
         self.term: int | None = 1
@@ -221,10 +220,7 @@ class World:
 
     def seen_bound(self, pod: Raw) -> None:
         """Tell the state of a bind a moment later."""
-        found = copy.deepcopy(pod)
-        loop = asyncio.get_running_loop()
-        loop.call_later(2 * LATENCY, self.bound.apply, "ADDED", found)
-        loop.call_later(3 * LATENCY, self.pending.apply, "DELETED", found)
+        asyncio.get_running_loop().call_later(2 * LATENCY, self.pods.apply, "MODIFIED", copy.deepcopy(pod))
 
     def add_node(self, name: str = "node", cards: int = 1, **fields: Any) -> None:
         self.cluster.put_node(node(name, **fields))
@@ -233,21 +229,21 @@ class World:
     def submit(self, *pods: Raw) -> None:
         for pod in pods:
             self.api.pods[pod["metadata"]["name"]] = pod
-            self.pending.apply("ADDED", copy.deepcopy(pod))
+            self.pods.apply("ADDED", copy.deepcopy(pod))
 
     def change(self, pod: Raw) -> None:
         self.api.pods[pod["metadata"]["name"]] = pod
-        self.pending.apply("MODIFIED", copy.deepcopy(pod))
+        self.pods.apply("MODIFIED", copy.deepcopy(pod))
 
     def delete(self, name: str) -> None:
         pod = self.api.pods.pop(name)
-        (self.bound if pod["spec"].get("nodeName") else self.pending).apply("DELETED", pod)
+        self.pods.apply("DELETED", pod)
 
     def terminate(self, name: str) -> None:
         """Let a bound pod end, which takes a while."""
         pod = self.api.pods[name]
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
-        self.bound.apply("MODIFIED", copy.deepcopy(pod))
+        self.pods.apply("MODIFIED", copy.deepcopy(pod))
         asyncio.get_running_loop().call_later(self.grace, self._leave, name)
 
     def _leave(self, name: str) -> None:
@@ -257,7 +253,7 @@ class World:
     def end(self, name: str, phase: str = "Succeeded") -> None:
         """Let a bound pod end by itself."""
         pod = self.api.pods[name]
-        self.bound.apply("DELETED", copy.deepcopy(pod))
+        self.pods.apply("DELETED", copy.deepcopy(pod))
         pod["status"]["phase"] = phase
         self.ended.apply("ADDED", copy.deepcopy(pod))
 

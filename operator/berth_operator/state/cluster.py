@@ -249,11 +249,9 @@ class Cluster:
             self.queue.back_off(pod, self.clock())
             self.on_work()
 
-    def forget_unseen(self, listed: set[str], requested_at: float) -> None:
-        """Release pods bound before a full list was asked for that do not stand in it: they have come and gone."""
-        for uid, bound_at in list(self._assumed.items()):
-            if bound_at is not None and bound_at < requested_at and uid not in listed:
-                self.remove_bound(uid)
+    def may_be_bound_since(self, uid: str, requested_at: float) -> bool:
+        """Tell whether a pod may have been bound after a list was asked for, which then need not show it."""
+        return uid in self._assumed and ((at := self._assumed[uid]) is None or at >= requested_at)
 
     # --- gangs ------------------------------------------------------------------------------------------------
 

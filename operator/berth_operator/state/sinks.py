@@ -1,7 +1,7 @@
 """Where the reflectors put what they see: one small table a kind, all alike but for key and consumer."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from berth_operator.state import budgets
 from berth_operator.state.cluster import Cluster
@@ -19,14 +19,13 @@ class Table:
         key: Callable[[Mapping[str, Any]], str],
         put: Callable[[Object], None],
         remove: Callable[[str], None],
-        listed: Callable[[set[str], float], None] = lambda _keys, _requested_at: None,
     ) -> None:
-        self._key, self._put, self._remove, self._listed = key, put, remove, listed
+        self._key, self._put, self._remove = key, put, remove
         self._known: set[str] = set()
 
-    def listing(self, *, requested_at: float) -> "Listing":
+    def listing(self, *, requested_at: float) -> "Listing":  # noqa: ARG002 - others mind what may be newer
         """Begin to take the whole truth."""
-        return Listing(self, requested_at)
+        return Listing(self.put, self.listed)
 
     def put(self, obj: Object) -> str:
         """Take one object; give its key."""
@@ -35,12 +34,11 @@ class Table:
         self._put(obj)
         return key
 
-    def listed(self, found: set[str], requested_at: float) -> None:
+    def listed(self, found: set[str]) -> None:
         """Know that there are no others."""
         for key in self._known - found:
             self._remove(key)
         self._known = found
-        self._listed(found, requested_at)
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Take one change."""
@@ -55,17 +53,17 @@ class Table:
 class Listing:
     """One list on its way into a table: what it shows is put at once, and what it does not show goes at its end."""
 
-    def __init__(self, table: Table, requested_at: float) -> None:
-        self._table, self._requested_at = table, requested_at
+    def __init__(self, put: Callable[[Object], str], listed: Callable[[set[str]], None]) -> None:
+        self._put, self._listed = put, listed
         self._found: set[str] = set()
 
     def put(self, objects: list[Object]) -> None:
         """Take a page."""
-        self._found.update(map(self._table.put, objects))
+        self._found.update(map(self._put, objects))
 
     def end(self) -> None:
         """Know that it was the last."""
-        self._table.listed(self._found, self._requested_at)
+        self._listed(self._found)
 
 
 def _uid(obj: Mapping[str, Any]) -> str:
@@ -74,16 +72,6 @@ def _uid(obj: Mapping[str, Any]) -> str:
 
 def _name(obj: Mapping[str, Any]) -> str:
     return str(obj["metadata"]["name"])
-
-
-def pending_pods(cluster: Cluster) -> Table:
-    """Fold pods that wait."""
-    return Table(key=_uid, put=cluster.put_pending, remove=cluster.remove_pending)
-
-
-def bound_pods(cluster: Cluster) -> Table:
-    """Fold pods that hold something."""
-    return Table(key=_uid, put=cluster.put_bound, remove=cluster.remove_bound, listed=cluster.forget_unseen)
 
 
 def ended_pods(cluster: Cluster) -> Table:
@@ -131,9 +119,3 @@ def disruption_budgets(cluster: Cluster) -> Table:
         put=lambda obj: cluster.budgets.put(budgets.key(obj), budgets.budget(obj)),
         remove=cluster.budgets.remove,
     )
-
-
-BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of pods that hold something, of all schedulers."""
-ENDED: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
-"""Field selector of the others."""

@@ -11,7 +11,6 @@ from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod
 from berth_operator.core.verdict import Change
-from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
 from tests.builders import (
     FPGA,
@@ -21,6 +20,7 @@ from tests.builders import (
     condition,
     device,
     entry,
+    every_pod,
     grant,
     half,
     lease,
@@ -50,8 +50,7 @@ class World:
         self.cluster.on_unknown = self.unknown.append
         self.cluster.on_settled = self.settled.append
         self.cluster.on_work = self.worked
-        self.pending = sinks.pending_pods(self.cluster)
-        self.bound = sinks.bound_pods(self.cluster)
+        self.pods = every_pod(self.cluster)
 
     def worked(self) -> None:
         self.work += 1
@@ -93,19 +92,18 @@ BOUND = pod("a", {GPU: "50"}, on="node", allocated=half())
 
 def test_an_assumed_pod_holds_its_card_at_once() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
     assert world.users() == [1, 0]
 
 
 def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     placement = world.placed()
     before = world.cluster.fleet.charges["uid-a"]
     world.cluster.bound("uid-a")
-    world.pending.apply("DELETED", HALF)
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("MODIFIED", BOUND)
     assert world.cluster.fleet.charges["uid-a"] == before
     assert placement.node == "node"
     assert world.settled == ["uid-a"]
@@ -116,41 +114,41 @@ def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     world = World()
     fpga = entry(0, type="fpga", id="F", resources={FPGA: "100"})
     world.cluster.put_device(device("node", entry(0), fpga, generation=2))
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}))
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}))
     world.placed()
     before = world.cluster.fleet.charges["uid-a"]
     # The annotation has the types in the order of their names.
     allocated = {"fpga": [{"minor": 0, "resources": {FPGA: "100"}, "id": "F"}], **whole(0)}
-    world.bound.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}, on="node", allocated=allocated))
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}, on="node", allocated=allocated))
     assert world.cluster.fleet.charges["uid-a"] is before
 
 
 def test_the_label_of_a_bind_makes_no_other_pod_of_it() -> None:
     world = World()
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}, labels={"app": "x"}))
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}, labels={"app": "x"}))
     world.placed()
     before = world.cluster.fleet.charges["uid-a"]
     labels = {"app": "x", names.FENCED_BY: "berth"}
-    world.bound.apply("ADDED", pod("a", {NVIDIA: "1"}, labels=labels, on="node", allocated=whole(0)))
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}, labels=labels, on="node", allocated=whole(0)))
     assert world.cluster.fleet.charges["uid-a"] is before
 
 
 def test_a_pod_that_begins_to_leave_wakes_nobody_who_lacks_room() -> None:
     world = World()
-    world.bound.apply("ADDED", HOLDER)
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    world.pods.apply("ADDED", HOLDER)
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     assert [type(each) for each in world.decided()] == [Failure]
     leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    world.bound.apply("MODIFIED", pod("h", {NVIDIA: "2"}, metadata=leaving, on="node", allocated=whole(0, 1)))
+    world.pods.apply("MODIFIED", pod("h", {NVIDIA: "2"}, metadata=leaving, on="node", allocated=whole(0, 1)))
     assert world.decided() == []
     assert world.cluster.fleet.charges["uid-h"].terminating
-    world.bound.apply("DELETED", HOLDER)
+    world.pods.apply("DELETED", HOLDER)
     world.placed()
 
 
 def test_a_failed_bind_is_forgotten_and_backs_off() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
     world.cluster.forget("uid-a")
     assert world.users() == [0, 0]
@@ -162,48 +160,42 @@ def test_a_failed_bind_is_forgotten_and_backs_off() -> None:
 
 def test_a_lost_answer_does_not_matter_once_the_watch_shows_the_pod() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     world.cluster.forget("uid-a")
     assert world.users() == [1, 0]
 
 
 def test_an_answer_that_comes_after_the_pod_has_left_changes_nothing() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
-    world.bound.apply("ADDED", BOUND)
-    world.bound.apply("DELETED", BOUND)
+    world.pods.apply("ADDED", BOUND)
+    world.pods.apply("DELETED", BOUND)
     world.cluster.bound("uid-a")
     world.cluster.forget("uid-a")
     assert world.users() == [0, 0]
     assert len(world.cluster.queue) == 0
 
 
-def test_a_pod_deleted_while_assumed_keeps_its_card_until_the_answer() -> None:
+@pytest.mark.parametrize("answer", ["bound", "forget"])
+def test_a_pod_deleted_while_assumed_frees_its_card_whatever_the_answer(answer: str) -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
-    world.pending.apply("DELETED", HALF)
-    assert world.users() == [1, 0]
-    world.cluster.forget("uid-a")
+    world.pods.apply("DELETED", HALF)
+    assert world.users() == [0, 0]
+    getattr(world.cluster, answer)("uid-a")
     assert world.users() == [0, 0]
     assert len(world.cluster.queue) == 0
 
 
-def test_leaving_the_waiting_pods_is_no_deletion() -> None:
-    world = World()
-    world.bound.apply("ADDED", BOUND)
-    world.pending.apply("DELETED", BOUND)
-    assert world.users() == [1, 0]
-
-
 def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
-    world.pending.apply("MODIFIED", pod("a", {GPU: "50"}, labels={"genius/priority": "5"}))
+    world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, labels={"genius/priority": "5"}))
     assert world.decided() == []
     world.cluster.forget("uid-a")
     world.now += 1.0
@@ -212,8 +204,8 @@ def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
 
 def test_a_late_word_of_the_waiting_pod_does_not_undo_its_bind() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
-    world.pending.apply("MODIFIED", HALF)
+    world.pods.apply("ADDED", BOUND)
+    world.pods.apply("MODIFIED", HALF)
     assert world.decided() == []
     assert world.users() == [1, 0]
 
@@ -222,10 +214,10 @@ def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
     world = World()
     world.cluster.put_node(node("other"))
     world.cluster.put_device(device("other", entry(0)))
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
     world.dirty.clear()
-    world.bound.apply("ADDED", pod("a", {GPU: "50"}, on="other", allocated=half()))
+    world.pods.apply("ADDED", pod("a", {GPU: "50"}, on="other", allocated=half()))
     assert world.users() == [0, 0]
     assert world.cluster.fleet.charges["uid-a"].node == "other"
     assert set(world.dirty) == {"node", "other"}
@@ -233,7 +225,7 @@ def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
 
 def test_forgetting_one_that_was_never_assumed_changes_nothing() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     world.cluster.forget("uid-a")
     world.cluster.bound("uid-x")
     assert world.users() == [1, 0]
@@ -252,42 +244,41 @@ def test_forgetting_one_that_was_never_assumed_changes_nothing() -> None:
 )
 def test_an_assumed_pod_that_a_list_does_not_show(bound_at: float | None, requested_at: float, *, kept: bool) -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
-    world.pending.apply("DELETED", HALF)
     if bound_at is not None:
         world.now = bound_at
         world.cluster.bound("uid-a")
-    relist(world.bound, [], requested_at=requested_at)
+    relist(world.pods, [], requested_at=requested_at)
     assert bool(world.cluster.fleet.charges) is kept
 
 
 def test_an_assumed_pod_that_a_list_shows_stays() -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
     world.cluster.bound("uid-a")
-    relist(world.bound, [BOUND], requested_at=101.0)
+    relist(world.pods, [BOUND], requested_at=101.0)
     assert world.users() == [1, 0]
 
 
 def test_the_same_list_again_changes_nothing() -> None:
     world = World()
-    relist(world.bound, [BOUND], requested_at=1.0)
+    relist(world.pods, [BOUND], requested_at=1.0)
     before = world.cluster.fleet.charges["uid-a"]
     world.dirty.clear()
-    relist(world.bound, [BOUND], requested_at=2.0)
+    relist(world.pods, [BOUND], requested_at=2.0)
     assert world.cluster.fleet.charges["uid-a"] is before
     assert world.dirty == []
 
 
 def test_a_pod_made_again_under_its_name_holds_its_own() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="new"))
+    world.pods.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="new"))
     placement = world.placed()
     assert [each.minor for each in placement.grants] == [1]
-    world.bound.apply("DELETED", BOUND)
+    world.pods.apply("DELETED", BOUND)
     assert world.users() == [0, 1]
 
 
@@ -340,29 +331,29 @@ def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
 )
 def test_a_pod_that_is_not_to_be_scheduled_does_not_wait(gate: Raw) -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
-    world.pending.apply("MODIFIED", pod("a", {GPU: "50"}, **gate))
+    world.pods.apply("ADDED", HALF)
+    world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, **gate))
     assert world.decided() == []
     assert world.settled == ["uid-a"]
 
 
 def test_a_pod_whose_gate_is_lifted_waits() -> None:
     world = World()
-    world.pending.apply("ADDED", pod("a", schedulingGates=[{"name": "x"}]))
+    world.pods.apply("ADDED", pod("a", schedulingGates=[{"name": "x"}]))
     assert world.work == 0
-    world.pending.apply("MODIFIED", pod("a"))
+    world.pods.apply("MODIFIED", pod("a"))
     assert world.work == 1
     world.placed()
 
 
 def test_a_pod_that_means_nothing_is_decided_once_and_again_when_it_is_changed() -> None:
     world = World()
-    world.pending.apply("ADDED", pod("a", labels={"genius/priority": "high"}))
+    world.pods.apply("ADDED", pod("a", labels={"genius/priority": "high"}))
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
     world.cluster.changed(Change.NODE_ADDED)
     assert world.decided() == []
-    world.pending.apply("MODIFIED", pod("a", labels={"genius/priority": "1"}))
+    world.pods.apply("MODIFIED", pod("a", labels={"genius/priority": "1"}))
     world.placed()
 
 
@@ -390,10 +381,10 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
 @pytest.mark.parametrize(
     "free",
     [
-        pytest.param(lambda world: world.bound.apply("DELETED", HOLDER), id="deleted"),
-        pytest.param(lambda world: relist(world.bound, []), id="missing in a list"),
+        pytest.param(lambda world: world.pods.apply("DELETED", HOLDER), id="deleted"),
+        pytest.param(lambda world: relist(world.pods, [pod("a", {NVIDIA: "1"})]), id="missing in a list"),
         pytest.param(
-            lambda world: world.bound.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
+            lambda world: world.pods.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
             id="it holds less",
         ),
         pytest.param(lambda world: world.cluster.put_device(_three_cards(generation=2)), id="card"),
@@ -402,8 +393,8 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
 )
 def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     world = World()
-    world.bound.apply("ADDED", HOLDER)
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    world.pods.apply("ADDED", HOLDER)
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
     world.work = 0
@@ -414,9 +405,9 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
 
 def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
     world = World()
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "2"}))
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "2"}))
     world.placed()
-    world.pending.apply("ADDED", pod("b", {NVIDIA: "1"}))
+    world.pods.apply("ADDED", pod("b", {NVIDIA: "1"}))
     assert isinstance(world.decided()[0], Failure)
     world.cluster.forget("uid-a")
     assert [outcome.pod.name for outcome in world.decided() if isinstance(outcome, Placement)] == ["b"]
@@ -424,8 +415,8 @@ def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
 
 def test_what_cannot_help_does_not_wake() -> None:
     world = World()
-    world.bound.apply("ADDED", HOLDER)
-    world.pending.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    world.pods.apply("ADDED", HOLDER)
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     world.decided()
     world.cluster.put_node(node(labels={"a": "b"}))
     world.cluster.put_node(node(labels={"a": "b"}, allocatable={GPU: "200"}))
@@ -439,28 +430,28 @@ LOST = pod("lost", {NVIDIA: "1"}, on="node")
 
 def test_a_bound_pod_without_annotation_blocks_its_nodes_cards() -> None:
     world = World()
-    world.bound.apply("ADDED", LOST)
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", LOST)
+    world.pods.apply("ADDED", HALF)
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
     assert outcome.message.endswith("1 GPU devices held by pods whose allocation is unknown")
-    world.bound.apply("DELETED", LOST)
+    world.pods.apply("DELETED", LOST)
     world.placed()
 
 
 def test_it_is_reported_once() -> None:
     world = World()
-    world.bound.apply("ADDED", LOST)
+    world.pods.apply("ADDED", LOST)
     assert world.reported() == ["ns/lost"]
-    world.bound.apply("MODIFIED", LOST)
-    relist(world.bound, [LOST], requested_at=1.0)
+    world.pods.apply("MODIFIED", LOST)
+    relist(world.pods, [LOST], requested_at=1.0)
     assert world.reported() == ["ns/lost"]
 
 
 def test_it_is_reported_when_node_and_device_are_known_too() -> None:
     world = World()
     other = pod("lost", {NVIDIA: "1"}, on="other")
-    world.bound.apply("ADDED", other)
+    world.pods.apply("ADDED", other)
     assert world.reported() == []
     world.cluster.put_node(node("other"))
     assert world.reported() == []
@@ -477,8 +468,8 @@ def test_it_is_reported_when_node_and_device_are_known_too() -> None:
 )
 def test_what_was_lost_and_found_is_not_reported(later: Any) -> None:
     world = World()
-    world.bound.apply("ADDED", LOST)
-    world.bound.apply(*later)
+    world.pods.apply("ADDED", LOST)
+    world.pods.apply(*later)
     assert world.reported() == []
 
 
@@ -487,7 +478,7 @@ def test_what_was_lost_and_found_is_not_reported(later: Any) -> None:
 
 def test_a_device_deleted_and_made_again_keeps_what_its_pods_hold() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     world.cluster.remove_device("node")
     world.cluster.put_device(device("node", entry(0), entry(1), uid="another"))
     assert world.users() == [1, 0]
@@ -514,9 +505,9 @@ def test_a_node_without_device_takes_pods_without_devices() -> None:
         pytest.param(lambda world: world.cluster.remove_node("node"), ["node"], id="node gone"),
         pytest.param(lambda world: world.cluster.put_device(device("node")), ["node"], id="device"),
         pytest.param(lambda world: world.cluster.remove_device("node"), ["node"], id="device gone"),
-        pytest.param(lambda world: world.bound.apply("ADDED", BOUND), ["node"], id="pod bound"),
-        pytest.param(lambda world: world.bound.apply("DELETED", BOUND), [], id="unknown pod gone"),
-        pytest.param(lambda world: world.pending.apply("ADDED", HALF), [], id="pod waits"),
+        pytest.param(lambda world: world.pods.apply("ADDED", BOUND), ["node"], id="pod bound"),
+        pytest.param(lambda world: world.pods.apply("DELETED", BOUND), [], id="unknown pod gone"),
+        pytest.param(lambda world: world.pods.apply("ADDED", HALF), [], id="pod waits"),
     ],
 )
 def test_a_change_marks_its_node(change: Any, dirty: list[str]) -> None:
@@ -528,13 +519,13 @@ def test_a_change_marks_its_node(change: Any, dirty: list[str]) -> None:
 @pytest.mark.parametrize("seen_by", [pytest.param("answer", id="the answer"), pytest.param("watch", id="the watch")])
 def test_a_successful_bind_marks_its_node_whoever_tells_it_first(seen_by: str) -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
     assert world.dirty == []
     if seen_by == "answer":
         world.cluster.bound("uid-a")
     else:
-        world.bound.apply("ADDED", BOUND)
+        world.pods.apply("ADDED", BOUND)
     assert world.dirty == ["node"]
 
 
@@ -552,7 +543,7 @@ def test_a_stale_agents_cards_are_not_handed_out_until_it_is_heard_again() -> No
     world.cluster.check_alive("node")
     assert not fresh(world)
     assert world.dirty == ["node"]
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     assert isinstance(world.decided()[0], Failure)
     world.cluster.put_lease(lease(renewed="2"))
     assert fresh(world)
@@ -567,7 +558,7 @@ def test_nothing_changes_nothing_is_marked() -> None:
 
 def test_running_pods_of_a_stale_agent_are_left_alone() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     world.now += 1000.0
     world.cluster.check_alive("node")
     assert world.users() == [1, 0]
@@ -620,7 +611,7 @@ def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
 
 def test_a_view_holds_all_that_is_known_of_a_node() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     view = world.cluster.view("node")
     assert view.node is not None
     assert view.device is not None
@@ -667,10 +658,10 @@ def nominated(world: World, on: str = "node") -> None:
 
 def test_a_start_is_noted_and_wakes_nobody() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     parked(world, wakes_on=Change.RELEASED)
     before = world.cluster.fleet.charges["uid-a"]
-    world.bound.apply("MODIFIED", {**BOUND, "status": {"startTime": "1970-01-01T00:00:09Z"}})
+    world.pods.apply("MODIFIED", {**BOUND, "status": {"startTime": "1970-01-01T00:00:09Z"}})
     after = world.cluster.fleet.charges["uid-a"]
     assert (before.started, after.started, after) == (NOT_STARTED, 9, before)
     assert list(world.cluster.fleet.on_node("node")) == [after]
@@ -680,12 +671,12 @@ def test_a_start_is_noted_and_wakes_nobody() -> None:
 @pytest.mark.parametrize("by_watch", [True, False])
 def test_a_bind_is_unconfirmed_until_somebody_tells_of_it(*, by_watch: bool) -> None:
     world = World()
-    world.pending.apply("ADDED", HALF)
+    world.pods.apply("ADDED", HALF)
     world.placed()
     parked(world, wakes_on=Change.BOUND)
     assert list(world.cluster.unconfirmed()) == ["uid-a"]
     if by_watch:
-        world.bound.apply("ADDED", BOUND)
+        world.pods.apply("ADDED", BOUND)
     else:
         world.cluster.bound("uid-a")
     assert list(world.cluster.unconfirmed()) == []
@@ -708,7 +699,7 @@ def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
     world = World()
     nominated(world)
     parked(world, wakes_on=Change.RELEASED)
-    world.pending.apply("DELETED", HALF)
+    world.pods.apply("DELETED", HALF)
     assert world.users() == [0, 0]
     assert is_awake(world)
 
@@ -727,11 +718,11 @@ def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, 
 
 def test_a_pod_that_has_left_is_leaving_no_more() -> None:
     world = World()
-    world.bound.apply("ADDED", BOUND)
+    world.pods.apply("ADDED", BOUND)
     world.cluster.fleet.leaving.add("uid-a")
-    world.bound.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], "deletionTimestamp": "now"}})
+    world.pods.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], "deletionTimestamp": "now"}})
     assert world.cluster.fleet.leaving == {"uid-a"}
-    world.bound.apply("DELETED", BOUND)
+    world.pods.apply("DELETED", BOUND)
     assert not world.cluster.fleet.leaving
 
 
