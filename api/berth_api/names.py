@@ -38,6 +38,9 @@ EPOCH: Final = "berth.dev/epoch"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs of that container, joined by commas."""
 
+# The annotation on the leader's Lease by which it says that nothing of its term can still be executed.
+DRAINED: Final = "berth.dev/drained-term"
+
 # The label on Bindings that brings them under the fence of one leader Lease.
 FENCED_BY: Final = "berth.dev/fenced-by"
 FENCE: Final = "berth-fence"

@@ -36,6 +36,8 @@ from berth_operator.state.reflector import Reflector, Source
 
 STUCK_SECONDS: Final = 60.0
 """A scheduler that has had no turn for so long is taken for dead."""
+KOPF_SECONDS: Final = 3.0
+"""After so long kopf starts in any case, for probes of a replica that stands by."""
 SILENT_SECONDS: Final = 600.0
 """The same for a watch: bookmarks come every minute, and broken watches are taken up again."""
 
@@ -102,6 +104,8 @@ class App:
         self._tasks: asyncio.TaskGroup | None = None
         """Those of the term, once it has begun."""
         self._leading = False
+        self._read = asyncio.Event()
+        """Set once the first lists of a term are read."""
         counters.CONFIGURATION_VALID.set(1)
         self._show()
 
@@ -111,29 +115,42 @@ class App:
         Raises:
             ExceptionGroup: of a TermLostError when the term ended, or of what else went wrong.
         """
-        self._kopf.start()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._kopf_failed())
                 if self._file is not None:
                     tasks.create_task(self._file.run())
-                term = await self._election.acquired()
-                # The fence takes a moment to stand; what is read before that may still change under the last leader.
-                await asyncio.sleep(self._election.won_at + self._settings.takeover_pause - self._election.clock())
-                await self._lead(term, tasks)
+                for reflector in self._reflectors.values():
+                    tasks.create_task(reflector.run())
+                tasks.create_task(self._serve())
+                await self._lead(await self._fenced(), tasks)
         finally:
             counters.LEADING.set(0)
-            await self._scheduler.drain()
+            self._election.drained = await self._scheduler.drain()
             await self._kopf.stop()
+
+    async def _serve(self) -> None:
+        """Start kopf, which reads all Devices once more: not while what decisions need is read, unless that waits."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KOPF_SECONDS):
+                await self._read.wait()
+        self._kopf.start()
+
+    async def _fenced(self) -> int:
+        """Wait until we lead, and nothing changes under our eyes that the last leader sent; give the term."""
+        term = await self._election.acquired()
+        if not self._election.follows_drained:
+            # The fence takes a moment to stand.
+            await asyncio.sleep(self._election.won_at + self._settings.takeover_pause - self._election.clock())
+        return term
 
     async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
         tasks.create_task(self._lose(term))
-        for reflector in self._reflectors.values():
-            tasks.create_task(reflector.run())
         self._tasks = tasks
         self._pods.follow(self._configuration.policies, tasks)
         with _without_collector():
             await self._synced()
+        self._read.set()
         # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
         self._cluster.on_dirty = self._memo.mark_from_outside
         self._cluster.on_group = self._memo.mark_group_from_outside

@@ -56,6 +56,8 @@ class Scheduler:
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
+        self._unanswered = False
+        """Whether a Binding was given up that may still be executed."""
         self.turn_at = cluster.clock()
         """When the loop last had its turn, for the liveness probe."""
         cluster.on_work = self._work.set
@@ -77,11 +79,12 @@ class Scheduler:
             else:
                 await self._wait()
 
-    async def drain(self) -> None:
-        """Let binds under way get their answers; nobody waits for volumes any more."""
+    async def drain(self) -> bool:
+        """Let binds under way get their answers; tell whether all did. Nobody waits for volumes any more."""
         self._volumes.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=DRAIN)
+        return not self._tasks and not self._unanswered
 
     async def _wait(self) -> None:
         """Sleep until there is work, a back-off ends, or a second has passed (to look at the term)."""
@@ -205,6 +208,7 @@ class Scheduler:
             if outcome is not binder.Outcome.UNKNOWN:
                 return outcome, why
             log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
+            self._unanswered = True
             await asyncio.sleep(pause)
             pause = min(2 * pause, binder.LONGEST_PAUSE)
         return None

@@ -3,6 +3,8 @@
 * `term` is None before anybody else can lead: it ends `renew_deadline` after the *start* of the last renewal
   that succeeded, others wait `lease_duration` after they last *saw* the Lease change. Both count on their own
   monotonic clock; no time written by another process is compared with one of ours.
+* Whoever ends with every bind answered says so in the Lease that it releases: the next leader need not wait for
+  requests that may still be on their way.
 * A term's number (`leaseTransitions`) is higher than any before it, also after the Lease was deleted. It is
   the fence's: the server refuses binds under an older number. See decision 0002.
 """
@@ -17,6 +19,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api import names
 from berth_operator.clients import kube
 
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
@@ -54,6 +57,10 @@ class LeaderElection:
 
     won_at: float = field(default=0.0, init=False)
     """By `clock`: when we knew that our last term had begun."""
+    drained: bool = field(default=False, init=False)
+    """To be set before the end, if nothing that we sent can still be executed."""
+    follows_drained: bool = field(default=False, init=False)
+    """Whether the leader before our last term said that of itself."""
 
     _lease: kube.Object | None = field(default=None, init=False)  # as last answered
     _seen: kube.Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
@@ -127,6 +134,7 @@ class LeaderElection:
             return
         self._ends_at = 0.0
         if self._is_free(spec):
+            self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(transitions)
             await self._hold(1 + max(self._highest, _created(self._lease)))
 
     async def _read(self) -> kube.Object:
@@ -162,6 +170,8 @@ class LeaderElection:
             lease["spec"]["acquireTime"] = now
         lease["spec"] |= {"renewTime": now, "leaseTransitions": number}
         lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
+        if self.drained and not holder:
+            lease["metadata"].setdefault("annotations", {})[names.DRAINED] = str(number)
         self._lease = await self._call("PUT", f"/{self.name}", lease)
 
     async def _release(self) -> None:
@@ -186,6 +196,12 @@ class LeaderElection:
             log.info("term changed", lease=self.name, identity=self.identity, term=self._told)
             self._changed.set()
             self._changed = asyncio.Event()
+
+
+def _drained(lease: kube.Object) -> str | None:
+    """Return the number of the last term that ended with nothing on its way, if any."""
+    annotations: dict[str, str] = lease["metadata"].get("annotations") or {}
+    return annotations.get(names.DRAINED)
 
 
 def _created(lease: kube.Object) -> int:

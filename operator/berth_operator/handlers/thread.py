@@ -17,15 +17,18 @@ class KopfThread:
         self._memo = memo
         self._stop = threading.Event()
         self._ended: Future[None] = Future()
+        self._started = False
 
     def start(self) -> None:
         """Start the thread."""
+        self._started = True
         threading.Thread(target=self._run, name="kopf", daemon=True).start()
 
     async def stop(self) -> None:
-        """End kopf and wait for its clean-up."""
+        """End kopf, if it was started, and wait for its clean-up."""
         self._stop.set()
-        await asyncio.wrap_future(self._ended)
+        if self._started:
+            await asyncio.wrap_future(self._ended)
 
     def _run(self) -> None:
         try:

@@ -1,0 +1,113 @@
+"""Set up the process and run the App."""
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from typing import NoReturn
+
+import structlog
+import uvloop
+from prometheus_client import start_http_server
+from pydantic import ValidationError
+
+from berth_operator import logs
+from berth_operator.clients.kube import KubeClient
+from berth_operator.clients.leader import LeaderElection, TermLostError
+from berth_operator.configuration import Configuration, ConfigurationError
+from berth_operator.settings import Settings
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+async def operate(settings: Settings, configuration: Configuration) -> int:
+    """Run one process to its end; give its exit status."""
+    running = asyncio.current_task()
+    assert running is not None  # noqa: S101 - a coroutine runs in a task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    async with contextlib.AsyncExitStack() as stack:
+        # Of its own, so that renewals never queue behind a thousand binds.
+        lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=2)
+        stack.push_async_callback(lease_client.close)
+        election = _election(settings, lease_client)
+        await stack.enter_async_context(_running(election))
+        return await _until_the_end(_work(settings, configuration, election))
+
+
+def _election(settings: Settings, client: KubeClient) -> LeaderElection:
+    return LeaderElection(
+        client,
+        namespace=settings.namespace,
+        name=settings.lease,
+        identity=settings.identity,
+        lease_duration=settings.lease_duration,
+        renew_deadline=settings.renew_deadline,
+        retry_period=settings.retry_period,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _running(election: LeaderElection) -> AsyncIterator[None]:
+    """Stand for election; at the end release the Lease, after everything that used it has stopped."""
+    task = asyncio.create_task(election.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _work(settings: Settings, configuration: Configuration, election: LeaderElection) -> None:
+    # Most of the program: loading it takes half of the pause after a takeover, and so goes on during it.
+    app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
+    gc.freeze()
+    gc.enable()
+    client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
+    try:
+        await app.App(settings=settings, configuration=configuration, client=client, election=election).run()
+    finally:
+        await client.close()
+
+
+async def _until_the_end(work: Awaitable[None]) -> int:
+    try:
+        await work
+    except asyncio.CancelledError:
+        log.info("asked to end")
+    except ExceptionGroup as group:
+        lost, others = group.split(TermLostError)
+        if others is not None:
+            raise others from None
+        log.warning("ending, so that a new start reads everything anew", why=str(lost))
+        return 1
+    return 0
+
+
+def main() -> None:
+    """Start the operator; a mistake in its settings or its configuration file ends it with one line and status 2."""
+    try:
+        settings = Settings()
+        configuration = settings.configuration()
+    except ValidationError as error:
+        _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
+    except ConfigurationError as error:
+        _give_up(str(error))
+    logs.configure(settings.log_format)
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(operate(settings, configuration)))
+
+
+def _plain(location: tuple[int | str, ...], message: str) -> str:
+    option = "".join(f"--{part}: ".replace("_", "-") for part in location[:1])
+    return option + message.removeprefix("Value error, ")
+
+
+def _give_up(reason: str) -> NoReturn:
+    sys.stderr.write(f"berth-operator: {reason}\n")
+    sys.exit(2)
