@@ -275,6 +275,7 @@ async def test_an_ending_process_waits_for_the_answers_to_its_binds() -> None:
     async with world.running():
         await asyncio.sleep(0.1)
     assert world.api.bound() == {"a": "node"}
+    assert await world.scheduler.drain()
 
 
 async def test_an_ending_process_does_not_wait_for_ever() -> None:
@@ -285,6 +286,18 @@ async def test_an_ending_process_does_not_wait_for_ever() -> None:
     async with world.running():
         await asyncio.sleep(0.1)
     assert now() < 10
+    assert not await world.scheduler.drain()
+
+
+async def test_a_binding_that_was_given_up_may_still_be_on_its_way() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = Unreachable("no answer")
+    async with world.running():
+        await asyncio.sleep(0.5)
+        world.term = None
+    assert not await world.scheduler.drain()
 
 
 # --- many at once -----------------------------------------------------------------------------------------------

@@ -47,6 +47,13 @@ def test_new_leader_reads_nothing_before_its_fence_stands(world: World) -> None:
     assert told["leading"] - told["term changed"] >= timedelta(seconds=1.5)
 
 
+def test_leader_that_ended_in_order_is_followed_at_once(world: World) -> None:
+    world.operator().stop()
+
+    # It would take longer than this waits, if it paused.
+    world.operator(takeover_pause=60)
+
+
 def test_all_is_free_again_when_all_have_left(world: World) -> None:
     world.agent()
     first = world.operator()

@@ -112,6 +112,45 @@ async def test_who_stops_releases_and_the_other_takes_over_at_its_next_look() ->
             assert now() == 6
 
 
+@pytest.mark.parametrize("drained", [True, False])
+async def test_who_ends_with_nothing_on_its_way_says_so_to_the_next(*, drained: bool) -> None:
+    store = LeaseStore()
+    a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
+    async with running(a):
+        await a.acquired()
+        a.drained = drained
+    async with running(b):
+        await b.acquired()
+        assert b.follows_drained is drained
+
+
+async def test_what_an_earlier_leader_said_of_itself_tells_nothing_of_a_later_one() -> None:
+    store = LeaseStore()
+    a, b, c = (candidate(store.client(), name) for name in "abc")
+    async with running(a):
+        await a.acquired()
+        a.drained = True
+    async with running(b):
+        await b.acquired()
+        assert b.follows_drained
+    async with running(c):
+        await c.acquired()
+        assert not c.follows_drained
+
+
+async def test_a_lease_that_runs_out_was_not_drained() -> None:
+    store = LeaseStore()
+    first = store.client()
+    a, b = candidate(first, "a"), candidate(store.client(), "b")
+    a.drained = True
+    async with running(a):
+        await a.acquired()
+        async with running(b):
+            first.down = True
+            await b.acquired()
+            assert not b.follows_drained
+
+
 async def test_a_paused_leader_has_no_term_when_it_wakes() -> None:
     store = LeaseStore()
     client = store.client()
