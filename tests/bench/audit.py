@@ -25,7 +25,12 @@ class AuditLog:
     @property
     def arguments(self) -> list[str]:
         """What the API server is told."""
-        return [f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}"]
+        return [
+            f"--audit-policy-file={self._policy}",
+            f"--audit-log-path={self._log}",
+            # In megabytes: of a file that was rotated meanwhile only the rest would be counted.
+            "--audit-log-maxsize=100000",
+        ]
 
     def position(self) -> int:
         """Give the place where the next request will be written."""
