@@ -15,6 +15,7 @@ import orjson
 from berth_api import names, request, resources, share
 from berth_api.allocation import Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api.selectors import Requirement
 from berth_operator.core.cards import CardInfo, Mask
 from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
@@ -22,7 +23,6 @@ from berth_operator.core.gang import Gang
 from berth_operator.core.policy import Policy
 from berth_operator.core.queue import Queue
 from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
-from berth_operator.core.selectors import Requirement
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import PodTable, Selection
 from berth_operator.state.reflector import Sink

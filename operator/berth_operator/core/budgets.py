@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from berth_api.selectors import LabelSelector
 from berth_operator.core.peers.wishes import Identity
-from berth_operator.core.selectors import LabelSelector
 
 MAX_ANSWERS: Final = 2**16
 """Identities for which the answer is remembered."""

@@ -14,8 +14,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.selectors import IN, Requirement
 from berth_operator.core.copies import with_own
-from berth_operator.core.selectors import IN, Requirement
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int32]

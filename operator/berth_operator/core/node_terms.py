@@ -5,10 +5,10 @@ from functools import reduce
 
 import numpy as np
 
+from berth_api.selectors import Requirement
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import NodeTerm
-from berth_operator.core.selectors import Requirement
 
 
 def any_of(fleet: Fleet, terms: Iterable[NodeTerm]) -> Mask:

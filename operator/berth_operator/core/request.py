@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from berth_api import names
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
+from berth_api.selectors import Requirement
 from berth_api.share import Share
 from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
-from berth_operator.core.selectors import Requirement
 from berth_operator.core.volumes.mounts import NO_MOUNTS, Mounts
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from berth_api.selectors import GT, LT, OPERATORS, Requirement, integer
 from berth_operator.core.request import NodeTerm
-from berth_operator.core.selectors import GT, LT, OPERATORS, Requirement, integer
 
 Object = Mapping[str, Any]
 

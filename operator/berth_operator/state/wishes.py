@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import names
+from berth_api import names, selectors
+from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term, Wishes
-from berth_operator.core.selectors import IN, NOTHING, OPERATORS, Labels, LabelSelector, Requirement
 
 Object = Mapping[str, Any]
 
@@ -105,29 +105,13 @@ def _spreads(raw: Iterable[Object], labels: Mapping[str, str], unsatisfiable: st
 def _narrowed(found: LabelSelector, keys: Iterable[str], labels: Mapping[str, str]) -> LabelSelector:
     """Add to a selector that its pods have the same values as this one; keys that it lacks count for nothing."""
     more = tuple(Requirement(key=key, operator=IN, values=(labels[key],)) for key in keys if key in labels)
-    return LabelSelector(requirements=_canonical((*found.requirements, *more)))
+    return LabelSelector(requirements=selectors.canonical((*found.requirements, *more)))
 
 
 def selector(raw: Object | None) -> LabelSelector:
     """Read a label selector: one that is null matches nothing, an empty one everything.
 
     Raises:
-        ValueError: an operator is unknown.
+        SelectorError: it is none.
     """
-    if raw is None:
-        return NOTHING
-    exact = (raw.get("matchLabels") or {}).items()
-    found = [Requirement(key=key, operator=IN, values=(value,)) for key, value in exact]
-    found += map(_requirement, raw.get("matchExpressions") or ())
-    return LabelSelector(requirements=_canonical(found))
-
-
-def _requirement(raw: Object) -> Requirement:
-    if raw["operator"] not in OPERATORS:
-        raise ValueError(f'labelSelector: operator "{raw["operator"]}"; allowed are {", ".join(OPERATORS)}')
-    return Requirement(key=raw["key"], operator=raw["operator"], values=tuple(sorted(raw.get("values") or ())))
-
-
-def _canonical(found: Iterable[Requirement]) -> tuple[Requirement, ...]:
-    """Give requirements in one order and each once, so that equal selectors are equal values."""
-    return tuple(sorted(set(found), key=lambda each: (each.key, each.operator, each.values)))
+    return NOTHING if raw is None else selectors.read(raw)

@@ -7,6 +7,7 @@ import pytest
 
 from berth_api import names
 from berth_api.model import of_pod
+from berth_api.selectors import Requirement
 from berth_operator.core import filters
 from berth_operator.core.filters import (
     cordon,
@@ -22,7 +23,6 @@ from berth_operator.core.filters import (
 )
 from berth_operator.core.fleet import DeviceInventory, Fleet, NodeInfo
 from berth_operator.core.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
-from berth_operator.core.selectors import Requirement
 from tests.builders import (
     A100,
     A100_BYTES,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.selectors import LabelSelector
 from berth_operator.core import room
 from berth_operator.core.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.fleet import Fleet
@@ -16,7 +17,6 @@ from berth_operator.core.gang import Gang, decide_gang
 from berth_operator.core.peers.wishes import Identity, Peers, Term, Wishes
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod, PodRequest
-from berth_operator.core.selectors import LabelSelector
 from berth_operator.core.verdict import Change
 from tests.builders import (
     GI,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.filters import (
     existing_anti_affinity,
     pod_affinity,
@@ -18,7 +19,6 @@ from berth_operator.core.fleet import Fleet, NodeInfo
 from berth_operator.core.peers import neighbours
 from berth_operator.core.peers.wishes import Crowd, Identity, Peers, Spread, Term, Wishes
 from berth_operator.core.request import PodRequest, Taint, Toleration
-from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector
 from tests.builders import asks, charge, label, node_info
 from tests.unit.core import crowds
 from tests.unit.core.crowds import World, select, wanting

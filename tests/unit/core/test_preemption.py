@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
 from berth_api.model import of_pod
+from berth_api.selectors import LabelSelector, Requirement
 from berth_operator.core import cycle
 from berth_operator.core.budgets import Budget, Budgets
 from berth_operator.core.cycle import Failure, Placement, decide
@@ -19,7 +20,6 @@ from berth_operator.core.peers.wishes import Identity, Peers, Term, Wishes
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import MOST_COUPLED, Emptied, Preemption, has_lower, holds, preempt
 from berth_operator.core.request import PendingPod, Taint
-from berth_operator.core.selectors import LabelSelector, Requirement
 from tests.builders import (
     A100_BYTES,
     CORE,

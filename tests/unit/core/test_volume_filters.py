@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth_api.selectors import LabelSelector
 from berth_operator.core import filters
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.filters import (
@@ -20,7 +21,6 @@ from berth_operator.core.filters import (
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import NodeTerm, PodRequest
-from berth_operator.core.selectors import LabelSelector
 from berth_operator.core.verdict import Change
 from berth_operator.core.volumes.mounts import Disk, Mounts
 from berth_operator.core.volumes.storage import StorageClass

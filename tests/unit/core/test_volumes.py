@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.selectors import LabelSelector
 from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.filters import volume_binding
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
-from berth_operator.core.selectors import LabelSelector
 from berth_operator.core.volumes import choice
 from berth_operator.core.volumes.mounts import Chosen
 from berth_operator.core.volumes.storage import Attachment, Claim, Volume

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.selectors import LabelSelector, Requirement
 from berth_operator.core import cycle, filters
 from berth_operator.core.cycle import decide
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.occupants import Occupants
 from berth_operator.core.peers.wishes import Crowd, Identity, Peers, Term, Wishes
 from berth_operator.core.policy import Policy
-from berth_operator.core.selectors import LabelSelector, Requirement
 from berth_operator.core.volumes.mounts import Attachable, Chosen, Disk, Mounts, Use
 from berth_operator.core.whatif import Bench
 from tests.builders import (

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from berth_api.selectors import LabelSelector
 from berth_operator.core.cycle import Failure, decide
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import NodeTerm
-from berth_operator.core.selectors import LabelSelector
 from berth_operator.core.volumes.mounts import Attachable, Disk, Mounts, Use
 from berth_operator.core.volumes.storage import Attachment
 from berth_operator.state import mounts, volumes

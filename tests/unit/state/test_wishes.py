@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core import filters
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term
 from berth_operator.core.policy import Policy
-from berth_operator.core.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.verdict import Change
 from berth_operator.state import pods, sinks, wishes
 from berth_operator.state.cluster import Cluster

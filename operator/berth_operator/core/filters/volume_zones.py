@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.selectors import Requirement
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers import domains
 from berth_operator.core.request import PodRequest
-from berth_operator.core.selectors import Requirement
 from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "volume-zones"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
+from berth_api.selectors import NOTHING
 from berth_operator.core.copies import with_own
 from berth_operator.core.peers.tally import Counts, Tally
 from berth_operator.core.peers.wishes import Crowd, Identity, Term, Wishes
 from berth_operator.core.request import PodRequest
-from berth_operator.core.selectors import NOTHING
 
 MAX_CROWDS: Final = 1024
 """Crowds counted at once: 20 MB at 5,000 nodes."""

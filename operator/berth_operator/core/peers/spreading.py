@@ -1,11 +1,11 @@
 """What a topology spread constraint counts, for the filter and the score alike."""
 
+from berth_api.selectors import EVERYTHING, NOTHING
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers.wishes import Crowd, Peers, Spread
 from berth_operator.core.request import PodRequest
-from berth_operator.core.selectors import EVERYTHING, NOTHING
 
 
 def crowd(request: PodRequest, spread: Spread) -> Crowd:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_operator.core.selectors import NOTHING, Labels, LabelSelector
+from berth_api.selectors import NOTHING, Labels, LabelSelector
 
 LabelsOf = Callable[[str], Mapping[str, str]]
 """Gives a namespace's labels; of a namespace that nobody knows, none."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from berth_api.selectors import EVERYTHING, LabelSelector
 from berth_operator.core.request import NodeTerm
-from berth_operator.core.selectors import EVERYTHING, LabelSelector
 from berth_operator.core.volumes.mounts import Attachable
 
 Terms = tuple[NodeTerm, ...]

@@ -1,9 +1,9 @@
 """Label selectors as values: frozen, so that equal ones are one key and are counted once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 IN: Final = "In"
 NOT_IN: Final = "NotIn"
@@ -19,6 +19,10 @@ _INT64: Final = 2**63
 
 Labels = tuple[tuple[str, str], ...]
 """Labels as a value: sorted by key."""
+
+
+class SelectorError(ValueError):
+    """A label selector cannot be read; the text names the place in it and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +89,48 @@ def integer(text: str) -> int | None:
     """Read a whole number of 64 bits; nothing else counts as one, not even all that `int` would take."""
     number = int(text) if _INTEGER.fullmatch(text) else _INT64
     return number if -_INT64 <= number < _INT64 else None
+
+
+def read(raw: object) -> LabelSelector:
+    """Read a label selector as Kubernetes writes it; an empty one matches everything.
+
+    Raises:
+        SelectorError: it is none.
+    """
+    body = _object(raw, "labelSelector", ("matchLabels", "matchExpressions"))
+    exact = [_exact(key, value) for key, value in _object(body.get("matchLabels") or {}, "matchLabels").items()]
+    listed = body.get("matchExpressions") or []
+    if not isinstance(listed, list):
+        raise SelectorError("matchExpressions: not a list")
+    return LabelSelector(requirements=canonical((*exact, *map(_requirement, listed))))
+
+
+def canonical(found: Iterable[Requirement]) -> tuple[Requirement, ...]:
+    """Give requirements in one order and each once, so that equal selectors are equal values."""
+    return tuple(sorted(set(found), key=lambda each: (each.key, each.operator, each.values)))
+
+
+def _exact(key: str, value: object) -> Requirement:
+    if not isinstance(value, str):
+        raise SelectorError(f"matchLabels.{key}: {value!r} is not a text")
+    return Requirement(key=key, values=(value,))
+
+
+def _requirement(raw: object) -> Requirement:
+    body = _object(raw, "matchExpressions", ("key", "operator", "values"))
+    key, operator, values = body.get("key"), body.get("operator"), body.get("values") or []
+    if not isinstance(key, str) or not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        raise SelectorError("matchExpressions: key must be text, and values a list of texts")
+    if operator not in OPERATORS:
+        raise SelectorError(f'matchExpressions: operator "{operator}"; allowed are {", ".join(OPERATORS)}')
+    if (operator in (IN, NOT_IN)) != bool(values):
+        raise SelectorError(f"matchExpressions: {key} {operator} {values}; {IN} and {NOT_IN} need values, others none")
+    return Requirement(key=key, operator=operator, values=tuple(sorted(values)))
+
+
+def _object(raw: object, where: str, allowed: tuple[str, ...] | None = None) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise SelectorError(f"{where}: not an object")
+    if allowed is not None and (strange := [key for key in raw if key not in allowed]):
+        raise SelectorError(f'{where}: "{strange[0]}"; allowed are {", ".join(allowed)}')
+    return raw
