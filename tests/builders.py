@@ -5,6 +5,7 @@
 pod that asks for nothing.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from berth_api import names, request, resources, share
-from berth_api.allocation import Grant
+from berth_api import mig, names, request, resources, share
+from berth_api.allocation import REPLICAS, Function, Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api.request import Part
 from berth_api.selectors import Requirement
 from berth_operator.core.cards import CardInfo, Mask
 from berth_operator.core.cycle import Placement, decide
@@ -45,20 +47,54 @@ SHARED = "kubernetes.io/gpu.shared"
 RDMA = "kubernetes.io/rdma"
 FPGA = "kubernetes.io/fpga"
 NVIDIA = "nvidia.com/gpu"
+_LONG = {
+    "core": "gpu-core",
+    "ratio": "gpu-memory-ratio",
+    "memory": "gpu-memory",
+    "npu": "huawei.com/npu-core",
+    "npu_cpu": "huawei.com/npu-cpu",
+    "dvpp": "huawei.com/npu-dvpp",
+}
 
 
 # --- values of the core -----------------------------------------------------------------------------------------
 
 
-def card(minor: int = 0, *, memory: int = A100_BYTES, model: str = A100, healthy: bool = True) -> CardInfo:
-    """Give a GPU."""
-    amounts = (("gpu-core", 100), ("gpu-memory", memory), ("gpu-memory-ratio", 100))
-    return CardInfo(type="gpu", minor=minor, id=f"GPU-{minor}", model=model, healthy=healthy, amounts=amounts)
+def card(
+    minor: int = 0,
+    *,
+    memory: int = A100_BYTES,
+    model: str = A100,
+    healthy: bool = True,
+    more: Mapping[str, int] | None = None,
+    **fields: Any,
+) -> CardInfo:
+    """Give a GPU; `more` of other resources, and other fields of a `CardInfo`."""
+    amounts = (("gpu-core", 100), ("gpu-memory", memory), ("gpu-memory-ratio", 100), *(more or {}).items())
+    return CardInfo(type="gpu", minor=minor, id=f"GPU-{minor}", model=model, healthy=healthy, amounts=amounts, **fields)
 
 
-def other_card(kind: str, minor: int = 0, *, healthy: bool = True) -> CardInfo:
+def gpus(count: int, *, unit: request.Unit = "amounts", **amounts: int) -> Part:
+    """Give the part of a request that asks for GPUs: `gpus(2, core=100, ratio=100)`."""
+    named = tuple(sorted((_LONG.get(name, name), amount) for name, amount in amounts.items()))
+    return Part(type="gpu", count=count, amounts=named, unit=unit)
+
+
+def divided(minor: int, *instances: str) -> CardInfo:
+    """Give a GPU in MIG mode with instances of these profiles: `MIG-<minor>-0` and so on."""
+    resources = [mig.resource(each) for each in instances]
+    named = tuple((f"MIG-{minor}-{number}", resource) for number, resource in enumerate(resources))
+    return card(minor, healthy=False, more=Counter(resources), instances=named)
+
+
+def sliced(minor: int, replicas: int) -> CardInfo:
+    """Give a GPU whose time is given out in slices."""
+    return card(minor, more={REPLICAS: replicas})
+
+
+def other_card(kind: str, minor: int = 0, *, healthy: bool = True, **fields: Any) -> CardInfo:
     """Give an RDMA NIC or FPGA."""
-    return CardInfo(type=kind, minor=minor, id=f"{kind}-{minor}", healthy=healthy, amounts=((kind, 100),))
+    return CardInfo(type=kind, minor=minor, id=f"{kind}-{minor}", healthy=healthy, amounts=((kind, 100),), **fields)
 
 
 def cards(count: int, *, memory: int = A100_BYTES, model: str = A100) -> tuple[CardInfo, ...]:
@@ -188,9 +224,25 @@ def gang(*members: PendingPod, minimum: int | None = None, **fields: Any) -> Gan
 
 def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
     """Give a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
-    long = {"core": "gpu-core", "ratio": "gpu-memory-ratio", "memory": "gpu-memory"}
-    named = tuple(sorted((long.get(name, name), amount) for name, amount in amounts.items()))
+    named = tuple(sorted((_LONG.get(name, name), amount) for name, amount in amounts.items()))
     return Grant(type=kind, minor=minor, amounts=named, id=f"GPU-{minor}" if kind == "gpu" else f"{kind}-{minor}")
+
+
+def instance(minor: int = 0, number: int = 0, profile: str = "1g.10gb") -> Grant:
+    """Give a MIG instance of a card."""
+    return Grant(type="gpu", minor=minor, amounts=((mig.resource(profile), 1),), id=f"MIG-{minor}-{number}")
+
+
+def replica(minor: int = 0, number: int = 0) -> Grant:
+    """Give one of four slices of a card."""
+    amounts = (("gpu-core", 25), ("gpu-memory", 20 * GI), ("gpu-memory-ratio", 25), (REPLICAS, 1))
+    return Grant(type="gpu", minor=minor, amounts=amounts, id=f"GPU-{minor}::{number}")
+
+
+def with_functions(minor: int = 0, *buses: str) -> Grant:
+    """Give a hundredth of a NIC with virtual functions at these addresses."""
+    functions = tuple(Function(minor=number, bus_id=bus) for number, bus in enumerate(buses))
+    return Grant(type="rdma", minor=minor, amounts=(("rdma", 1),), id=f"rdma-{minor}", functions=functions)
 
 
 def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:

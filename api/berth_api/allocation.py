@@ -3,25 +3,49 @@
 The form is Koordinator's, since its users and tools already speak it:
 `{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"50",…},"id":"GPU-…"}]}`.
 Amounts are integers here (memory in bytes); resource names lose either of the two prefixes that mean the same.
+
+Of some cards a pod holds things that have names of their own. A MIG instance and a replica are an entry each, with the
+card's minor and their own id, so that one card may stand in several; virtual functions stand in the `extension` of the
+card's entry.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
-from berth_api import names, quantity
+from berth_api import mig, names, quantity
 
 TYPES: Final = ("gpu", "rdma", "fpga")
 MAX_MINOR: Final = 65535
 MAX_CARDS: Final = 256
 """Of one type, as on a Device."""
+MAX_ENTRIES: Final = 8 * MAX_CARDS
+"""Of one type: a card may stand in several."""
+REPLICAS: Final = "nvidia.com/gpu.shared"
+"""The resource of which a card that is sliced in time has as many as replicas, and a grant of a replica one."""
+REPLICA_MARK: Final = "::"
+"""Between a card's id and the number of a replica: `GPU-…::3`."""
+FUNCTIONS: Final = "virtual functions"
+"""What a card's virtual functions are counted by; no resource has a name like this."""
+MAX_FUNCTIONS: Final = 256
+UNNUMBERED: Final = -1
+"""The minor of a virtual function that has none."""
 
 
 class AllocationError(ValueError):
     """An annotation is not an allocation; the text names the place in it and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A virtual function of a card."""
+
+    minor: int
+    bus_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +57,31 @@ class Grant:
     amounts: tuple[tuple[str, int], ...]
     """(resource without prefix, amount)."""
     id: str = ""
+    """Of the card; of the instance or replica where one was given."""
+    functions: tuple[Function, ...] = ()
+
+    @property
+    def is_piece(self) -> bool:
+        """Tell whether this is an instance or a replica, of which a card has several."""
+        return any(name == REPLICAS or mig.is_resource(name) for name, _ in self.amounts)
+
+    @property
+    def visible(self) -> str:
+        """Give the id by which a container sees it: a replica is seen as its card."""
+        return self.id.partition(REPLICA_MARK)[0]
+
+    @property
+    def counted(self) -> tuple[tuple[str, int], ...]:
+        """Give all that is counted on the card: the amounts, and how many virtual functions."""
+        return (*self.amounts, (FUNCTIONS, len(self.functions))) if self.functions else self.amounts
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        """Give by name what no other pod may hold: the instance or replica, and the virtual functions."""
+        if not self.functions and not self.is_piece:
+            return ()
+        functions = (each.bus_id or f"{self.type} {self.minor} function {each.minor}" for each in self.functions)
+        return (self.id, *functions) if self.is_piece else tuple(functions)
 
 
 @lru_cache(maxsize=1024)
@@ -53,10 +102,24 @@ def render(grants: Iterable[Grant], prefix: str = names.PREFIX) -> str:
     """Give the annotation's text."""
     body: dict[str, list[dict[str, Any]]] = {}
     for grant in grants:
-        resources = {long(name, prefix): text(name, amount) for name, amount in grant.amounts}
-        entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
-        body.setdefault(grant.type, []).append({**entry, "id": grant.id} if grant.id else entry)
+        body.setdefault(grant.type, []).append(_entry(grant, prefix))
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _entry(grant: Grant, prefix: str) -> dict[str, Any]:
+    resources = {long(name, prefix): text(name, amount) for name, amount in grant.amounts}
+    entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
+    if grant.id:
+        entry["id"] = grant.id
+    if grant.functions:
+        entry["extension"] = {"vfs": [_function_entry(each) for each in grant.functions]}
+    return entry
+
+
+def _function_entry(function: Function) -> dict[str, Any]:
+    # Koordinator leaves out a minor of 0, which then looks like none.
+    entry: dict[str, Any] = {"minor": function.minor}
+    return {**entry, "busID": function.bus_id} if function.bus_id else entry
 
 
 def text(name: str, amount: int) -> str:
@@ -79,16 +142,28 @@ def parse(annotation: str) -> tuple[Grant, ...]:
     grants = tuple(
         _grant(kind, entry, f"{kind}[{i}]") for kind, entries in body.items() for i, entry in _listed(kind, entries)
     )
-    _refuse_repeated(grants)
+    _check_cards(grants)
     return grants
 
 
-def _refuse_repeated(grants: Iterable[Grant]) -> None:
-    seen: set[tuple[str, int]] = set()
+def _check_cards(grants: Iterable[Grant]) -> None:
+    by_card: dict[tuple[str, int], list[Grant]] = {}
     for grant in grants:
-        if (grant.type, grant.minor) in seen:
-            raise AllocationError(f"{grant.type}: minor {grant.minor} stands more than once")
-        seen.add((grant.type, grant.minor))
+        by_card.setdefault((grant.type, grant.minor), []).append(grant)
+    for kind, count in Counter(kind for kind, _ in by_card).items():
+        if count > MAX_CARDS:
+            raise AllocationError(f"{kind}: {count} cards; allowed are {MAX_CARDS}")
+    for (kind, minor), held in by_card.items():
+        if len(held) > 1:
+            _check_pieces(kind, minor, held)
+
+
+def _check_pieces(kind: str, minor: int, held: Sequence[Grant]) -> None:
+    if not all(each.is_piece for each in held):
+        raise AllocationError(f"{kind}: minor {minor} stands more than once")
+    ids = [each.id for each in held]
+    if not all(ids) or len(set(ids)) < len(ids):
+        raise AllocationError(f"{kind}: the parts of minor {minor} need an id each, and no two the same; found {ids}")
 
 
 def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
@@ -96,8 +171,8 @@ def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
         raise AllocationError(f'"{kind}" is not a device type; allowed are {", ".join(TYPES)}')
     if not isinstance(entries, list):
         raise AllocationError(f"{kind}: not a list")
-    if len(entries) > MAX_CARDS:
-        raise AllocationError(f"{kind}: {len(entries)} entries; allowed are {MAX_CARDS}")
+    if len(entries) > MAX_ENTRIES:
+        raise AllocationError(f"{kind}: {len(entries)} entries; allowed are {MAX_ENTRIES}")
     return enumerate(entries)
 
 
@@ -105,11 +180,35 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
     if not isinstance(entry, dict):
         raise AllocationError(f"{where}: not an object")
     minor, uuid, resources = entry.get("minor", 0), entry.get("id", ""), entry.get("resources") or {}
-    if not isinstance(minor, int) or isinstance(minor, bool) or not 0 <= minor <= MAX_MINOR:
+    if not _is_number(minor, 0):
         raise AllocationError(f"{where}.minor: {minor!r} is not a whole number from 0 to {MAX_MINOR}")
     if not isinstance(uuid, str) or not isinstance(resources, dict):
         raise AllocationError(f"{where}: id must be text and resources an object")
-    return Grant(type=kind, minor=minor, amounts=_amounts(resources, where), id=uuid)
+    functions = _functions(entry.get("extension"), where)
+    return Grant(type=kind, minor=minor, amounts=_amounts(resources, where), id=uuid, functions=functions)
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_MINOR
+
+
+def _functions(extension: object, where: str) -> tuple[Function, ...]:
+    """Read the virtual functions; whatever else others write into an extension is theirs."""
+    listed = extension.get("vfs") if isinstance(extension, dict) else None
+    if listed is None:
+        return ()
+    if not isinstance(listed, list) or len(listed) > MAX_FUNCTIONS:
+        raise AllocationError(f"{where}.extension.vfs: not a list of up to {MAX_FUNCTIONS}")
+    return tuple(_function(each, f"{where}.extension.vfs[{i}]") for i, each in enumerate(listed))
+
+
+def _function(raw: object, where: str) -> Function:
+    if not isinstance(raw, dict):
+        raise AllocationError(f"{where}: not an object")
+    minor, bus_id = raw.get("minor", 0), raw.get("busID") or ""
+    if not _is_number(minor, UNNUMBERED) or not isinstance(bus_id, str):
+        raise AllocationError(f"{where}: minor must be a whole number from {UNNUMBERED} to {MAX_MINOR}, and busID text")
+    return Function(minor=minor, bus_id=bus_id)
 
 
 def _amounts(resources: Mapping[str, Any], where: str) -> tuple[tuple[str, int], ...]:

@@ -23,15 +23,22 @@ def annotations(placement: Placement) -> dict[str, str]:
     """
     if not placement.grants:
         return {}
-    wanted = placement.pod.request
-    ids = [grant.id for grant in placement.grants if grant.type == names.GPU]
-    found = {names.ALLOCATED: allocation.render(placement.grants, wanted.devices.prefix)}
-    for share in wanted.shares:
-        found[share.container + names.VISIBLE_SUFFIX] = ",".join(ids[share.first : share.end])
+    prefix = placement.pod.request.devices.prefix
+    found = {names.ALLOCATED: allocation.render(placement.grants, prefix)}
+    found |= {container + names.VISIBLE_SUFFIX: ",".join(ids) for container, ids in _visible(placement).items()}
     allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotated)
     size = sum(len(key) + len(value) for key, value in found.items())
     if size > allowed:
         raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
+    return found
+
+
+def _visible(placement: Placement) -> dict[str, dict[str, None]]:
+    """Give each container's ids, each once: of two replicas of a card it sees one card."""
+    ids = [grant.visible for grant in placement.grants if grant.type == names.GPU]
+    found: dict[str, dict[str, None]] = {}
+    for share in placement.pod.request.shares:
+        found.setdefault(share.container, {}).update(dict.fromkeys(ids[share.first : share.end]))
     return found
 
 

@@ -8,21 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import allocation, quantity
-from berth_api.allocation import AllocationError, Grant, parse, render
+from berth_api.allocation import AllocationError, Function, Grant, parse, render
 from tests.builders import A100_BYTES, GI, grant
 
 NAMES = st.sampled_from(["gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "huawei.com/npu-core"])
 AMOUNTS = st.dictionaries(NAMES, st.integers(1, quantity.MAX), min_size=1, max_size=5)
-GRANTS = st.lists(
-    st.builds(
-        lambda kind, minor, amounts, uuid: Grant(type=kind, minor=minor, amounts=tuple(sorted(amounts)), id=uuid),
-        st.sampled_from(allocation.TYPES),
-        st.integers(0, allocation.MAX_MINOR),
-        AMOUNTS.map(dict.items),
-        st.sampled_from(["", "GPU-1", "0000:1f:00.0"]),
+FUNCTIONS = st.lists(
+    st.builds(Function, minor=st.integers(-1, allocation.MAX_MINOR), bus_id=st.sampled_from(["", "0000:1f:00.2"])),
+    max_size=3,
+).map(tuple)
+CARDS = st.builds(
+    lambda kind, minor, amounts, uuid, functions: Grant(
+        type=kind, minor=minor, amounts=tuple(sorted(amounts)), id=uuid, functions=functions
     ),
+    st.sampled_from(allocation.TYPES),
+    st.integers(100, allocation.MAX_MINOR),
+    AMOUNTS.map(dict.items),
+    st.sampled_from(["", "GPU-1", "0000:1f:00.0"]),
+    FUNCTIONS,
+)
+PIECES = st.builds(
+    lambda minor, name, number: Grant(type="gpu", minor=minor, amounts=((name, 1),), id=f"{name} {number}"),
+    st.integers(0, 3),
+    st.sampled_from([allocation.REPLICAS, "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me"]),
+    st.integers(0, 9),
+)
+GRANTS = st.lists(
+    st.one_of(CARDS, PIECES),
     max_size=8,
-    unique_by=lambda each: (each.type, each.minor),
+    unique_by=lambda each: (each.type, each.minor, each.id if each.is_piece else ""),
 )
 
 
@@ -64,7 +78,7 @@ def test_koordinators_own_annotation_is_read() -> None:
     )
     assert parse(text) == (
         grant(0, core=100, memory=16 * GI, ratio=100),
-        Grant(type="rdma", minor=0, amounts=(("rdma", 1),)),
+        Grant(type="rdma", minor=0, amounts=(("rdma", 1),), functions=(Function(minor=3),)),
     )
 
 
@@ -122,7 +136,8 @@ def many(count: int) -> str:
             "gpu: minor 0 stands more than once",
             id="one card twice",
         ),
-        pytest.param(many(257), "gpu: 257 entries; allowed are 256", id="more cards than a node has"),
+        pytest.param(many(257), "gpu: 257 cards; allowed are 256", id="more cards than a node has"),
+        pytest.param(many(2049), "gpu: 2049 entries; allowed are 2048", id="more entries than there can be"),
     ],
 )
 def test_a_malformed_annotation_is_refused_by_its_place(text: str, words: str) -> None:
@@ -146,11 +161,16 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         parse(text)
 
 
+FIELDS = ["gpu", "minor", "id", "resources", "gpu-core", "extension", "vfs", "busID"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["gpu", "minor", "id", "resources", "gpu-core"]), inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(FIELDS),
+            inner,
+            max_size=3,
+        )
     ),
     max_leaves=8,
 )
@@ -164,3 +184,42 @@ def test_any_json_is_read_or_refused(body: object) -> None:
         return
     with contextlib.suppress(AllocationError):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("found", "visible", "counted", "handles"),
+    [
+        pytest.param(grant(0, core=5), "GPU-0", {"gpu-core": 5}, (), id="a share of a card"),
+        pytest.param(
+            Grant(type="gpu", minor=0, amounts=((allocation.REPLICAS, 1), ("gpu-core", 25)), id="GPU-0::3"),
+            "GPU-0",
+            {allocation.REPLICAS: 1, "gpu-core": 25},
+            ("GPU-0::3",),
+            id="a replica is seen as its card",
+        ),
+        pytest.param(
+            Grant(type="gpu", minor=0, amounts=(("nvidia.com/mig-1g.10gb", 1),), id="MIG-a"),
+            "MIG-a",
+            {"nvidia.com/mig-1g.10gb": 1},
+            ("MIG-a",),
+            id="an instance",
+        ),
+        pytest.param(
+            Grant(
+                type="rdma",
+                minor=4,
+                amounts=(("rdma", 1),),
+                id="0000:1f:00.0",
+                functions=(Function(minor=0), Function(minor=7, bus_id="b")),
+            ),
+            "0000:1f:00.0",
+            {"rdma": 1, allocation.FUNCTIONS: 2},
+            ("rdma 4 function 0", "b"),
+            id="virtual functions, one without a bus id",
+        ),
+    ],
+)
+def test_what_a_grant_takes_of_its_card(
+    found: Grant, visible: str, counted: dict[str, int], handles: tuple[str, ...]
+) -> None:
+    assert (found.visible, dict(found.counted), found.handles) == (visible, counted, handles)

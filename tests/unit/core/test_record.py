@@ -9,7 +9,7 @@ from berth_api.share import Share
 from berth_operator.core.cycle import Placement
 from berth_operator.core.record import MAX_OWN, RecordError, annotations, binding
 from berth_operator.core.request import PodRequest
-from tests.builders import GPU, NVIDIA, asks, fleet, grant, place, waiting
+from tests.builders import GPU, NVIDIA, asks, fleet, grant, instance, place, replica, waiting
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 
@@ -48,6 +48,23 @@ def test_the_allocation_has_the_pods_own_prefix(name: str, prefix: str) -> None:
     ((entry,),) = orjson.loads(annotations(placement)[ALLOCATED]).values()
     assert set(entry["resources"]) == {prefix + each for each in ("gpu-core", "gpu-memory", "gpu-memory-ratio")}
     assert entry["id"] == "GPU-0"
+
+
+def test_of_several_replicas_of_a_card_a_container_sees_the_card_once() -> None:
+    shares = (Share(container="a", first=0, end=3), Share(container="b", first=3, end=4))
+    grants = (replica(0, 0), replica(0, 2), replica(1, 1), replica(1, 0))
+    found = annotations(Placement(pod=waiting("pod", PodRequest(shares=shares)), node="node", grants=grants))
+    assert found["a.devices.berth.dev/visible"] == "GPU-0,GPU-1"
+    assert found["b.devices.berth.dev/visible"] == "GPU-1"
+
+
+def test_a_container_sees_all_its_instances() -> None:
+    places = (("a", 0), ("b", 1), ("a", 2))
+    shares = tuple(Share(container=name, first=first, end=first + 1) for name, first in places)
+    grants = (instance(0, 0), instance(0, 1), instance(1, 0, "2g.20gb"))
+    found = annotations(Placement(pod=waiting("pod", PodRequest(shares=shares)), node="node", grants=grants))
+    assert found["a.devices.berth.dev/visible"] == "MIG-0-0,MIG-1-0"
+    assert found["b.devices.berth.dev/visible"] == "MIG-0-1"
 
 
 def test_a_binding_says_everything_at_once() -> None:

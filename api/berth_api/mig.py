@@ -1,0 +1,22 @@
+"""Names of MIG profiles: `1g.10gb`, `1g.10gb+me` as the driver has them, and the resources that stand for them."""
+
+import re
+from typing import Final
+
+PREFIX: Final = "nvidia.com/mig-"
+_PROFILE: Final = re.compile(r"([1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb([.+-][a-z0-9]{1,8}){0,3}")
+
+
+def is_resource(name: str) -> bool:
+    """Tell whether a resource stands for MIG instances, of whatever profile."""
+    return name.startswith(PREFIX)
+
+
+def is_profile(name: str) -> bool:
+    """Tell whether a name has the form of a profile."""
+    return _PROFILE.fullmatch(name) is not None
+
+
+def resource(profile: str) -> str:
+    """Give the resource of a profile: a resource's name cannot have a `+`."""
+    return PREFIX + profile.replace("+", ".")
