@@ -34,6 +34,9 @@ ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+MIN_GPU_MEMORY: Final = "berth.dev/min-gpu-memory"
+GPU_TOPOLOGY: Final = "berth.dev/gpu-topology"
+GPU_TOPOLOGY_POLICY: Final = "berth.dev/gpu-topology-policy"
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs of that container, joined by commas."""
@@ -61,6 +64,11 @@ GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
 VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"
+
+# On Devices alone: an annotation with the partitions of the node's NVSwitch, and labels on how they are used.
+PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
+PARTITION_POLICY_LABEL: Final = "node.koordinator.sh/gpu-partition-policy"
+WELL_PLANNED_LABEL: Final = "node.koordinator.sh/secondary-device-well-planned"
 
 # Resource names. The first prefix is what Berth writes where the pod used none.
 PREFIX: Final = "kubernetes.io/"

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth_api import allocation, names, request, resources
+from berth_api.request import Part
 
 _MEASURES: Final = (
     request.NVIDIA_GPU,
+    request.NVIDIA_SHARED,
     request.AMD_GPU,
     request.DCU_GPU,
     names.GPU,
@@ -34,22 +36,33 @@ class Share:
 
 
 def of_pod(containers: Sequence[resources.Container], wanted: request.DeviceRequest) -> tuple[Share, ...]:
-    """Give the containers that see GPUs, with their places."""
-    part = next((each for each in wanted.parts if each.type == names.GPU), None)
-    if part is None:
-        return ()
+    """Give the containers that see GPUs, with their places; one that asks for several kinds has several."""
+    parts = [each for each in wanted.parts if each.type == names.GPU]
+    if wanted.labelled:
+        cards = sum(part.count for part in parts)
+        return tuple(Share(container=each.name, first=0, end=cards) for each in containers)
     measured = [(each, _without_prefix(each.requests)) for each in containers]
     total = _without_prefix(resources.combined(containers))
-    measure = next((name for name in _MEASURES if name in total), None)
-    if measure is None:
-        return ()  # only the pod's overhead asks for devices
-    return tuple(_placed(measured, measure, total[measure], part.count))
+    found: list[Share] = []
+    first = 0
+    for part in parts:
+        # Without a measure only the pod's overhead asks for devices.
+        if measure := _measure(part, total):
+            found += _placed(measured, measure, total[measure], first, part.count)
+        first += part.count
+    return tuple(found)
+
+
+def _measure(part: Part, total: Mapping[str, int]) -> str:
+    own = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
+    return next((name for name in own if name in total), "")
 
 
 def _placed(
     measured: Sequence[tuple[resources.Container, Mapping[str, int]]],
     measure: str,
     total: int,
+    first: int,
     cards: int,
 ) -> Iterable[Share]:
     position = 0
@@ -57,10 +70,11 @@ def _placed(
         amount = amounts.get(measure, 0)
         if amount:
             end = -(-(position + amount) * cards // total)
-            yield Share(container=container.name, first=position * cards // total, end=min(end, cards))
+            begin = position * cards // total
+            yield Share(container=container.name, first=first + begin, end=first + min(end, cards))
         elif amounts.keys() & _OTHERS:
             # It asks for cores of whatever cards the others' memory is on.
-            yield Share(container=container.name, first=0, end=cards)
+            yield Share(container=container.name, first=first, end=first + cards)
         if container.sidecar or not container.init:
             position += amount
 

@@ -3,9 +3,9 @@
 Two pods with equal `PodRequest`s are of one class: what is decided for one holds for the other.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from berth_api import names
+from berth_api import hashing, names
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.selectors import Requirement
@@ -106,8 +106,7 @@ class PodRequest:
 
     def __post_init__(self) -> None:
         """Compute the hash once: classes are looked up with every pod."""
-        compared = tuple(getattr(self, each.name) for each in fields(self) if each.compare)
-        object.__setattr__(self, "_hash", hash(compared))
+        object.__setattr__(self, "_hash", hashing.of_fields(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""

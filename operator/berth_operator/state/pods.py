@@ -9,7 +9,9 @@ from typing import Any, Final
 import orjson
 
 from berth_api import allocation, assumed, model, names, request, resize, resources, share
+from berth_api.request import DeviceRequest, Part
 from berth_api.resources import PODS
+from berth_api.selectors import EVERYTHING
 from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.request import HostPort, PendingPod, PodRequest, Toleration
 from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
@@ -33,20 +35,19 @@ _KEPT: Final = ("name", "resources", "allocatedResources")
 """Of a container's status: what it holds while it is resized."""
 TEMPLATES: Final = 4096
 """Specs of which what was read is remembered: the replicas of an application have the same."""
-_JSON_ANNOTATIONS: Final = (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
-_OTHER_ANNOTATIONS: Final = (
-    "berth.dev/min-gpu-memory",
-    "berth.dev/gpu-topology",
+_ANNOTATIONS: Final = (
+    names.ALLOCATE_HINT,
+    names.JOINT_ALLOCATE,
+    names.PARTITION_SPEC,
+    names.MIN_GPU_MEMORY,
+    names.GPU_TOPOLOGY,
+    names.GPU_TOPOLOGY_POLICY,
+    names.MODEL_EXACT,
+    names.MODEL_GLOBS,
 )
-_ANNOTATIONS: Final = (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS, names.MODEL_EXACT, names.MODEL_GLOBS)
 """All that are read of a pod that waits."""
 _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
 """Of a spec: what differs between the replicas of an application."""
-_OTHER_LABELS: Final = (
-    names.GENIUS_NUMBER,
-    names.GENIUS_MEMORY_EACH,
-    names.GENIUS_MEMORY_TOTAL,
-)
 
 
 class PodError(ValueError):
@@ -135,9 +136,8 @@ def _template(pod: Object, *more: Object) -> bytes:
 def _of_template(template: bytes) -> PodRequest:
     spec, namespace, annotations, labels = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
-    _check_json(annotations)
     total = resources.total(spec)
-    devices = request.of_resources(total)
+    devices = request.of_pod(total, annotations, labels)
     return PodRequest(
         resources=_without_devices(total),
         assumed=assumed.of_pod(spec, {}),
@@ -154,7 +154,7 @@ def _of_template(template: bytes) -> PodRequest:
         images=images.of_pod(spec),
         identity=wishes.identity({"metadata": metadata}),
         wishes=wishes.of_pod({"metadata": metadata, "spec": spec}),
-        unsupported=tuple(_unsupported(spec, annotations, labels)),
+        unsupported=tuple(_unsupported(spec, devices)),
     )
 
 
@@ -176,16 +176,6 @@ def _toleration(raw: Object) -> Toleration:
     )
 
 
-def _check_json(annotations: Mapping[str, str]) -> None:
-    for name in _JSON_ANNOTATIONS:
-        try:
-            body = orjson.loads(annotations.get(name, "{}"))
-        except orjson.JSONDecodeError as error:
-            raise PodError(f"annotation {name}: not JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise PodError(f"annotation {name}: not a JSON object")
-
-
 def _weight(metadata: Object) -> int:
     text = (metadata.get("labels") or {}).get(names.GENIUS_PRIORITY, "0")
     try:
@@ -194,11 +184,29 @@ def _weight(metadata: Object) -> int:
         raise PodError(f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number') from error
 
 
-def _unsupported(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
+def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
-    yield from (f"annotation {name}" for name in (*_JSON_ANNOTATIONS, *_OTHER_ANNOTATIONS) if name in annotations)
-    yield from (f"label {name}" for name in _OTHER_LABELS if name in labels)
+    hinted = (_is_hinted(part) for part in devices.parts)
+    asked = {
+        f"annotation {names.ALLOCATE_HINT}": any(hinted),
+        f"annotation {names.JOINT_ALLOCATE}": devices.joint is not None,
+        f"annotation {names.PARTITION_SPEC}": devices.partition is not None,
+        f"annotation {names.MIN_GPU_MEMORY}": any(part.min_memory for part in devices.parts),
+        f"annotation {names.GPU_TOPOLOGY}": devices.topology is not None,
+    }
+    yield from (name for name, wanted in asked.items() if wanted)
+    for part in devices.parts:
+        if part.unit == request.REPLICA:
+            yield request.NVIDIA_SHARED
+        elif part.unit == request.INSTANCE:
+            yield from (name for name, _ in part.amounts)
+
+
+def _is_hinted(part: Part) -> bool:
+    """Tell whether a hint says more than how the amount is split."""
+    chosen = part.selector != EVERYTHING or part.functions is not None
+    return chosen or part.every or part.scope not in ("", "Node") or bool(part.exclusive)
 
 
 def _said(pod: Object) -> str:
@@ -224,7 +232,9 @@ def charge(pod: Object) -> Charge:
     """
     metadata = pod["metadata"]
     taken = _taken(_template(pod, _resizing(pod.get("status") or {})))
-    grants, unknown = _grants((metadata.get("annotations") or {}).get(names.ALLOCATED), taken.types)
+    annotations = metadata.get("annotations") or {}
+    requested = taken.types or _types_by_label(annotations, metadata.get("labels") or {})
+    grants, unknown = _grants(annotations.get(names.ALLOCATED), requested)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
@@ -295,3 +305,12 @@ def _types(total: Mapping[str, int]) -> tuple[str, ...]:
     wanted = {allocation.short(name) for name in total if request.is_device(name)}
     others = [kind for kind in (names.RDMA, names.FPGA) if kind in wanted]
     return (*([names.GPU] if wanted - set(others) else []), *others)
+
+
+def _types_by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Give the types of a pod without requests for devices; one that Berth gave some keeps them, whatever its labels.
+
+    Anybody may change the labels of a pod that runs, and it would hold its cards all the same.
+    """
+    given = names.EPOCH in annotations and names.ALLOCATED in annotations
+    return (names.GPU,) if given or any(name in labels for name in request.LABELS) else ()

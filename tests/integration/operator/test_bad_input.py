@@ -202,13 +202,12 @@ PODS = [
         {K + "gpu.shared": "2", K + "gpu-memory": "1"},
         f"invalid request: {K}gpu-memory: 1 is less than a byte on each of 2 cards",
     ),
-    # Names of later versions.
+    # What is read, and not placed yet.
+    pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, UNSUPPORTED + "nvidia.com/gpu.shared"),
+    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, UNSUPPORTED + "nvidia.com/mig-1g.10gb"),
     pod_row(
-        "time-slices",
-        {"nvidia.com/gpu.shared": "1"},
-        "invalid request: nvidia.com/gpu.shared is not supported by this version; use kubernetes.io/gpu-core",
+        "mig-profile", {"nvidia.com/mig-small": "1"}, "invalid request: nvidia.com/mig-small: 1 names no MIG profile"
     ),
-    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, "invalid request: nvidia.com/mig-1g.10gb is not supported by this"),
     # Annotations and labels.
     annotated(
         "hint-broken", SCHEDULING + "device-allocate-hint", "{", "invalid request: annotation scheduling.koordin"
@@ -252,7 +251,7 @@ PODS = [
     annotated(
         "hint-valid",
         SCHEDULING + "device-allocate-hint",
-        '{"gpu": {}}',
+        '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}',
         f"{UNSUPPORTED}annotation {SCHEDULING}device-allocate-hint",
     ),
     annotated(
@@ -277,9 +276,19 @@ PODS = [
     labelled(
         "priority-float", "genius/priority", "1.5", 'invalid request: label genius/priority: "1.5" is not a whole'
     ),
-    labelled("genius-number", "genius/gpu-number", "1", f"{UNSUPPORTED}label genius/gpu-number"),
-    labelled("genius-each", "genius/gpu-memory-each", "1000", f"{UNSUPPORTED}label genius/gpu-memory-each"),
-    labelled("genius-total", "genius/gpu-memory-total", "1000", f"{UNSUPPORTED}label genius/gpu-memory-total"),
+    labelled(
+        "genius-number",
+        "genius/gpu-number",
+        "1",
+        "invalid request: label genius/gpu-number beside the resource nvidia.com",
+    ),
+    pod_row(
+        "genius-each",
+        {},
+        'invalid request: label genius/gpu-memory-each: "8Gi"; allowed are whole numbers from 1 to',
+        labels={"genius/gpu-memory-each": "8Gi"},
+    ),
+    pod_row("genius-many", {}, f"{NO_NODE}2 fewer than 99 healthy GPU", labels={"genius/gpu-number": "99"}),
     labelled("gang-label", "scheduling.x-k8s.io/pod-group", "g", "PodGroup arena-"),
     annotated(
         "gang-annotation",
@@ -288,7 +297,15 @@ PODS = [
         "invalid request: annotation berth.dev/pod-group: needs annotation berth.dev/pod-group-min-member beside it",
     ),
     annotated("min-memory", "berth.dev/min-gpu-memory", "20Gi", f"{UNSUPPORTED}annotation berth.dev/min-gpu-memory"),
-    annotated("topology", "berth.dev/gpu-topology", "nvlink", f"{UNSUPPORTED}annotation berth.dev/gpu-topology"),
+    annotated(
+        "topology", "berth.dev/gpu-topology", "near", 'invalid request: annotation berth.dev/gpu-topology: "near"'
+    ),
+    pod_row(
+        "topology-of-two",
+        {"nvidia.com/gpu": "2"},
+        f"{UNSUPPORTED}annotation berth.dev/gpu-topology",
+        annotations={"berth.dev/gpu-topology": "nvlink"},
+    ),
     # Fields of the pod that would have to be honoured.
     pod_row(
         "node-affinity",

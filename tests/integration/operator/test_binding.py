@@ -115,6 +115,21 @@ def test_each_container_sees_its_own_cards(shared: World) -> None:
     assert seen == {f"one.{words.VISIBLE}": ids[0], f"two.{words.VISIBLE}": ",".join(ids[1:])}
 
 
+def test_a_pod_that_asks_by_label_gets_cards_that_all_its_containers_see(shared: World) -> None:
+    shared.nodes()
+    containers = [{"name": name, "image": "none"} for name in ("one", "two")]
+    labels = {"genius/gpu-number": "2", "genius/gpu-memory-each": "1024"}
+
+    shared.arena.create([shared.arena.pod("p", containers=containers, labels=labels)])
+
+    pod = shared.bound("p")
+    cards = words.allocation(pod)["gpu"]
+    assert [each["resources"][K + "gpu-memory"] for each in cards] == ["1Gi", "1Gi"]
+    ids = ",".join(each["id"] for each in cards)
+    seen = {key: value for key, value in pod["metadata"]["annotations"].items() if key.endswith(words.VISIBLE)}
+    assert seen == {f"one.{words.VISIBLE}": ids, f"two.{words.VISIBLE}": ids}
+
+
 def test_pod_without_devices_gets_no_allocation(shared: World) -> None:
     shared.nodes()
     [plain] = shared.arena.nodes()

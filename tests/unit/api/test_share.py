@@ -11,6 +11,7 @@ from tests.builders import CORE, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 
 def part(name: str, *, init: bool = False, sidecar: bool = False, **amounts: int) -> Container:
     long = {"nvidia": NVIDIA, "gpu": GPU, "ratio": RATIO, "core": CORE, "memory": MEMORY, "shared": SHARED}
+    long |= {"slices": "nvidia.com/gpu.shared", "mig1": "nvidia.com/mig-1g.10gb", "mig2": "nvidia.com/mig-2g.20gb"}
     long |= {"cpu": "cpu", "rdma": RDMA, "other": "koordinator.sh/gpu"}
     requests = {long[key]: amount for key, amount in amounts.items()}
     return Container(name=name, requests=requests, init=init or sidecar, sidecar=sidecar)
@@ -30,6 +31,8 @@ def seen(containers: Sequence[Container]) -> dict[str, tuple[int, int]]:
         pytest.param([part("a", nvidia=2)], {"a": (0, 2)}, id="two cards"),
         pytest.param([part("a", nvidia=1), part("b", nvidia=2)], {"a": (0, 1), "b": (1, 3)}, id="cards of their own"),
         pytest.param([part("a", nvidia=1), part("b", cpu=1)], {"a": (0, 1)}, id="one without a device"),
+        pytest.param([part("a", slices=1), part("b", slices=2)], {"a": (0, 1), "b": (1, 3)}, id="slices"),
+        pytest.param([part("a", mig1=1), part("b", mig1=1)], {"a": (0, 1), "b": (1, 2)}, id="instances"),
         pytest.param([part("a", gpu=50), part("b", gpu=50)], {"a": (0, 1), "b": (0, 1)}, id="two halves of a card"),
         pytest.param([part("a", gpu=100), part("b", gpu=100)], {"a": (0, 1), "b": (1, 2)}, id="a whole card each"),
         pytest.param([part("a", gpu=50), part("b", gpu=150)], {"a": (0, 1), "b": (0, 2)}, id="over the border"),
@@ -83,3 +86,10 @@ def test_whole_cards_of_two_containers_never_overlap() -> None:
         for second in range(1, 9):
             places = seen([part("a", nvidia=first), part("b", nvidia=second)])
             assert places == {"a": (0, first), "b": (first, first + second)}
+
+
+def test_instances_of_several_profiles_lie_one_after_the_other() -> None:
+    containers = [part("a", mig1=1, mig2=1), part("b", mig1=2)]
+    wanted = request.of_resources(resources.combined(containers))
+    found = [(each.container, each.first, each.end) for each in share.of_pod(containers, wanted)]
+    assert found == [("a", 0, 1), ("b", 1, 3), ("a", 3, 4)]

@@ -121,7 +121,12 @@ BAD = [
     pytest.param({"requests": {MEMORY: "1Gi", RATIO: "5"}}, "allowed are", id="memory and ratio"),
     pytest.param({"requests": {NVIDIA: "1", GPU: "50"}}, "allowed are", id="two protocols"),
     pytest.param({"requests": {RDMA: "150"}}, "rdma: 150", id="one and a half NICs"),
-    pytest.param({"requests": {"nvidia.com/mig-1g.10gb": "1"}}, "not supported by this version", id="MIG"),
+    pytest.param({"requests": {"nvidia.com/mig-small": "1"}}, "names no MIG profile", id="MIG, no profile"),
+    pytest.param({"annotations": {names.GPU_TOPOLOGY: "far"}}, "allowed are nvlink, pcie, numa", id="topology"),
+    pytest.param({"annotations": {names.GPU_TOPOLOGY_POLICY: "required"}}, "gpu-topology-policy", id="policy alone"),
+    pytest.param({"annotations": {names.MIN_GPU_MEMORY: "x"}}, '"x" is not a quantity', id="smallest memory"),
+    pytest.param({"labels": {names.GENIUS_NUMBER: "two"}}, "allowed are whole numbers", id="number, a word"),
+    pytest.param({"labels": {names.GENIUS_NUMBER: "2"}, "requests": {NVIDIA: "2"}}, "by one of the two", id="both"),
     pytest.param({"overhead": {"cpu": "x"}}, "spec.overhead.cpu", id="overhead"),
     pytest.param({"resources": {"requests": {"cpu": "x"}}}, "spec.resources.requests.cpu", id="the pod's own"),
 ]
@@ -141,22 +146,26 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
     ]
     + [
-        pytest.param({"annotations": {name: "{}"}}, f"annotation {name}", id=name)
-        for name in (
-            names.ALLOCATE_HINT,
-            names.JOINT_ALLOCATE,
-            names.PARTITION_SPEC,
-            "berth.dev/min-gpu-memory",
-            "berth.dev/gpu-topology",
+        pytest.param(
+            {"requests": {NVIDIA: "2", RDMA: "1"}, "annotations": {name: text}},
+            f"annotation {name}",
+            id=f"{name} {text}",
+        )
+        for name, text in (
+            (names.ALLOCATE_HINT, '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}'),
+            (names.ALLOCATE_HINT, '{"gpu": {"requiredTopologyScope": "PCIe"}}'),
+            (names.ALLOCATE_HINT, '{"gpu": {"exclusivePolicy": "PCIeLevel"}}'),
+            (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
+            (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
+            (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
+            (names.PARTITION_SPEC, "{}"),
+            (names.MIN_GPU_MEMORY, "1Gi"),
+            (names.GPU_TOPOLOGY, "nvlink"),
         )
     ]
     + [
-        pytest.param({"labels": {name: "x"}}, f"label {name}", id=name)
-        for name in (
-            names.GENIUS_NUMBER,
-            names.GENIUS_MEMORY_EACH,
-            names.GENIUS_MEMORY_TOTAL,
-        )
+        pytest.param({"requests": {name: "1"}}, name, id=name)
+        for name in ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb")
     ],
 )
 def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
@@ -177,6 +186,17 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
         pytest.param({"volumes": [{"configMap": {}}, {"persistentVolumeClaim": {"claimName": "x"}}]}, id="volumes"),
         pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, id="host port"),
         pytest.param({"resourceClaims": []}, id="no claims"),
+        pytest.param({"labels": {names.GENIUS_NUMBER: "2"}}, id="cards by label"),
+        pytest.param({"requests": {NVIDIA: "1"}, "annotations": {names.GPU_TOPOLOGY: "nvlink"}}, id="one card's links"),
+    ]
+    + [
+        pytest.param({"requests": {NVIDIA: "2"}, "annotations": {name: text}}, id=f"{name} {text}")
+        for name, text in (
+            (names.ALLOCATE_HINT, "{}"),
+            (names.ALLOCATE_HINT, '{"gpu": {"requiredTopologyScope": "Node"}}'),
+            (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
+            (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
+        )
     ],
 )
 def test_what_needs_no_honouring_is_not_named(fields: Raw) -> None:
@@ -220,6 +240,34 @@ def test_a_bound_pod_takes_what_its_annotation_says() -> None:
 def test_a_pod_that_asks_for_no_device_holds_none_whatever_is_written_on_it() -> None:
     found = pods.charge(pod("a", {"cpu": "1"}, on="node", allocated=whole(0)))
     assert (found.grants, found.unknown) == ((), ())
+
+
+OURS = {names.EPOCH: "3"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "allocated", "held"),
+    [
+        pytest.param({}, {names.GENIUS_NUMBER: "1"}, whole(0), (1, ()), id="by label"),
+        pytest.param({}, {names.GENIUS_MEMORY_EACH: "1"}, None, (0, ("gpu",)), id="by label, not told which"),
+        pytest.param({}, {names.GENIUS_NUMBER: "x"}, "x", (0, ("gpu",)), id="nothing of it can be read"),
+        pytest.param({}, {names.GENIUS_PRIORITY: "1"}, whole(0), (0, ()), id="priority asks for nothing"),
+        pytest.param(OURS, {}, whole(0, 1), (2, ()), id="the label was taken away, the cards were not"),
+        pytest.param(OURS, {}, "x", (0, ("gpu",)), id="we gave it some"),
+        pytest.param(OURS, {}, None, (0, ()), id="we gave it none"),
+    ],
+)
+def test_what_a_pod_holds_that_asks_by_label(
+    annotations: Raw, labels: Raw, allocated: Any, held: tuple[int, tuple[str, ...]]
+) -> None:
+    found = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, allocated=allocated))
+    assert (len(found.grants), found.unknown) == held
+
+
+def test_all_containers_of_a_pod_that_asks_by_label_see_its_cards() -> None:
+    raw = pod(containers=[container("a"), container("b")], labels={names.GENIUS_NUMBER: "2"})
+    shares = pods.pending(raw).request.shares
+    assert [(each.container, each.first, each.end) for each in shares] == [("a", 0, 2), ("b", 0, 2)]
 
 
 MALFORMED = [

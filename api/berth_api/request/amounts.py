@@ -1,28 +1,25 @@
-"""What a pod asks of devices, whatever protocol it speaks, in one form.
-
-The pod's total of each device resource is checked against the combinations that mean something, and split into
-equal parts of one or more cards. docs/protocol.md shows the table with examples.
-"""
+"""The device resources that a pod requests, checked against what means something, and split into equal parts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
-from berth_api import allocation, names
+from berth_api import allocation, mig, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_api.request.hints import APPLY_FOR_ALL, DEVICE_LEVEL, NO_HINT, REQUESTS_AS_COUNT, Hint
+from berth_api.request.values import CARD, INSTANCE, NOTHING, REPLICA, SLOT, DeviceRequest, Part, RequestError
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
+NVIDIA_SHARED: Final = allocation.REPLICAS
 AMD_GPU: Final = "amd.com/gpu"
 DCU_GPU: Final = "dcu.com/gpu"
 NPU_CORE: Final = "huawei.com/npu-core"
 NPU_CPU: Final = "huawei.com/npu-cpu"
 NPU_DVPP: Final = "huawei.com/npu-dvpp"
 
-CARD: Final = 100
-"""A whole card, in hundredths."""
-
 VENDORS: Final = {
     NVIDIA_GPU: "nvidia",
+    NVIDIA_SHARED: "nvidia",
     AMD_GPU: "amd",
     DCU_GPU: "hygon",
     NPU_CORE: "huawei",
@@ -32,7 +29,8 @@ VENDORS: Final = {
 """Resource -> vendor, as the Device's vendor label has it."""
 
 _COMMON: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
-_NOT_YET: Final = ("nvidia.com/gpu.shared", "nvidia.com/mig-")
+
+NO_HINTS: Final[Mapping[str, Hint]] = {}
 
 Amounts = Mapping[str, int]
 
@@ -48,52 +46,13 @@ class _Wanted(dict[str, int]):
         return ", ".join(f"{allocation.long(name, self.prefix)}: {self[name]}" for name in names or sorted(self))
 
 
-class RequestError(ValueError):
-    """A request means nothing; the text names the field, its value and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Equal parts of `count` cards of one type."""
-
-    type: str
-    count: int
-    amounts: tuple[tuple[str, int], ...]
-    """(resource without prefix, amount on each card); only what the pod named."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether each card must be free of other pods."""
-        wanted = dict(self.amounts)
-        return wanted.get(GPU_MEMORY_RATIO, wanted.get(self.type, 0)) >= CARD
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRequest:
-    """All that a pod asks of devices; empty for most pods."""
-
-    parts: tuple[Part, ...] = ()
-    vendor: str = ""
-    """The only vendor whose cards will do; empty for any."""
-    prefix: str = names.PREFIX
-    """The prefix that the pod used, and that its allocation uses in turn."""
-    hint: str = ""
-    """What the user may have meant instead."""
-
-    def __bool__(self) -> bool:
-        return bool(self.parts)
-
-
-NOTHING: Final = DeviceRequest()
-
-
 def is_device(name: str) -> bool:
     """Tell whether a resource is counted in cards rather than in the node's sums."""
-    return allocation.short(name) in _COMMON or name in VENDORS or name.startswith(_NOT_YET)
+    return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name)
 
 
-def of_resources(total: Amounts) -> DeviceRequest:
-    """Normalise a pod's total of resource requests (whole units; zeros left out).
+def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS) -> DeviceRequest:
+    """Normalise a pod's total of resource requests (whole units; zeros left out), split as the hints say.
 
     Raises:
         RequestError: the combination or an amount has no meaning.
@@ -101,23 +60,20 @@ def of_resources(total: Amounts) -> DeviceRequest:
     asked = {name: amount for name, amount in total.items() if is_device(name)}
     if not asked:
         return NOTHING
-    _refuse_unsupported(asked)
     wanted = _without_prefix(asked)
     gpus = {name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA)}
-    parts = [_gpu_part(_Wanted(gpus, wanted.prefix))]
-    parts += [_simple_part(kind, wanted) for kind in (RDMA, FPGA) if kind in wanted]
+    parts = _gpu_parts(_Wanted(gpus, wanted.prefix))
+    parts += [_simple_part(kind, wanted, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in wanted]
     return DeviceRequest(
-        parts=tuple(part for part in parts if part),
-        vendor=next((VENDORS[name] for name in wanted if name in VENDORS), ""),
+        parts=tuple(parts),
+        vendor=next(filter(None, map(_vendor, wanted)), ""),
         prefix=wanted.prefix,
         hint=_hint(wanted),
     )
 
 
-def _refuse_unsupported(asked: Amounts) -> None:
-    for name in asked:
-        if name.startswith(_NOT_YET):
-            raise RequestError(f"{name} is not supported by this version; use {names.PREFIX}{GPU_CORE} and -ratio")
+def _vendor(name: str) -> str:
+    return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
 
 
 def _without_prefix(asked: Amounts) -> _Wanted:
@@ -140,13 +96,24 @@ def _hint(wanted: Amounts) -> str:
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
-def _gpu_part(wanted: _Wanted) -> Part | None:
+def _gpu_parts(wanted: _Wanted) -> list[Part]:
     if not wanted:
-        return None
+        return []
     combination = frozenset(wanted)
+    if combination == {NVIDIA_SHARED}:
+        return [Part(type=GPU, count=wanted[NVIDIA_SHARED], amounts=(), unit=REPLICA)]
+    if all(map(mig.is_resource, wanted)):
+        return [_instances(name, wanted[name]) for name in sorted(wanted)]
     if combination not in _GPU_RULES:
         raise RequestError(f"{wanted.told()} is not a request for GPUs; allowed are {_ALLOWED}")
-    return _split(wanted, _GPU_RULES[combination](wanted))
+    part = _split(wanted, _GPU_RULES[combination](wanted))
+    return [replace(part, unit=SLOT) if combination == {NVIDIA_GPU} else part]
+
+
+def _instances(name: str, count: int) -> Part:
+    if not mig.is_profile(name.removeprefix(mig.PREFIX)):
+        raise RequestError(f"{name}: {count} names no MIG profile; allowed are such as {mig.resource('1g.10gb')}")
+    return Part(type=GPU, count=count, amounts=((name, 1),), unit=INSTANCE)
 
 
 def _whole_cards(wanted: _Wanted) -> Amounts:
@@ -217,9 +184,10 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 """The combinations that mean something, each with its check and normal form."""
 
 _ALLOWED: Final = (
-    f"{NVIDIA_GPU}, {AMD_GPU}, {DCU_GPU} or {GPU} by itself; "
+    f"{NVIDIA_GPU}, {NVIDIA_SHARED}, {AMD_GPU}, {DCU_GPU} or {GPU} by itself; "
     f"{GPU_MEMORY} or {GPU_MEMORY_RATIO}, with or without {GPU_CORE} and {GPU_SHARED}; "
-    f"{NPU_CORE} with {GPU_MEMORY_RATIO}, or with {NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
+    f"{NPU_CORE} with {GPU_MEMORY_RATIO}, or with {NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}; "
+    f"{mig.PREFIX}<profile>, one or several"
 )
 
 
@@ -244,8 +212,13 @@ def _cards(wanted: Amounts) -> int:
 # --- RDMA and FPGA ------------------------------------------------------------------------------------------
 
 
-def _simple_part(kind: str, wanted: _Wanted) -> Part:
+def _simple_part(kind: str, wanted: _Wanted, hint: Hint) -> Part:
     _check_percent(wanted, kind)
     amount = wanted[kind]
-    count = amount // CARD if amount > CARD else 1
-    return Part(type=kind, count=count, amounts=((kind, amount // count),))
+    if amount > CARD:
+        return Part(type=kind, count=amount // CARD, amounts=((kind, CARD),))
+    if hint.strategy == APPLY_FOR_ALL:
+        return Part(type=kind, count=1, amounts=((kind, amount),), every=True)
+    if hint.strategy == REQUESTS_AS_COUNT:
+        return Part(type=kind, count=amount, amounts=((kind, CARD if hint.exclusive == DEVICE_LEVEL else 1),))
+    return Part(type=kind, count=1, amounts=((kind, amount),))

@@ -1,0 +1,98 @@
+"""What a pod asks of devices, whatever protocol it speaks, in one form.
+
+The pod's total of each device resource is checked against the combinations that mean something, and split into equal
+parts of one or more cards (`amounts`, or `genius` for pods that ask by labels); annotations say which cards will do
+(`hints`, `topology`). docs/protocol.md shows all of it with examples.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from berth_api.names import GPU
+from berth_api.request import genius, hints, topology
+from berth_api.request.amounts import (
+    AMD_GPU,
+    DCU_GPU,
+    NPU_CORE,
+    NPU_CPU,
+    NPU_DVPP,
+    NVIDIA_GPU,
+    NVIDIA_SHARED,
+    VENDORS,
+    is_device,
+    of_resources,
+)
+from berth_api.request.genius import LABELS
+from berth_api.request.values import (
+    AMOUNTS,
+    CARD,
+    INSTANCE,
+    NOTHING,
+    REPLICA,
+    SLOT,
+    DeviceRequest,
+    Joint,
+    Part,
+    PartitionSpec,
+    RequestError,
+    Topology,
+    Unit,
+)
+
+__all__ = [
+    "AMD_GPU",
+    "AMOUNTS",
+    "CARD",
+    "DCU_GPU",
+    "INSTANCE",
+    "LABELS",
+    "NOTHING",
+    "NPU_CORE",
+    "NPU_CPU",
+    "NPU_DVPP",
+    "NVIDIA_GPU",
+    "NVIDIA_SHARED",
+    "REPLICA",
+    "SLOT",
+    "VENDORS",
+    "DeviceRequest",
+    "Joint",
+    "Part",
+    "PartitionSpec",
+    "RequestError",
+    "Topology",
+    "Unit",
+    "is_device",
+    "of_pod",
+    "of_resources",
+]
+
+
+def of_pod(total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str]) -> DeviceRequest:
+    """Normalise what a pod asks for, by its total of resource requests, its annotations and its labels.
+
+    Annotations are read, and refused, whatever is asked for; those about devices that are not asked for do nothing.
+
+    Raises:
+        RequestError: something of it has no meaning.
+    """
+    by_type = hints.of_types(annotations)
+    found = genius.of_labels(labels, filter(is_device, total)) or of_resources(total, by_type)
+    joint = hints.joint(annotations, (part.type for part in found.parts), by_type)
+    partition, reach = hints.partition(annotations), topology.of_gpus(annotations)
+    memory = topology.min_memory(annotations)
+    gpus = [part for part in found.parts if part.type == GPU]
+    return replace(
+        found,
+        parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory) for part in found.parts),
+        joint=joint,
+        # Partitions are of whole cards.
+        partition=partition if any(part.whole for part in gpus) else None,
+        # A card by itself has none that it must reach.
+        topology=reach if sum(part.count for part in gpus) > 1 else None,
+    )
+
+
+def _refined(part: Part, hint: hints.Hint, memory: int) -> Part:
+    part = part if hint == hints.NO_HINT else hint.applied(part)
+    return replace(part, min_memory=memory) if memory and part.type == GPU else part

@@ -1,0 +1,48 @@
+"""Genius' labels, by which a pod asks for GPUs without naming any resource.
+
+Genius chooses a node by them and hands out no cards. Here they are a request like any other: cards are charged, so that
+two pods that come at once are not promised the same memory.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from berth_api import names
+from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.request.values import CARD, NOTHING, DeviceRequest, Part, RequestError
+
+LABELS: Final = (names.GENIUS_NUMBER, names.GENIUS_MEMORY_EACH, names.GENIUS_MEMORY_TOTAL)
+MAX: Final = 2**31
+MIB: Final = 2**20
+
+
+def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequest:
+    """Read what the labels ask for: nothing where there are none of them.
+
+    `gpu-number` cards, one where it is left out. With memory each is shared and that much of it is taken, the total
+    divided evenly; without, the cards are whole.
+
+    Raises:
+        RequestError: a label is no number above 0, or device resources are `requested` as well.
+    """
+    if not any(name in labels for name in LABELS):
+        return NOTHING
+    count = _number(labels, names.GENIUS_NUMBER) or 1
+    each, total = _number(labels, names.GENIUS_MEMORY_EACH), _number(labels, names.GENIUS_MEMORY_TOTAL)
+    if beside := sorted(requested):
+        asked = next(name for name in LABELS if name in labels)
+        raise RequestError(f"label {asked} beside the resource {beside[0]}; ask for devices by one of the two")
+    memory = MIB * max(each, -(-total // count))
+    amounts = ((GPU_MEMORY, memory),) if memory else ((GPU_CORE, CARD), (GPU_MEMORY_RATIO, CARD))
+    return DeviceRequest(parts=(Part(type=GPU, count=count, amounts=amounts),), labelled=True)
+
+
+def _number(labels: Mapping[str, str], name: str) -> int:
+    """Read a label; 0 where it is left out."""
+    text = labels.get(name)
+    if text is None:
+        return 0
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(MAX)) else 0
+    if not 0 < number <= MAX:
+        raise RequestError(f'label {name}: "{text}"; allowed are whole numbers from 1 to {MAX}')
+    return number

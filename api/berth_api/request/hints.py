@@ -1,0 +1,129 @@
+"""Koordinator's annotations on how devices are chosen: hints for each type, joint allocation, and partitions."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from berth_api import allocation, names, quantity, selectors
+from berth_api.names import GPU
+from berth_api.request.annotated import Annotations, Body, body, check_fields, word
+from berth_api.request.values import Exclusive, Joint, Part, PartitionSpec, RequestError, Scope
+from berth_api.selectors import EVERYTHING, LabelSelector
+
+APPLY_FOR_ALL: Final = "ApplyForAll"
+REQUESTS_AS_COUNT: Final = "RequestsAsCount"
+STRATEGIES: Final = (APPLY_FOR_ALL, REQUESTS_AS_COUNT)
+SCOPES: Final = ("Device", "PCIe", "NUMANode", "Node")
+DEVICE_LEVEL: Final = "DeviceLevel"
+EXCLUSIVES: Final = (DEVICE_LEVEL, "PCIeLevel")
+SAME_PCIE: Final = "SamePCIe"
+RESTRICTED: Final = "Restricted"
+POLICIES: Final = (RESTRICTED, "BestEffort")
+
+_FIELDS: Final = ("selector", "vfSelector", "allocateStrategy", "requiredTopologyScope", "exclusivePolicy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """How devices of one type are to be chosen."""
+
+    selector: LabelSelector = EVERYTHING
+    functions: LabelSelector | None = None
+    strategy: str = ""
+    scope: Scope = ""
+    exclusive: Exclusive = ""
+
+    def applied(self, part: Part) -> Part:
+        """Give a part of a request with this hint; GPUs have no virtual functions that could be given."""
+        functions = None if part.type == GPU else self.functions
+        return replace(part, selector=self.selector, functions=functions, scope=self.scope, exclusive=self.exclusive)
+
+
+NO_HINT: Final = Hint()
+
+
+def of_types(annotations: Annotations) -> Mapping[str, Hint]:
+    """Read the hint for each device type.
+
+    Raises:
+        RequestError: the annotation cannot be read.
+    """
+    name = names.ALLOCATE_HINT
+    found = body(annotations, name, *allocation.TYPES) or {}
+    return {kind: _hint(each, f"annotation {name}: {kind}") for kind, each in found.items() if each is not None}
+
+
+def _hint(raw: object, where: str) -> Hint:
+    if not isinstance(raw, dict):
+        raise RequestError(f"{where}: not an object")
+    check_fields(raw, where, *_FIELDS)
+    return Hint(
+        selector=_selector(raw, where, "selector") or EVERYTHING,
+        functions=_selector(raw, where, "vfSelector"),
+        strategy=word(raw, where, "allocateStrategy", *STRATEGIES),
+        scope=cast(Scope, word(raw, where, "requiredTopologyScope", *SCOPES)),
+        exclusive=cast(Exclusive, word(raw, where, "exclusivePolicy", *EXCLUSIVES)),
+    )
+
+
+def _selector(raw: Body, where: str, name: str) -> LabelSelector | None:
+    if raw.get(name) is None:
+        return None
+    try:
+        return selectors.read(raw[name])
+    except selectors.SelectorError as error:
+        raise RequestError(f"{where}.{name}: {error}") from error
+
+
+def joint(annotations: Annotations, requested: Iterable[str], hints: Mapping[str, Hint]) -> Joint | None:
+    """Read which of the requested types are to lie together; None where fewer than two of them are named.
+
+    A type of which every device is taken (ApplyForAll) has no place of its own to be near to, and is passed over.
+
+    Raises:
+        RequestError: the annotation cannot be read.
+    """
+    name = names.JOINT_ALLOCATE
+    found = body(annotations, name, "deviceTypes", "requiredScope") or {}
+    same = word(found, f"annotation {name}", "requiredScope", SAME_PCIE) == SAME_PCIE
+    placed = {kind for kind in requested if hints.get(kind, NO_HINT).strategy != APPLY_FOR_ALL}
+    types = tuple(dict.fromkeys(kind for kind in _types(found, f"annotation {name}") if kind in placed))
+    return Joint(types=types, same_pcie=same) if len(types) > 1 else None
+
+
+def _types(found: Body, where: str) -> Collection[str]:
+    types = found.get("deviceTypes") or []
+    allowed = ", ".join(allocation.TYPES)
+    if not isinstance(types, list):
+        raise RequestError(f"{where}: deviceTypes is not a list; allowed are lists of {allowed}")
+    if strange := [each for each in types if each not in allocation.TYPES]:
+        raise RequestError(f'{where}: deviceTypes "{strange[0]}"; allowed are {allowed}')
+    return types
+
+
+def partition(annotations: Annotations) -> PartitionSpec | None:
+    """Read what the pod wants of its partition; None where it does not mind.
+
+    Raises:
+        RequestError: the annotation cannot be read.
+    """
+    name = names.PARTITION_SPEC
+    found = body(annotations, name, "allocatePolicy", "ringBusBandwidth")
+    if found is None:
+        return None
+    return PartitionSpec(
+        restricted=word(found, f"annotation {name}", "allocatePolicy", *POLICIES) == RESTRICTED,
+        bandwidth=_bandwidth(found.get("ringBusBandwidth"), f"annotation {name}"),
+    )
+
+
+def _bandwidth(value: object, where: str) -> int | None:
+    if value is None:
+        return None
+    try:
+        found = quantity.parse(value) if isinstance(value, str | int) and not isinstance(value, bool) else -1
+    except quantity.QuantityError as error:
+        raise RequestError(f"{where}: ringBusBandwidth {error}") from error
+    if found < 0:
+        raise RequestError(f"{where}: ringBusBandwidth {value!r}; allowed are quantities such as 200Gi")
+    return found

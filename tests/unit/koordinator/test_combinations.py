@@ -1,0 +1,197 @@
+"""The combinations of resources that mean something, what they are checked for, and what they become.
+
+The rows that differ from Koordinator's are those where it accepts what it can then never place, or overbooks.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from berth_api import names, quantity
+from berth_api.request import Part, RequestError, of_resources
+from tests.builders import CORE, FPGA, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED, gpus
+
+AMD, DCU = "amd.com/gpu", "dcu.com/gpu"
+NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"
+SLICES, MIG = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
+GPU_NAMES = (NVIDIA, AMD, DCU, GPU, SHARED, CORE, MEMORY, RATIO, NPU_CORE, NPU_CPU, NPU_DVPP, SLICES, MIG)
+
+VALID = (
+    {NVIDIA},
+    {SLICES},
+    {MIG},
+    {AMD},
+    {DCU},
+    {GPU},
+    {MEMORY},
+    {RATIO},
+    {CORE, MEMORY},
+    {CORE, RATIO},
+    {NPU_CORE, RATIO},
+    {SHARED, MEMORY},
+    {SHARED, RATIO},
+    {SHARED, CORE, MEMORY},
+    {SHARED, CORE, RATIO},
+    {SHARED, NPU_CORE, NPU_CPU, MEMORY},
+    {SHARED, NPU_CORE, NPU_CPU, MEMORY, NPU_DVPP},
+)
+"""Without slices and MIG, and with rdma and fpga, these are Koordinator's seventeen."""
+
+
+def renamed(amounts: Mapping[str, int], prefix: str) -> dict[str, int]:
+    return {name.replace(names.PREFIX, prefix): amount for name, amount in amounts.items()}
+
+
+COMBINATIONS = [
+    pytest.param({NVIDIA: 2}, gpus(2, unit="slot", core=100, ratio=100), "nvidia", id="nvidia"),
+    pytest.param({SLICES: 3}, gpus(3, unit="replica"), "nvidia", id="slices"),
+    pytest.param({MIG: 2}, gpus(2, unit="instance", **{MIG: 1}), "nvidia", id="MIG"),
+    pytest.param({AMD: 1}, gpus(1, core=100, ratio=100), "amd", id="amd"),
+    pytest.param({DCU: 3}, gpus(3, core=100, ratio=100), "hygon", id="dcu"),
+    pytest.param({GPU: 50}, gpus(1, core=50, ratio=50), "", id="gpu, part"),
+    pytest.param({GPU: 100}, gpus(1, core=100, ratio=100), "", id="gpu, one"),
+    pytest.param({GPU: 300}, gpus(3, core=100, ratio=100), "", id="gpu, several"),
+    pytest.param({MEMORY: 8 * GI}, gpus(1, memory=8 * GI), "", id="memory"),
+    pytest.param({RATIO: 30}, gpus(1, ratio=30), "", id="ratio, part"),
+    pytest.param({RATIO: 200}, gpus(2, ratio=100), "", id="ratio, several"),
+    pytest.param({CORE: 50, MEMORY: GI}, gpus(1, core=50, memory=GI), "", id="core+memory"),
+    pytest.param({CORE: 100, MEMORY: GI}, gpus(1, core=100, memory=GI), "", id="core+memory, whole core"),
+    pytest.param({CORE: 50, RATIO: 60}, gpus(1, core=50, ratio=60), "", id="core+ratio, part"),
+    pytest.param({CORE: 200, RATIO: 200}, gpus(2, core=100, ratio=100), "", id="core+ratio, several"),
+    pytest.param({CORE: 50, RATIO: 200}, gpus(2, core=25, ratio=100), "", id="core+ratio, little core on several"),
+    pytest.param({CORE: 33, RATIO: 200}, gpus(2, core=16, ratio=100), "", id="core+ratio, rounded down"),
+    pytest.param({NPU_CORE: 10, RATIO: 50}, gpus(1, npu=10, ratio=50), "huawei", id="npu-core+ratio"),
+    pytest.param({NPU_CORE: 40, RATIO: 200}, gpus(2, npu=20, ratio=100), "huawei", id="npu-core+ratio, several"),
+    pytest.param({SHARED: 2, MEMORY: 8 * GI}, gpus(2, memory=4 * GI), "", id="shared+memory"),
+    pytest.param({SHARED: 3, MEMORY: 100}, gpus(3, memory=33), "", id="shared+memory, rounded down"),
+    pytest.param({SHARED: 2, RATIO: 60}, gpus(2, ratio=30), "", id="shared+ratio"),
+    pytest.param({SHARED: 2, RATIO: 200}, gpus(2, ratio=100), "", id="shared+ratio, whole"),
+    pytest.param({SHARED: 1, RATIO: 100}, gpus(1, ratio=100), "", id="shared+ratio, one"),
+    pytest.param({SHARED: 2, CORE: 60, MEMORY: 6}, gpus(2, core=30, memory=3), "", id="shared+core+memory"),
+    pytest.param({SHARED: 2, CORE: 60, RATIO: 80}, gpus(2, core=30, ratio=40), "", id="shared+core+ratio"),
+    pytest.param(
+        {SHARED: 1, NPU_CORE: 4, NPU_CPU: 2, MEMORY: GI},
+        gpus(1, npu=4, npu_cpu=2, memory=GI),
+        "huawei",
+        id="npu slice",
+    ),
+    pytest.param(
+        {SHARED: 1, NPU_CORE: 4, NPU_CPU: 2, MEMORY: GI, NPU_DVPP: 100},
+        gpus(1, npu=4, npu_cpu=2, memory=GI, dvpp=100),
+        "huawei",
+        id="npu slice with dvpp",
+    ),
+    pytest.param({RDMA: 50}, Part(type="rdma", count=1, amounts=(("rdma", 50),)), "", id="rdma, part"),
+    pytest.param({RDMA: 200}, Part(type="rdma", count=2, amounts=(("rdma", 100),)), "", id="rdma, several"),
+    pytest.param({FPGA: 100}, Part(type="fpga", count=1, amounts=(("fpga", 100),)), "", id="fpga"),
+]
+
+
+@pytest.mark.parametrize(
+    "prefix", [pytest.param("kubernetes.io/", id="kubernetes"), pytest.param("koordinator.sh/", id="koordinator")]
+)
+@pytest.mark.parametrize(("asked", "part", "vendor"), COMBINATIONS)
+def test_a_valid_combination_has_one_normal_form(asked: dict[str, int], part: Part, vendor: str, prefix: str) -> None:
+    found = of_resources(renamed(asked, prefix))
+    assert (found.parts, found.vendor) == ((part,), vendor)
+
+
+def test_every_valid_combination_stands_in_the_table() -> None:
+    asked: list[Any] = [case.values[0] for case in COMBINATIONS]
+    shown = {frozenset(each) for each in asked}
+    assert shown == {frozenset(each) for each in VALID} | {frozenset({RDMA}), frozenset({FPGA})}
+
+
+SUBSETS = [frozenset(each) for size in range(1, 14) for each in itertools.combinations(GPU_NAMES, size)]
+
+
+def accepted(subset: frozenset[str]) -> bool:
+    """Ask for amounts that suit every rule, so that only the combination counts."""
+    try:
+        of_resources({name: 1 if name in (SHARED, NVIDIA, AMD, DCU) else 100 for name in subset})
+    except RequestError as error:
+        assert " is not a request for GPUs; allowed are " in str(error)  # noqa: PT017
+        return False
+    return True
+
+
+def test_of_all_8191_combinations_exactly_the_valid_ones_pass() -> None:
+    assert len(SUBSETS) == 8191
+    assert {each for each in SUBSETS if accepted(each)} == {frozenset(each) for each in VALID}
+
+
+def test_an_invalid_combination_is_shown_with_its_amounts_and_what_is_allowed() -> None:
+    with pytest.raises(RequestError) as caught:
+        of_resources({CORE: 50})
+    assert str(caught.value).startswith(
+        "kubernetes.io/gpu-core: 50 is not a request for GPUs; allowed are nvidia.com/gpu,"
+    )
+    assert "; gpu-memory or gpu-memory-ratio, with or without gpu-core and gpu.shared; " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        pytest.param({GPU: 150}, "gpu: 150; allowed are 1 to 100", id="gpu one and a half"),
+        pytest.param({GPU: 101}, "gpu: 101;", id="gpu just over one"),
+        pytest.param({GPU: quantity.MAX}, f"gpu: {quantity.MAX};", id="gpu absurd"),
+        pytest.param({RATIO: 250}, "gpu-memory-ratio: 250;", id="ratio"),
+        pytest.param({CORE: 150, RATIO: 100}, "gpu-core: 150;", id="core beside ratio"),
+        pytest.param({CORE: 150, MEMORY: GI}, "gpu-core: 150;", id="core beside memory"),
+        pytest.param({CORE: 50, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio beside core"),
+        pytest.param({NPU_CORE: 5, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio beside npu-core"),
+        pytest.param({RDMA: 150}, "rdma: 150;", id="rdma"),
+        pytest.param({FPGA: 101}, "fpga: 101;", id="fpga"),
+        pytest.param(
+            {SHARED: 2, RATIO: 51},
+            "kubernetes.io/gpu-memory-ratio: 51, kubernetes.io/gpu.shared: 2; allowed are multiples",
+            id="ratio not divisible",
+        ),
+        pytest.param(
+            {SHARED: 2, CORE: 51, MEMORY: GI},
+            "kubernetes.io/gpu-core: 51, kubernetes.io/gpu.shared: 2; allowed are multiples",
+            id="core not divisible",
+        ),
+        pytest.param(
+            {SHARED: 2, RATIO: 202},
+            "kubernetes.io/gpu-memory-ratio: 202, kubernetes.io/gpu.shared: 2; allowed are multiples",
+            id="ratio over a card",
+        ),
+        pytest.param(
+            {SHARED: 2, CORE: 202, RATIO: 2},
+            "kubernetes.io/gpu-core: 202, kubernetes.io/gpu.shared: 2; allowed are multiples",
+            id="core over a card",
+        ),
+        pytest.param({SHARED: 3, MEMORY: 2}, "gpu-memory: 2 is less than a byte on each of 3", id="less than a byte"),
+        pytest.param(
+            {SHARED: 2, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI}, "allowed is gpu.shared: 1", id="npu on two cards"
+        ),
+        pytest.param(
+            {SHARED: 1, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI, NPU_DVPP: 101}, "npu-dvpp: 101;", id="dvpp over a card"
+        ),
+        # Koordinator accepts the next two and then can never place, or overbooks, them.
+        pytest.param({CORE: 200, MEMORY: GI}, "puts gpu-core 200 on each of 1 card", id="two cards' core by memory"),
+        pytest.param({CORE: 400, RATIO: 200}, "puts gpu-core 200 on each of 2 card", id="twice the core of two cards"),
+        pytest.param({GPU: 50, "koordinator.sh/gpu": 50}, "are the same resource; request one", id="both prefixes"),
+        pytest.param({NVIDIA: 1, RDMA: 150}, "rdma: 150;", id="one type right, the other wrong"),
+    ],
+)
+def test_a_request_without_meaning_is_refused_with_the_reason(asked: dict[str, int], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        of_resources(asked)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({SHARED: 2, RATIO: 51}, id="shares name their multiples"),
+        pytest.param({GPU: 150}, id="hundredths name theirs"),
+        pytest.param({CORE: 200, MEMORY: GI}, id="too much core names gpu.shared"),
+    ],
+)
+def test_a_refusal_tells_what_is_allowed(asked: dict[str, int]) -> None:
+    with pytest.raises(RequestError, match="allowed are"):
+        of_resources(asked)
