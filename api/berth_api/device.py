@@ -141,6 +141,8 @@ class DeviceInfo(Model):
     vf_groups: Annotated[list[VirtualFunctionGroup], Field(max_length=16)] = Field(default_factory=list)
     mig: Mig | None = None
     """Only on cards that are capable of it."""
+    replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    """Into how many equal slices of time the card is given out; 1 where it is not sliced."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = Field(default_factory=list)
 
 
@@ -150,6 +152,9 @@ class DeviceSpec(Model):
     driver_version: Text = ""
     cuda_version: Text = ""
     """Newest CUDA that the driver supports: `12.8`."""
+    mig_strategy: Literal["none", "single", "mixed"] = "mixed"
+    """What cards in MIG mode are to pods: whole cards all the same, `nvidia.com/gpu` for each instance, or
+    `nvidia.com/mig-<profile>`."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
 
 

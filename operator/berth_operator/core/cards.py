@@ -4,18 +4,23 @@ A slot belongs to one minor of one node for as long as the card exists or someth
 fails or vanishes keeps what its pods hold, so that nothing is handed out twice when it comes back.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final, Self
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.allocation import Grant
+from berth_api import mig
+from berth_api.allocation import FUNCTIONS, REPLICAS, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP
+from berth_api.selectors import Labels
+from berth_operator.core.catalogue import Catalogue, Functions, Links
 from berth_operator.core.copies import with_own
+from berth_operator.core.rowwise import ALL, Rows
 
+V = TypeVar("V")
 Mask = npt.NDArray[np.bool_]
 Column = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
@@ -25,10 +30,23 @@ RESOURCES: Final = {
     RDMA: (RDMA,),
     FPGA: (FPGA,),
 }
-"""Device type -> what is counted on each card."""
+"""Device type -> what is counted on each card; what only some cards have is counted from the first that has it on."""
+NVLINK: Final = 100
+LINKS: Final = {
+    "System": 10,
+    "SameNUMANode": 20,
+    "HostBridge": 30,
+    "MultiSwitch": 40,
+    "SingleSwitch": 50,
+    "SameBoard": 60,
+    "NVLink": NVLINK,
+}
+"""How good a way between two cards is; of NVLinks each counts so much."""
 
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
+_PADDED: Final = ("present", "healthy", "model", "users", "pcie", "labels", "functions")
+"""Columns of slots in which an empty slot has a 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +58,65 @@ class CardInfo:
     id: str
     model: str = ""
     healthy: bool = True
-    """Also false for cards that cannot be handed out: in MIG mode, or contradicting the rest of the Device."""
+    """Also false for cards that cannot be handed out, whole or shared: in MIG mode, or contradicting the rest of the
+    Device."""
     amounts: tuple[tuple[str, int], ...] = ()
-    """(resource, what the whole card offers)."""
+    """(resource, what the whole card offers): also how many instances of each profile, replicas and virtual functions
+    it has."""
+    numa: int = -1
+    socket: int = -1
+    pcie: str = ""
+    """The PCIe switch."""
+    module: int = -1
+    """Position on the baseboard."""
+    labels: Labels = ()
+    links: Links = ()
+    functions: Functions = ()
+    """Virtual functions."""
+    instances: tuple[tuple[str, str], ...] = ()
+    """(MIG UUID, resource) of each instance that can be handed out."""
+
+
+def is_counted(kind: str, name: str) -> bool:
+    """Tell whether cards of this type may have such a resource."""
+    return name in RESOURCES[kind] or name in (REPLICAS, FUNCTIONS) or mig.is_resource(name)
 
 
 class Cards:
-    """All cards of one type."""
+    """All cards of one type.
+
+    Beside what each card offers and what is taken of it, there are columns of where it sits and what it is. `users`
+    counts who holds something of a card; whether they share it, have slices of it or instances shows by what is used.
+    """
 
     def __init__(self, kind: str, rows: int) -> None:
         self.kind = kind
-        self.resources = RESOURCES[kind]
-        self.index = {name: i for i, name in enumerate(self.resources)}
+        self.index = {name: i for i, name in enumerate(RESOURCES[kind])}
+        """Resource -> its place in `total` and `used`."""
         self.minor = np.full((rows, 1), EMPTY, np.int32)
         self.present = np.zeros((rows, 1), np.bool_)
         self.healthy = np.zeros((rows, 1), np.bool_)
         self.model = np.zeros((rows, 1), np.int32)
         self.users = np.zeros((rows, 1), np.int32)
-        self.total = np.zeros((len(self.resources), rows, 1), np.int64)
-        self.used = np.zeros((len(self.resources), rows, 1), np.int64)
+        self.numa = np.full((rows, 1), -1, np.int16)
+        self.pcie = np.zeros((rows, 1), np.int32)
+        """By `Catalogue.switches`; 0 where nobody told."""
+        self.labels = np.zeros((rows, 1), np.int32)
+        """By `Catalogue.labels`."""
+        self.functions = np.zeros((rows, 1), np.int32)
+        """By `Catalogue.functions`."""
+        self.wiring = np.zeros(rows, np.int32)
+        """By `Catalogue.wirings`."""
+        self.total = np.zeros((len(self.index), rows, 1), np.int64)
+        self.used = np.zeros((len(self.index), rows, 1), np.int64)
         self.unknown = np.zeros(rows, np.int32)
         """Pods of the node that may hold any of its cards."""
         self.ids: list[dict[int, str]] = [{} for _ in range(rows)]
         """Per node: minor -> id."""
+        self.instances: dict[int, dict[int, tuple[tuple[str, str], ...]]] = {}
+        """Row -> minor -> (MIG UUID, resource) of each instance; only rows that have some."""
+        self.taken: dict[int, tuple[str, ...]] = {}
+        """Row -> names of all instances, replicas and virtual functions that pods hold; only rows where they do."""
 
     @property
     def free(self) -> Column:
@@ -74,55 +128,102 @@ class Cards:
         rows, slots = max(rows, self.minor.shape[0]), max(slots, self.minor.shape[1])
         more = ((0, rows - self.minor.shape[0]), (0, slots - self.minor.shape[1]))
         self.minor = np.pad(self.minor, more, constant_values=EMPTY)
-        for name in ("present", "healthy", "model", "users"):
+        self.numa = np.pad(self.numa, more, constant_values=-1)
+        for name in _PADDED:
             setattr(self, name, np.pad(getattr(self, name), more))
         self.total = np.pad(self.total, ((0, 0), *more))
         self.used = np.pad(self.used, ((0, 0), *more))
         self.unknown = np.pad(self.unknown, more[0])
+        self.wiring = np.pad(self.wiring, more[0])
         self.ids += [{} for _ in range(rows - len(self.ids))]
+
+    def resource(self, name: str) -> int:
+        """Give a resource's place, making one if need be."""
+        if name not in self.index:
+            # A new one: copies share the old.
+            self.index = {**self.index, name: len(self.index)}
+            self.total = np.pad(self.total, ((0, 1), (0, 0), (0, 0)))
+            self.used = np.pad(self.used, ((0, 1), (0, 0), (0, 0)))
+        return self.index[name]
+
+    def in_pieces(self, rows: Rows = ALL) -> Mask:
+        """Give the cards of which a pod holds an instance or a replica."""
+        names = self.index.keys() - RESOURCES[self.kind] - {FUNCTIONS}
+        used: Mask = np.zeros_like(self.present[rows])
+        for name in names:
+            used |= self.used[self.index[name], rows] > 0
+        return used
 
     def excerpt(self, rows: Indices) -> Self:
         """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
-        by_row = {
-            name: getattr(self, name)[rows] for name in ("minor", "present", "healthy", "model", "users", "unknown")
-        }
+        by_row = {name: getattr(self, name)[rows] for name in ("minor", "numa", *_PADDED, "unknown", "wiring")}
         return with_own(
             self,
             total=self.total.take(rows, axis=1),
             used=self.used.take(rows, axis=1),
             ids=list(map(self.ids.__getitem__, rows.tolist())),
+            instances=_of_rows(self.instances, rows),
+            taken=_of_rows(self.taken, rows),
             **by_row,
         )
 
-    def put(self, row: int, cards: Iterable[tuple[CardInfo, int]]) -> None:
-        """Replace a node's inventory by (card, model id); what is charged stays."""
+    def put(self, row: int, cards: Iterable[CardInfo], catalogue: Catalogue) -> None:
+        """Replace a node's inventory; what is charged stays."""
         self.clear(row)
-        for card, model in cards:
+        linked = []
+        for card in cards:
             slot = self._slot_for(row, card.minor)
-            self.present[row, slot] = True
-            self.healthy[row, slot] = card.healthy
-            self.model[row, slot] = model
+            self._describe(row, slot, card, catalogue)
             self.ids[row][card.minor] = card.id
             for name, amount in card.amounts:
-                if name in self.index:
-                    self.total[self.index[name], row, slot] = amount
+                if is_counted(self.kind, name):
+                    index = self.resource(name)  # first: it may put a wider array in place of this one
+                    self.total[index, row, slot] = amount
+            if card.instances:
+                self.instances.setdefault(row, {})[card.minor] = card.instances
+            if card.links:
+                linked.append((slot, card.minor, card.links))
+        self.wiring[row] = catalogue.wirings.number(tuple(linked))
+
+    def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
+        self.present[row, slot] = True
+        self.healthy[row, slot] = card.healthy
+        self.model[row, slot] = catalogue.models.number(card.model)
+        self.numa[row, slot] = card.numa
+        self.pcie[row, slot] = catalogue.switches.number(card.pcie)
+        self.labels[row, slot] = catalogue.labels.number(card.labels)
+        self.functions[row, slot] = catalogue.functions.number(card.functions)
 
     def clear(self, row: int) -> None:
         """Forget a node's inventory, but not what is charged."""
         self.present[row] = self.healthy[row] = False
+        self.numa[row] = -1
+        self.pcie[row] = self.labels[row] = self.functions[row] = self.wiring[row] = 0
         self.total[:, row] = 0
         self.ids[row] = {}
+        self.instances.pop(row, None)
         self.minor[row, self.users[row] == 0] = EMPTY
 
     def charge(self, row: int, grant: Grant, sign: int) -> None:
         """Add (sign 1) or take back (sign -1) a pod's part of a card."""
         slot = self._slot_for(row, grant.minor)
-        for name, amount in grant.amounts:
-            if name in self.index:
-                self.used[self.index[name], row, slot] += sign * amount
+        for name, amount in grant.counted:
+            if name in self.index or is_counted(self.kind, name):
+                index = self.resource(name)
+                self.used[index, row, slot] += sign * amount
         self.users[row, slot] += sign
+        if handles := grant.handles:
+            self._hold(row, handles, sign)
         if not self.users[row, slot] and not self.present[row, slot]:
             self.minor[row, slot] = EMPTY
+
+    def _hold(self, row: int, handles: Iterable[str], sign: int) -> None:
+        # A new value, since copies share the old; in order, so that what is given back leaves it as it was.
+        held = list(self.taken.pop(row, ()))
+        for each in handles:
+            held.append(each) if sign > 0 else held.remove(each)
+        if held:
+            self.taken[row] = tuple(sorted(held))
 
     def completed(self, row: int, grant: Grant) -> Grant:
         """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
@@ -137,7 +238,7 @@ class Cards:
             amounts[GPU_MEMORY_RATIO] = amounts[GPU_MEMORY] * CARD // memory
         else:
             amounts[GPU_MEMORY] = amounts[GPU_MEMORY_RATIO] * memory // CARD
-        return Grant(type=grant.type, minor=grant.minor, amounts=tuple(sorted(amounts.items())), id=grant.id)
+        return replace(grant, amounts=tuple(sorted(amounts.items())))
 
     def slots(self, row: int) -> Iterator[int]:
         """Give the node's slots in use, by minor."""
@@ -150,13 +251,16 @@ class Cards:
         return minors.index(minor) if minor in minors else None
 
     def _slot_for(self, row: int, minor: int) -> int:
-        found = self._slot_of(row, minor)
-        if found is not None:
-            return found
-        free = np.flatnonzero(self.minor[row] == EMPTY)
-        if not free.size:
-            free = np.array([self.minor.shape[1]])
-            self.grow(self.minor.shape[0], self.minor.shape[1] * 2)
-        slot = int(free[0])
-        self.minor[row, slot] = minor
+        slot = self._slot_of(row, minor)
+        if slot is None:
+            slot = self._slot_of(row, EMPTY)
+            if slot is None:
+                slot = self.minor.shape[1]
+                self.grow(self.minor.shape[0], 2 * slot)
+            self.minor[row, slot] = minor
         return slot
+
+
+def _of_rows(sparse: Mapping[int, V], rows: Indices) -> dict[int, V]:
+    """Give what these rows have, under their new numbers."""
+    return {new: sparse[row] for new, row in enumerate(rows.tolist()) if row in sparse} if sparse else {}

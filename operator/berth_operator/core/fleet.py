@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
+from berth_api.partitions import Table
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Indices, Mask
+from berth_operator.core.catalogue import Catalogue
 from berth_operator.core.copies import with_own
 from berth_operator.core.images import Images
 from berth_operator.core.labels import Labels
@@ -36,6 +38,11 @@ DEFAULT_VENDOR: Final = "nvidia"
 NOT_STARTED: Final = 2**62
 """When a pod started that has not."""
 
+ROWS: Final = 16
+"""Room for so many nodes at first."""
+
+_Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
+_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "planned", "single")
 _PLAIN: Final = (np.ndarray, dict, list, set)
 
 
@@ -63,6 +70,17 @@ class DeviceInventory:
 
     cards: tuple[CardInfo, ...] = ()
     vendor: str = DEFAULT_VENDOR
+    partitions: Table = ()
+    """The partitions of the node's NVSwitch; none where it has none."""
+    honors: bool = False
+    """Whether whole cards are given by partition alone, and not only rather so."""
+    planned: bool = False
+    """Whether a pod that holds whole cards finds NICs and the like beside them without being given any."""
+    single: bool = False
+    """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
+
+
+NO_DEVICE: Final = DeviceInventory(vendor=ANY_VENDOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +115,7 @@ class Charge:
 class Fleet:
     """All nodes and cards."""
 
-    def __init__(self) -> None:
-        rows = 16
+    def __init__(self, rows: int = ROWS) -> None:
         self.rows: dict[str, int] = {}
         """Node name -> row."""
         self.names: list[str] = [""] * rows
@@ -112,6 +129,12 @@ class Fleet:
         self.fresh: Mask = np.zeros(rows, np.bool_)
         """Rows whose agent is alive."""
         self.vendor = np.zeros(rows, np.int32)
+        self.partitions = np.zeros(rows, np.int32)
+        """By `Catalogue.tables`."""
+        self.honors: Mask = np.zeros(rows, np.bool_)
+        self.planned: Mask = np.zeros(rows, np.bool_)
+        self.single: Mask = np.zeros(rows, np.bool_)
+        """The three as `DeviceInventory` has them."""
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
         """Resource name -> index of its column."""
         self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
@@ -119,6 +142,7 @@ class Fleet:
         self.assumed: Column = np.zeros((2, rows), np.int64)
         """Requested cpu and memory, with what is assumed of containers that name none."""
         self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
+        self.catalogue = Catalogue()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
         self.nominees: dict[str, Charge] = {}
@@ -138,9 +162,7 @@ class Fleet:
         self._on_node: dict[str, dict[str, Charge]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
-        self._models: dict[str, int] = {}
-        self._accepting: tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
-        self._accepting = (((), 0), np.zeros((0, 0)))
+        self._accepting: _Accepting = (((), 0), np.zeros((0, 0)))
         self._model_masks: dict[ModelConstraint, Mask] = {}
         self._taints: dict[Taint, Mask] = {}
         self._features: dict[str, Mask] = {}
@@ -187,9 +209,9 @@ class Fleet:
         row = self._row(name)
         self.rowwise.move(row)
         self.has_device[row] = True
-        self.vendor[row] = self._word(inventory.vendor)
+        self._tell_of(row, inventory)
         for kind, cards in self.cards.items():
-            cards.put(row, [(each, self._model(each.model)) for each in inventory.cards if each.type == kind])
+            cards.put(row, [each for each in inventory.cards if each.type == kind], self.catalogue)
         for charge in tuple(self.on_node(name)):
             # Pods may come before their Device: only now can be filled in what their grants leave out.
             self.charge(charge)
@@ -199,10 +221,16 @@ class Fleet:
         if (row := self.rows.get(name)) is not None:
             self.rowwise.move(row)
             self.has_device[row] = False
-            self.vendor[row] = 0
+            self._tell_of(row, NO_DEVICE)
             for cards in self.cards.values():
                 cards.clear(row)
             self._drop_if_empty(name)
+
+    def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
+        self.vendor[row] = self._word(inventory.vendor)
+        self.partitions[row] = self.catalogue.tables.number(inventory.partitions)
+        self.honors[row], self.planned[row] = inventory.honors, inventory.planned
+        self.single[row] = inventory.single
 
     # --- charges ----------------------------------------------------------------------------------------------
 
@@ -292,6 +320,7 @@ class Fleet:
             "census": Census(),
             "rowwise": Rowwise(),
             "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
+            "catalogue": self.catalogue.copy(),
             "labels": self.labels.copy(),
             "neighbours": self.neighbours.copy(),
             "ports": self.ports.copy(),
@@ -315,7 +344,7 @@ class Fleet:
             allocatable=self.allocatable[:, rows],
             requested=self.requested[:, rows],
             cards={kind: cards.excerpt(rows) for kind, cards in self.cards.items()},
-            **{name: getattr(self, name)[rows] for name in ("present", "has_device", "fresh", "vendor")},
+            **{name: getattr(self, name)[rows] for name in ("present", "fresh", *_OF_DEVICES)},
         )
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
@@ -368,10 +397,10 @@ class Fleet:
 
     def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
         """Give for each of these and each model id 1 where the model is accepted: shape (constraints, models)."""
-        if self._accepting[0] != (constraints, len(self._models)):
+        if self._accepting[0] != (constraints, self.models):
             accepted = [self.accepted_models(each) for each in constraints]
-            matrix = np.array(accepted, np.float64).reshape(len(constraints), len(self._models))
-            self._accepting = ((constraints, len(self._models)), matrix)
+            matrix = np.array(accepted, np.float64).reshape(len(constraints), self.models)
+            self._accepting = ((constraints, self.models), matrix)
         return self._accepting[1]
 
     def named(self, name: str) -> Mask:
@@ -389,13 +418,13 @@ class Fleet:
     @property
     def models(self) -> int:
         """Give how many models of cards there are."""
-        return len(self._models)
+        return len(self.catalogue.models)
 
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
         """Give for each model id whether the constraint accepts it."""
         mask = self._model_masks.get(constraint)
-        if mask is None or len(mask) != len(self._models):
-            mask = np.fromiter((constraint.accepts(each) for each in self._models), np.bool_, len(self._models))
+        if mask is None or len(mask) != self.models:
+            mask = np.fromiter(map(constraint.accepts, self.catalogue.models), np.bool_, self.models)
             self._model_masks[constraint] = mask
         return mask
 
@@ -440,7 +469,7 @@ class Fleet:
         self.rowwise.forget()
         self.names += [""] * old
         self.labels.grow(2 * old)
-        for name in ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "vendor"):
+        for name in ("present", "ready", "unreachable", "cordoned", "fresh", *_OF_DEVICES):
             setattr(self, name, np.pad(getattr(self, name), more))
         self.allocatable = np.pad(self.allocatable, ((0, 0), more))
         self.requested = np.pad(self.requested, ((0, 0), more))
@@ -463,6 +492,3 @@ class Fleet:
 
     def _word(self, text: str) -> int:
         return self._words.setdefault(text, len(self._words))
-
-    def _model(self, name: str) -> int:
-        return self._models.setdefault(name, len(self._models))

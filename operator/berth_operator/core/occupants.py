@@ -46,7 +46,7 @@ class Parts:
             number=np.concatenate((self.number, more.number)),
             slots=np.concatenate((self.slots, more.slots)),
             kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
-            amounts=np.hstack((self.amounts, more.amounts)),
+            amounts=_beside(self.amounts, more.amounts),
             unknown=np.concatenate((self.unknown, more.unknown)),
         )
 
@@ -85,7 +85,6 @@ class Occupants:
 
     def joined(self, more: "Occupants") -> "Occupants":
         """Give these and other pods, which come after."""
-        new = len(more.amounts) - len(self.amounts)
         return Occupants(
             charges=[*self.charges, *more.charges],
             rows=np.concatenate((self.rows, more.rows)),
@@ -93,8 +92,7 @@ class Occupants:
             started=np.concatenate((self.started, more.started)),
             terminating=np.concatenate((self.terminating, more.terminating)),
             kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
-            # There may be resources that there were not before.
-            amounts=np.hstack((np.pad(self.amounts, ((0, new), (0, 0))), more.amounts)),
+            amounts=_beside(self.amounts, more.amounts),
             parts={kind: parts.joined(more.parts[kind]) for kind, parts in self.parts.items()},
         )
 
@@ -149,7 +147,7 @@ def _parts(fleet: "Fleet", kind: str, charges: Sequence["Charge"], rows: Indices
     found = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == kind]
     pods = np.fromiter((pod for pod, _ in found), np.intp, len(found))
     minors = np.fromiter((grant.minor for _, grant in found), np.int32, len(found))
-    kinds, amounts = _amounts(cards.index, [grant.amounts for _, grant in found])
+    kinds, amounts = _amounts(cards.index, [grant.counted for _, grant in found])
     number = np.bincount(pods, minlength=len(charges))
     return Parts(
         first=np.cumsum(number) - number,
@@ -172,3 +170,8 @@ def _amounts(index: Mapping[str, int], told: Sequence[Amounts]) -> tuple[Indices
             if name in index:
                 found[index[name], at] += amount
     return kinds, found
+
+
+def _beside(amounts: Column, more: Column) -> Column:
+    """Put later columns of amounts beside these; there may be resources that there were not before."""
+    return np.hstack((np.pad(amounts, ((0, len(more) - len(amounts)), (0, 0))), more))

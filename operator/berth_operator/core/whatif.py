@@ -46,6 +46,7 @@ class Bench:
             where = at[places] * cards.users.shape[1] + parts.slots[found]
             # A pod may name a card twice, so these are no plain assignments; flat ones are much the fastest.
             np.add.at(cards.users.reshape(-1), where, sign)
-            for used, amounts in zip(cards.used, parts.amounts, strict=True):
+            # The cards may have resources by now that no pod had when the occupants were read.
+            for used, amounts in zip(cards.used, parts.amounts, strict=False):
                 if amounts.any():
                     np.add.at(used.reshape(-1), where, sign * amounts[parts.kinds[found]])

@@ -6,7 +6,7 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY_RATIO
-from berth_operator.core.cards import RESOURCES
+from berth_operator.core.cards import is_counted
 from berth_operator.core.fleet import Charge
 from berth_operator.state.cluster import NodeView
 
@@ -73,8 +73,8 @@ def _uses(view: NodeView) -> list[DeviceUse]:
 
 def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, dict[str, int]]]) -> DeviceUse:
     kind, minor = key
-    used = {name: sum(amounts.get(name, 0) for _, amounts in held) for name in RESOURCES[kind]}
-    free = {name: max(0, total[name] - used[name]) for name in RESOURCES[kind] if name in total}
+    counted = _shown_amounts(kind, total)
+    free = {name: max(0, all_of_it - sum(each.get(name, 0) for _, each in held)) for name, all_of_it in counted.items()}
     return DeviceUse.model_validate(
         {
             "type": kind,
@@ -87,8 +87,13 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, d
 
 def _holder(charge: Charge, kind: str, amounts: dict[str, int]) -> Holder:
     namespace, _, name = charge.pod.partition("/")
-    known = {name: amount for name, amount in amounts.items() if name in RESOURCES[kind]}
+    known = _shown_amounts(kind, amounts)
     return Holder(namespace=namespace, name=name, uid=charge.uid, resources=_resources(known))
+
+
+def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:
+    """Give the amounts that are counted on such a card and have the name of a resource."""
+    return {name: amount for name, amount in amounts.items() if is_counted(kind, name) and name != allocation.FUNCTIONS}
 
 
 def _resources(amounts: dict[str, int]) -> dict[str, str | int]:

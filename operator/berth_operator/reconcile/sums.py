@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import mig, names
 from berth_api.allocation import Grant, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_operator.core.cards import CardInfo
@@ -62,6 +62,8 @@ def _offered(card: CardInfo) -> Mapping[str, int]:
 
 def _held(grant: Grant) -> Mapping[str, int]:
     amounts = dict(grant.amounts)
+    if any(map(mig.is_resource, amounts)):
+        return {}  # these sums are of cards that are not in MIG mode
     if grant.type == GPU:
         amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
     return {name: amount for name, amount in amounts.items() if name in SUMMED}

@@ -489,13 +489,13 @@ def _same(known: Charge, charge: Charge) -> bool:
     # The annotation has the types in another order than the decision.
     kept, told = _by_card(known), _by_card(charge)
     return len(kept) == len(told) and all(
-        k[:2] == t[:2] and t[2].items() <= k[2].items() for k, t in zip(kept, told, strict=True)
+        k[:-1] == t[:-1] and t[-1].items() <= k[-1].items() for k, t in zip(kept, told, strict=True)
     )
 
 
-def _by_card(charge: Charge) -> list[tuple[str, int, dict[str, int]]]:
-    grants = sorted(charge.grants, key=lambda each: (each.type, each.minor))
-    return [(each.type, each.minor, dict(each.amounts)) for each in grants]
+def _by_card(charge: Charge) -> list[tuple[str, int, tuple[str, ...], dict[str, int]]]:
+    grants = sorted(charge.grants, key=lambda each: (each.type, each.minor, each.handles))
+    return [(each.type, each.minor, each.handles, dict(each.amounts)) for each in grants]
 
 
 def _is_unknown(record: DeviceRecord) -> bool:

@@ -1,27 +1,32 @@
 """Devices from the API, read once at the edge, and checked against themselves."""
 
-import itertools
-import sys
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from berth_api import allocation, names, quantity
-from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api import names, partitions
+from berth_api.device import Condition, DeviceSpec, DeviceStatus
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.fleet import DEFAULT_VENDOR, DeviceInventory
+from berth_operator.state import cards
 
 Object = Mapping[str, Any]
-Resources = tuple[tuple[str, str | int], ...]
 
-ALIKE: Final = 1024
-"""Kinds of cards of which what was read is remembered: a fleet has few."""
 _CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What is read of a Device's labels and annotations: they change without its generation."""
+
+    vendor: str = DEFAULT_VENDOR
+    table: str | None = None
+    """Its partitions, as text."""
+    honors: bool = False
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +37,11 @@ class DeviceRecord:
     uid: str
     generation: int
     inventory: DeviceInventory
-    problems: tuple[str, ...]
-    """What contradicts itself, each naming the field; those cards are not handed out."""
+    spec_problems: tuple[str, ...]
+    """What contradicts itself in the spec, each naming the field; those cards are not handed out."""
+    problems: tuple[str, ...] = ()
+    """That, and what cannot be read of its annotations."""
+    marks: Marks = Marks()
     told: bytes
     """The status as JSON: nobody decides by it, and as objects those of a large fleet take a hundred megabytes."""
     conditions: tuple[Condition, ...]
@@ -50,26 +58,56 @@ class DeviceRecord:
 
 
 def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
-    """Read a Device; of one whose spec is still the one that is known only the status is read."""
+    """Read a Device; of one whose spec is still the one that is known only the rest is read."""
     metadata, status = device["metadata"], device.get("status") or {}
     told, conditions = orjson.dumps(status), _conditions(status)
-    vendor = (metadata.get("labels") or {}).get(names.VENDOR_LABEL) or DEFAULT_VENDOR
+    marks = _marks(metadata)
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
-        inventory = replace(known.inventory, vendor=vendor)
-        return replace(known, inventory=inventory, told=told, conditions=conditions)
+        marked = known if known.marks == marks else _marked(known, marks)
+        return replace(marked, told=told, conditions=conditions)
     spec, unread = _spec(device)
-    problems = _problems(spec)
-    usable = zip(spec.devices, problems, strict=True)
-    return DeviceRecord(
+    found, problems = cards.of_spec(spec)
+    read = DeviceRecord(
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation") or 0,
-        inventory=DeviceInventory(cards=tuple(_card(each, usable=not wrong) for each, wrong in usable), vendor=vendor),
-        problems=(*unread, *itertools.chain.from_iterable(problems)),
+        inventory=DeviceInventory(cards=found, single=spec.mig_strategy == "single"),
+        spec_problems=(*unread, *problems),
         told=told,
         conditions=conditions,
         driver_version=spec.driver_version,
     )
+    return _marked(read, marks)
+
+
+def _marks(metadata: Object) -> Marks:
+    labels = metadata.get("labels") or {}
+    return Marks(
+        vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
+        table=(metadata.get("annotations") or {}).get(names.PARTITIONS),
+        honors=labels.get(names.PARTITION_POLICY_LABEL) == "Honor",
+        planned=labels.get(names.WELL_PLANNED_LABEL) == "true",
+    )
+
+
+def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
+    table, problems = _table(marks, read.inventory.cards)
+    inventory = replace(
+        read.inventory, vendor=marks.vendor, partitions=table, honors=marks.honors, planned=marks.planned
+    )
+    return replace(read, inventory=inventory, marks=marks, problems=(*read.spec_problems, *problems))
+
+
+def _table(marks: Marks, found: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
+    """Give the partitions, and what is wrong with them; who writes a bad table did not want the one built in."""
+    if marks.table is None:
+        gpus = [card for card in found if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
+        models, minors = {card.model for card in gpus}, [card.minor for card in gpus]
+        return partitions.built_in(models, minors), ()
+    try:
+        return partitions.parse(marks.table), ()
+    except partitions.PartitionError as error:
+        return (), (f"metadata.annotations.{names.PARTITIONS}: {error}; the node counts as one without partitions",)
 
 
 def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
@@ -88,69 +126,3 @@ def _conditions(status: Object) -> tuple[Condition, ...]:
         return _CONDITIONS.validate_python(status.get("conditions") or ())
     except ValidationError:
         return ()
-
-
-def _card(device: DeviceInfo, *, usable: bool) -> CardInfo:
-    sliced = device.mig is not None and device.mig.enabled
-    return CardInfo(
-        type=device.type,
-        minor=device.minor,
-        id=device.id,
-        model=sys.intern(device.model),
-        healthy=device.health and usable and not sliced,
-        amounts=_amounts(device.type, tuple(device.resources.items())) if usable else (),
-    )
-
-
-@lru_cache(maxsize=ALIKE)
-def _amounts(kind: str, resources: Resources) -> tuple[tuple[str, int], ...]:
-    """Give what a card offers; one that does not say so is 100 hundredths of itself."""
-    whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
-    found = {allocation.short(name): quantity.parse(value) for name, value in resources}
-    return tuple(sorted({**dict.fromkeys(whole, 100), **found}.items()))
-
-
-def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
-    """Give what is wrong with each device."""
-    ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
-    minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
-    return [
-        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(each, ids, minors))
-        for position, each in enumerate(spec.devices)
-    ]
-
-
-def _problems_of(
-    device: DeviceInfo, ids: Mapping[tuple[str, str], int], minors: Collection[tuple[str, int]]
-) -> Iterator[str]:
-    kind = device.type
-    if ids[kind, device.id] > 1:
-        yield f"id: {device.id} stands more than once among the {kind} devices"
-    for link in device.links:
-        if (kind, link.minor) not in minors or link.minor == device.minor:
-            yield f"links: minor {link.minor} is not another {kind} device of this node"
-    yield from _resource_problems(kind, tuple(device.resources.items()), healthy=device.health)
-
-
-@lru_cache(maxsize=ALIKE)
-def _resource_problems(kind: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
-    """Give what is wrong with what a card offers: most cards offer the same."""
-    return tuple(_contradictions(kind, resources, healthy=healthy))
-
-
-def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterator[str]:
-    seen: dict[str, int] = {}
-    for name, value in resources:
-        try:
-            amount = quantity.parse(value)
-        except quantity.QuantityError as error:
-            yield f"resources.{name}: {error}"
-            return
-        if amount < 0:
-            yield f"resources.{name}: {value} is negative"
-        if seen.setdefault(allocation.short(name), amount) != amount:
-            yield f"resources.{name}: {value}; under its other prefix it is another amount"
-        if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
-            yield f"resources.{name}: {value}; a card has 100"
-    if kind == names.GPU and healthy and not seen.get(names.GPU_MEMORY):
-        yield f"resources: a healthy GPU has no {names.PREFIX}{names.GPU_MEMORY}"

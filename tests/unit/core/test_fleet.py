@@ -1,5 +1,6 @@
 """The Fleet keeps what is charged, whatever happens to nodes and cards, and gives it back exactly."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,12 +21,17 @@ from tests.builders import (
     card,
     cards,
     charge,
+    divided,
     fleet,
     grant,
+    instance,
     inventory,
     label,
     node_info,
     other_card,
+    replica,
+    sliced,
+    with_functions,
 )
 
 
@@ -41,6 +47,9 @@ def free(of: Fleet, node: str, minor: int, kind: str = "gpu") -> dict[str, int]:
     return {name: int(found.free[i, row, at]) for name, i in found.index.items() if found.total[i, row, at]}
 
 
+WORDS = ("unknown", "taken")
+
+
 def state(of: Fleet) -> dict[Any, Any]:
     """Give all that is counted, by name, so that it can be compared whatever the rows and slots."""
     found: dict[Any, Any] = {}
@@ -48,9 +57,11 @@ def state(of: Fleet) -> dict[Any, Any]:
         found[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
         for kind, columns in of.cards.items():
             found[name, kind, "unknown"] = int(columns.unknown[row])
+            found[name, kind, "taken"] = columns.taken.get(row, ())
             for at in columns.slots(row):
                 key = (name, kind, int(columns.minor[row, at]))
-                found[key] = (columns.users[row, at].item(), columns.used[:, row, at].tolist())
+                used = {each: columns.used[i, row, at].item() for each, i in columns.index.items()}
+                found[key] = (columns.users[row, at].item(), +Counter(used))
     return found
 
 
@@ -59,6 +70,8 @@ def arrays(of: Fleet) -> list[Any]:
     found: list[Any] = [of.requested, of.allocatable]
     for columns in of.cards.values():
         found += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]
+        found += [columns.numa, columns.pcie, columns.labels, columns.functions, columns.wiring]
+        found += [np.array(sorted(columns.taken.items()), object)]
     return [each.copy() for each in found]
 
 
@@ -214,6 +227,17 @@ def test_more_may_be_charged_than_there_is() -> None:
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
+GRANTS = st.one_of(
+    st.builds(
+        lambda kind, minor, ratio: grant(minor, kind, **({"ratio": ratio} if kind == "gpu" else {kind: ratio})),
+        st.sampled_from(["gpu", "rdma", "fpga"]),
+        st.integers(0, 9),
+        st.integers(1, 100),
+    ),
+    st.builds(instance, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["1g.10gb", "2g.20gb", "1g.10gb+me"])),
+    st.builds(replica, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(with_functions, st.integers(0, 3), st.sampled_from(["a", "b", ""]), st.sampled_from(["a", "c"])),
+)
 CHARGES = st.builds(
     lambda uid, node, found, unknown, cpu: Charge(
         uid=uid,
@@ -225,16 +249,7 @@ CHARGES = st.builds(
     ),
     st.sampled_from("abcdef"),
     NAMES,
-    st.lists(
-        st.builds(
-            lambda kind, minor, ratio: grant(minor, kind, **({"ratio": ratio} if kind == "gpu" else {kind: ratio})),
-            st.sampled_from(["gpu", "rdma", "fpga"]),
-            st.integers(0, 9),
-            st.integers(1, 100),
-        ),
-        max_size=4,
-        unique_by=lambda each: (each.type, each.minor),
-    ),
+    st.lists(GRANTS, max_size=4, unique_by=lambda each: (each.type, each.minor, each.id)),
     st.lists(st.sampled_from(["gpu", "rdma"]), unique=True),
     st.integers(0, 10**6),
 )
@@ -280,7 +295,9 @@ EVENTS = st.lists(
     st.one_of(
         CHARGES.map(lambda each: ("charge", each)),
         st.sampled_from("abcdef").map(lambda uid: ("release", uid)),
-        st.tuples(st.sampled_from(["put_node", "remove_node", "put_device", "shrink", "remove_device"]), NAMES),
+        st.tuples(
+            st.sampled_from(["put_node", "remove_node", "put_device", "divide", "shrink", "remove_device"]), NAMES
+        ),
     ),
     max_size=30,
 )
@@ -296,6 +313,7 @@ def test_whatever_happens_only_live_pods_are_charged(events: list[tuple[str, Any
         "put_node": lambda name: made.put_node(node_info(name)),
         "remove_node": made.remove_node,
         "put_device": lambda name: made.put_device(name, inventory(*cards(3), other_card("rdma"))),
+        "divide": lambda name: made.put_device(name, inventory(divided(0, "1g.10gb", "2g.20gb"), sliced(1, 4))),
         "shrink": lambda name: made.put_device(name, inventory(card(1))),
         "remove_device": made.remove_device,
     }
@@ -306,11 +324,14 @@ def test_whatever_happens_only_live_pods_are_charged(events: list[tuple[str, Any
         for part in each.grants:
             key = (each.node, part.type, part.minor)
             expected[key] = expected.get(key, 0) + 1
-    held = {key: value[0] for key, value in state(made).items() if isinstance(value, tuple) and value[0]}
-    assert held == expected
+    counted = {key: value for key, value in state(made).items() if isinstance(key, tuple) and key[2] not in WORDS}
+    assert {key: users for key, (users, _) in counted.items() if users} == expected
+    handles = Counter(name for each in made.charges.values() for part in each.grants for name in part.handles)
+    assert handles == Counter(name for kind in made.cards.values() for row in kind.taken.values() for name in row)
     for uid in list(made.charges):
         made.release(uid)
     assert not made.requested.any()
+    assert not any(columns.taken for columns in made.cards.values())
     assert not any(columns.used.any() or columns.unknown.any() for columns in made.cards.values())
 
 

@@ -23,13 +23,20 @@ from tests.builders import (
     NVIDIA,
     add,
     asks,
+    card,
     cards,
     charge,
+    divided,
     grant,
+    instance,
     inventory,
     listens,
     node_info,
+    other_card,
+    replica,
+    sliced,
     waiting,
+    with_functions,
 )
 from tests.volumes import LOCAL, bound, volume
 
@@ -64,7 +71,8 @@ def made() -> Fleet:
     for name in NODES:
         labels = {"zone": name, "kubernetes.io/hostname": name}
         info = node_info(name, labels=labels, cpu=4000, images={"image": 5}, features=("F",))
-        add(fleet, info, inventory(*cards(2)))
+        nic = other_card("rdma", functions=(((), ((0, "x"), (1, "y"))),))
+        add(fleet, info, inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4), nic))
         fleet.volumes.put_limits(name, {"csi.example": 2})
     fleet.neighbours.count(Crowd(peers=(X,)))
     return fleet
@@ -74,9 +82,11 @@ def made() -> Fleet:
 def charges(draw: st.DrawFn) -> Charge:
     name = draw(st.sampled_from("pqrstu"))
     shared = [grant(draw(st.integers(0, 3)), core=50, ratio=50, memory=A100_BYTES // 2)]
+    number, profile = draw(st.integers(0, 3)), draw(st.sampled_from(["1g.10gb", "2g.20gb"]))
+    pieces = [instance(2, number, profile), replica(3, number), replica(3, number + 1), with_functions(0, "x")]
     return charge(
         name,
-        *draw(st.sampled_from([[], shared, [*shared, *shared]])),
+        *draw(st.sampled_from([[], shared, [*shared, *shared], pieces, [instance(0), replica(1)]])),
         node=draw(st.sampled_from([*NODES, "gone"])),
         resources=(("cpu", draw(st.integers(0, 3)) * 500), ("pods", 1), *draw(st.sampled_from([(), (("new", 1),)]))),
         identity=Identity(namespace="ns", labels=draw(st.sampled_from([(), (("x", ""),)]))),
@@ -113,6 +123,8 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
         change(copy, each)
     copy.nominate(charge("nominee", grant(0, core=100), node="a"))
     copy.leaving.add("uid-p")
+    copy.put_device("a", inventory(divided(0, "7g.80gb"), card(1, labels=(("x", "y"),), pcie="s", links=((0, 5),))))
+    copy.put_device("a", inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4)))
     copy.put_node(node_info("more", labels={"zone": "more"}, images={"other": 1}))
     assert plain(fleet) == was
     for each in after:

@@ -1,5 +1,6 @@
 """What a Device shows of itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from tests.builders import (
     device,
     entry,
     grant,
+    instance,
     node,
+    with_functions,
 )
 
 Raw = dict[str, Any]
@@ -120,6 +123,35 @@ def test_a_card_shows_its_holders_and_what_is_free() -> None:
         ("ns", "b", "uid-b"),
     ]
     assert use.holders[1].resources == {CORE: "50", MEMORY: "4Gi", RATIO: "50"}
+
+
+def test_a_card_in_mig_mode_shows_its_instances() -> None:
+    instances = [
+        {"id": f"MIG-0-{i}", "profile": "1g.10gb", "gpuInstance": i, "computeInstance": 0, "memory": "9Gi"}
+        for i in range(3)
+    ]
+    found = wanted(view(gpu(0, mig={"enabled": True, "instances": instances}), charges=(charge("a", instance(0, 1)),)))
+    (use,) = found.devices
+    assert use.free["nvidia.com/mig-1g.10gb"] == "2"
+    assert [each.resources for each in use.holders] == [{"nvidia.com/mig-1g.10gb": "1"}]
+
+
+def test_virtual_functions_are_no_resource_of_their_own() -> None:
+    nic = entry(0, type="rdma", id="rdma-0", resources={}, vfGroups=[{"vfs": [{"minor": 0, "busID": "a"}]}])
+    (use,) = wanted(view(nic, charges=(charge("a", with_functions(0, "a")),))).devices
+    assert use.free == {"kubernetes.io/rdma": "99"}
+    assert use.holders[0].resources == {"kubernetes.io/rdma": "1"}
+
+
+def test_a_bad_partition_table_is_told() -> None:
+    made = view(gpu(0))
+    assert made.device is not None
+    raw = device("node", gpu(0))
+    raw["metadata"]["annotations"] = {"scheduling.koordinator.sh/gpu-partitions": "x"}
+    bad = replace(made, device=devices.record(raw, made.device))
+    status_, reason, message = told(bad, "Valid")
+    assert (status_, reason) == ("False", "Contradiction")
+    assert message.startswith("metadata.annotations.scheduling.koordinator.sh/gpu-partitions: not JSON: ")
 
 
 def test_what_is_free_is_never_below_zero() -> None:

@@ -10,7 +10,23 @@ from berth_operator.reconcile import sums
 from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX
 from berth_operator.state import devices, nodes
 from berth_operator.state.cluster import NodeRecord, NodeView
-from tests.builders import A100, CORE, GI, GPU, MEMORY, NVIDIA, RATIO, T4, charge, device, entry, grant, node
+from tests.builders import (
+    A100,
+    CORE,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    T4,
+    charge,
+    device,
+    entry,
+    grant,
+    instance,
+    node,
+    replica,
+)
 
 Raw = dict[str, Any]
 
@@ -59,6 +75,14 @@ def gpu(minor: int, **fields: Any) -> Raw:
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
+        pytest.param(
+            view(gpu(0), gpu(1, mig={"enabled": True}), charges=(charge("a", instance(1)),)),
+            gpus(1, 8 * GI, 100),
+            id="instances are no part of these sums",
+        ),
+        pytest.param(
+            view(gpu(0, replicas=4), charges=(charge("a", replica(0)),)), gpus(1, 8 * GI, 100), id="a sliced card is"
+        ),
         pytest.param(view(), {}, id="no cards"),
         pytest.param(view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200), id="healthy cards"),
         pytest.param(view(gpu(0), gpu(1, health=False)), gpus(1, 8 * GI, 100), id="an unhealthy card"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_api.allocation import Grant, render
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.policy import Policy
@@ -23,6 +24,7 @@ from tests.builders import (
     every_pod,
     grant,
     half,
+    instance,
     lease,
     node,
     pod,
@@ -121,6 +123,27 @@ def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     allocated = {"fpga": [{"minor": 0, "resources": {FPGA: "100"}, "id": "F"}], **whole(0)}
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}, on="node", allocated=allocated))
     assert world.cluster.fleet.charges["uid-a"] is before
+
+
+@pytest.mark.parametrize(
+    ("told", "same"),
+    [
+        pytest.param((instance(0, 0), instance(0, 1), instance(0, 2, "2g.20gb")), True, id="the same"),
+        pytest.param((instance(0, 2, "2g.20gb"), instance(0, 1), instance(0, 0)), True, id="in another order"),
+        pytest.param((instance(0, 0), instance(0, 3), instance(0, 2, "2g.20gb")), False, id="another instance"),
+        pytest.param((instance(0, 0), instance(0, 1)), False, id="one less"),
+    ],
+)
+def test_a_confirmed_bind_of_instances_is_the_same_as_decided_if_they_are(
+    told: tuple[Grant, ...], *, same: bool
+) -> None:
+    world = World()
+    raw = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": "1"}
+    decided = (instance(0, 0), instance(0, 1), instance(0, 2, "2g.20gb"))
+    world.bound.apply("ADDED", pod("a", raw, on="node", allocated=render(decided)))
+    before = world.cluster.fleet.charges["uid-a"]
+    world.bound.apply("MODIFIED", pod("a", raw, on="node", allocated=render(told)))
+    assert (world.cluster.fleet.charges["uid-a"] is before) is same
 
 
 def test_the_label_of_a_bind_makes_no_other_pod_of_it() -> None:

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from berth_api import names
+from berth_api import allocation, names
 from berth_api.device import DeviceStatus
+from berth_api.partitions import NVSWITCH, Partition, Table
+from berth_operator.core.cards import CardInfo
 from berth_operator.state import devices
 from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
 
@@ -158,6 +160,240 @@ def test_a_contradiction_is_named_and_excludes_its_cards_alone(
 def test_an_excluded_card_offers_nothing() -> None:
     (card,) = devices.record(device("n", with_resources(0, memory="lots"))).inventory.cards
     assert card.amounts == ()
+
+
+# --- where cards are, and what they are divided into ------------------------------------------------------------
+
+
+def only(*entries: Raw, **spec: Any) -> CardInfo:
+    raw = device("n", *entries)
+    raw["spec"] |= spec
+    found = devices.record(raw)
+    assert found.problems == ()
+    return found.inventory.cards[0]
+
+
+def test_the_place_and_labels_of_a_card_are_read() -> None:
+    place = {"socketID": 1, "nodeID": 3, "pcieID": "0000:17:00.0", "busID": "0000:18:00.0"}
+    found = only(entry(0, topology=place, moduleID=7, labels={"b": "2", "a": "1"}))
+    assert (found.socket, found.numa, found.pcie, found.module) == (1, 3, "0000:17:00.0", 7)
+    assert found.labels == (("a", "1"), ("b", "2"))
+
+
+@pytest.mark.parametrize("fields", [pytest.param({}, id="left out"), pytest.param({"topology": None}, id="null")])
+def test_a_card_of_which_no_place_is_told(fields: Raw) -> None:
+    found = only(entry(0, **fields))
+    assert (found.socket, found.numa, found.pcie, found.module, found.labels, found.links) == (-1, -1, "", -1, (), ())
+
+
+@pytest.mark.parametrize(
+    ("link", "strength"),
+    [
+        pytest.param({"type": "NVLink", "count": 18}, 1800, id="eighteen NVLinks"),
+        pytest.param({"type": "NVLink", "count": 1}, 100, id="one"),
+        pytest.param({"type": "NVLink"}, 100, id="nobody counted"),
+        pytest.param({"type": "SameBoard"}, 60, id="board"),
+        pytest.param({"type": "SingleSwitch"}, 50, id="switch"),
+        pytest.param({"type": "MultiSwitch"}, 40, id="switches"),
+        pytest.param({"type": "HostBridge"}, 30, id="bridge"),
+        pytest.param({"type": "SameNUMANode"}, 20, id="NUMA node"),
+        pytest.param({"type": "System"}, 10, id="system"),
+    ],
+)
+def test_links_are_as_good_as_their_way(link: Raw, strength: int) -> None:
+    assert only(entry(0, links=[{"minor": 1, **link}]), entry(1)).links == ((1, strength),)
+
+
+def test_of_equal_links_and_labels_one_is_kept() -> None:
+    entries = [entry(0, links=[{"minor": 1, "type": "NVLink"}], labels={"a": "b"}), entry(1)]
+    first, second = only(*entries), only(*entries)
+    assert first.links is second.links
+    assert first.labels is second.labels
+
+
+MIG: Raw = {
+    "enabled": True,
+    "instances": [
+        {"id": f"MIG-{i}", "profile": profile, "gpuInstance": i, "computeInstance": 0, "memory": "10Gi"}
+        for i, profile in enumerate(["1g.10gb", "1g.10gb", "1g.10gb+me", "3g.40gb"])
+    ],
+}
+INSTANCES = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-3g.40gb": 1}
+WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100}
+
+
+@pytest.mark.parametrize(
+    ("fields", "spec", "healthy", "pieces"),
+    [
+        pytest.param({"mig": MIG}, {}, False, INSTANCES, id="mixed by default"),
+        pytest.param({"mig": MIG}, {"migStrategy": "mixed"}, False, INSTANCES, id="mixed"),
+        pytest.param({"mig": MIG}, {"migStrategy": "single"}, False, INSTANCES, id="single"),
+        pytest.param({"mig": MIG}, {"migStrategy": "none"}, True, {}, id="none: a card like any other"),
+        pytest.param({"mig": MIG | {"enabled": False}}, {}, True, {}, id="not in MIG mode"),
+        pytest.param({"mig": {"enabled": True}}, {}, False, {}, id="no instances"),
+        pytest.param({"mig": MIG, "health": False}, {}, False, {}, id="unhealthy, with all its instances"),
+        pytest.param({"replicas": 4}, {}, True, {"nvidia.com/gpu.shared": 4}, id="sliced"),
+        pytest.param({"replicas": 1}, {}, True, {}, id="not sliced"),
+    ],
+)
+def test_what_a_card_is_divided_into(fields: Raw, spec: Raw, pieces: dict[str, int], *, healthy: bool) -> None:
+    found = only(entry(0, **fields), **spec)
+    assert found.healthy is healthy
+    assert dict(found.amounts) == {**WHOLE_CARD, **pieces}
+    named = {name for _, name in found.instances}
+    assert named == {name for name in pieces if name.startswith("nvidia.com/mig-")}
+
+
+def test_each_instance_has_its_name() -> None:
+    assert [name for name, _ in only(entry(0, mig=MIG)).instances] == ["MIG-0", "MIG-1", "MIG-2", "MIG-3"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "single"), [pytest.param(each, each == "single", id=each) for each in ("none", "single", "mixed")]
+)
+def test_what_a_card_means_under_a_strategy(strategy: str, *, single: bool) -> None:
+    raw = device("n", entry(0, mig=MIG))
+    raw["spec"]["migStrategy"] = strategy
+    assert devices.record(raw).inventory.single is single
+
+
+def test_virtual_functions_are_read_by_group() -> None:
+    groups = [
+        {"labels": {"b": "2", "a": "1"}, "vfs": [{"minor": 0, "busID": "x"}, {"minor": -1, "busID": "y"}]},
+        {"vfs": [{"minor": 5}]},
+        {},
+    ]
+    found = only(entry(0, type="rdma", id="R", resources={}, vfGroups=groups))
+    assert found.functions == (
+        ((("a", "1"), ("b", "2")), ((0, "x"), (-1, "y"))),
+        ((), ((5, ""),)),
+        ((), ()),
+    )
+    assert dict(found.amounts) == {"rdma": 100, allocation.FUNCTIONS: 3}
+
+
+PART_CONTRADICTIONS = [
+    pytest.param(
+        entry(0, mig=MIG | {"instances": [MIG["instances"][0]] * 2}),
+        "spec.devices[0].mig.instances[0].id: MIG-0 stands more than once",
+        id="an instance twice",
+    ),
+    pytest.param(
+        entry(0, mig=MIG | {"instances": [MIG["instances"][0] | {"id": "GPU-1"}]}),
+        "spec.devices[0].mig.instances[0].id: GPU-1 stands more than once",
+        id="an instance with a card's id",
+    ),
+    pytest.param(
+        entry(0, mig=MIG | {"instances": [MIG["instances"][0] | {"profile": "small"}]}),
+        "spec.devices[0].mig.instances[0].profile: small is not of the form 1g.10gb",
+        id="no profile",
+    ),
+    pytest.param(
+        entry(0, mig=MIG, replicas=2), "spec.devices[0].replicas: 2 of a card in MIG mode", id="instances and slices"
+    ),
+    pytest.param(
+        entry(0, type="rdma", id="R", resources={}, replicas=2),
+        "spec.devices[0].replicas: 2; only GPUs can be sliced",
+        id="a sliced NIC",
+    ),
+    pytest.param(
+        entry(0, type="rdma", id="R", resources={}, vfGroups=[{"vfs": [{"minor": 0, "busID": "x"}]}] * 2),
+        "spec.devices[0].vfGroups: virtual function x stands 2 times",
+        id="a virtual function twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "problem"), PART_CONTRADICTIONS)
+def test_parts_that_contradict_each_other_exclude_their_card(raw: Raw, problem: str) -> None:
+    found = devices.record(device("n", raw, entry(1)))
+    assert found.problems[0].startswith(problem)
+    bad = found.inventory.cards[0]
+    assert (bad.healthy, bad.amounts, bad.instances) == (False, (), ())
+
+
+# --- labels and annotations -------------------------------------------------------------------------------------
+
+PAIR = '{"2": [{"minors": [1, 0], "allocationScore": 3}]}'
+TABLE: Table = ((2, (Partition(minors=(0, 1), score=3),)),)
+H100 = "NVIDIA H100 80GB HBM3"
+BOARD = [entry(minor, model=H100) for minor in range(8)]
+
+
+def marked(*entries: Raw, table: str | None = None, **labels: str) -> devices.DeviceRecord:
+    keys = {"vendor": names.VENDOR_LABEL, "policy": names.PARTITION_POLICY_LABEL, "planned": names.WELL_PLANNED_LABEL}
+    raw = device("n", *entries, labels={keys[name]: value for name, value in labels.items()})
+    raw["metadata"]["annotations"] = {} if table is None else {names.PARTITIONS: table}
+    return devices.record(raw)
+
+
+@pytest.mark.parametrize(
+    ("labels", "flags"),
+    [
+        pytest.param({}, (False, False), id="none"),
+        pytest.param({"policy": "Honor"}, (True, False), id="Honor"),
+        pytest.param({"policy": "Prefer"}, (False, False), id="Prefer"),
+        pytest.param({"policy": "honor"}, (False, False), id="anything else is Prefer"),
+        pytest.param({"planned": "true"}, (False, True), id="well planned"),
+        pytest.param({"planned": "false"}, (False, False), id="not planned"),
+    ],
+)
+def test_policies_are_read_from_labels(labels: dict[str, str], flags: tuple[bool, bool]) -> None:
+    found = marked(entry(0), **labels).inventory
+    assert (found.honors, found.planned) == flags
+
+
+@pytest.mark.parametrize(
+    ("entries", "table", "labels", "found"),
+    [
+        pytest.param([entry(0)], None, {}, (), id="none"),
+        pytest.param([entry(0)], PAIR, {}, TABLE, id="told"),
+        pytest.param(BOARD, None, {}, NVSWITCH, id="built in"),
+        pytest.param(BOARD, PAIR, {}, TABLE, id="told beats built in"),
+        pytest.param(BOARD, "{}", {}, (), id="told that there is none"),
+        pytest.param(BOARD, None, {"vendor": "amd"}, (), id="another vendor's"),
+        pytest.param([*BOARD[:7], entry(7, model=A100)], None, {}, (), id="one of another model"),
+        pytest.param([*BOARD[:7], BOARD[7] | {"health": False}], None, {}, NVSWITCH, id="one that failed"),
+        pytest.param([*BOARD, entry(0, type="rdma", id="R", resources={})], None, {}, NVSWITCH, id="with a NIC"),
+    ],
+)
+def test_partitions_are_told_or_built_in(
+    entries: list[Raw], table: str | None, labels: dict[str, str], found: Table
+) -> None:
+    read = marked(*entries, table=table, **labels)
+    assert (read.inventory.partitions, read.problems) == (found, ())
+
+
+@pytest.mark.parametrize("table", [pytest.param("", id="empty"), pytest.param('{"2": [{"minors": [1]}]}', id="wrong")])
+def test_a_bad_table_is_told_and_counts_as_none(table: str) -> None:
+    found = marked(*BOARD, table=table)
+    (problem,) = found.problems
+    assert problem.startswith(f"metadata.annotations.{names.PARTITIONS}: ")
+    assert found.inventory.partitions == ()
+    assert all(each.healthy for each in found.inventory.cards)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations"),
+    [
+        pytest.param({names.VENDOR_LABEL: "amd"}, {}, id="vendor"),
+        pytest.param({names.PARTITION_POLICY_LABEL: "Honor"}, {}, id="policy"),
+        pytest.param({names.WELL_PLANNED_LABEL: "true"}, {}, id="well planned"),
+        pytest.param({}, {names.PARTITIONS: PAIR}, id="partitions"),
+        pytest.param({}, {names.PARTITIONS: "x"}, id="bad partitions"),
+    ],
+)
+def test_what_changes_without_the_generation_is_read_all_the_same(labels: Raw, annotations: Raw) -> None:
+    raw = device("n", entry(0))
+    first = devices.record(raw)
+    again = devices.record(device("n", entry(0, health=False)), known=first)
+    assert again.inventory is first.inventory  # the generation says that the spec is the same
+    raw["metadata"] |= {"labels": labels, "annotations": annotations}
+    changed = devices.record(raw, known=again)
+    assert (changed.inventory, changed.problems) == (devices.record(raw).inventory, devices.record(raw).problems)
+    assert (changed.inventory, changed.problems) != (first.inventory, first.problems)
+    back = devices.record(device("n", entry(0)), known=changed)
+    assert (back.inventory, back.problems) == (first.inventory, first.problems)
 
 
 @pytest.mark.parametrize(

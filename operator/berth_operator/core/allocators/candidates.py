@@ -7,7 +7,7 @@ import numpy as np
 
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
-from berth_operator.core.cards import Cards, Column, Mask
+from berth_operator.core.cards import RESOURCES, Cards, Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import ALL, Rows
@@ -21,6 +21,8 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
     mask = cards.healthy[rows] & accepted(fleet, request, part, rows)
     if part.whole:
         mask &= cards.users[rows] == 0
+    elif len(cards.index) > len(RESOURCES[part.type]):
+        mask &= ~cards.in_pieces(rows)
     for index, amount in needs(cards, part, rows):
         mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
     return mask
@@ -53,7 +55,8 @@ def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Col
     """
     wanted = dict(part.amounts)
     for name, amount in wanted.items():
-        yield cards.index[name], amount
+        if name in cards.index:
+            yield cards.index[name], amount
     if cards.kind != GPU:
         return
     memory = cards.total[cards.index[GPU_MEMORY], rows]

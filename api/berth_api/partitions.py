@@ -1,0 +1,140 @@
+"""Partitions of a node's NVSwitch: the sets of GPUs that can be given out without cutting across each other's links.
+
+A table says for each number of GPUs which sets there are, in Koordinator's form:
+`{"2": [{"minors": [0, 1], "gpuLinkType": "NVLink", "ringBusBandwidth": "400Gi", "allocationScore": 1}, …], …}`.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from berth_api import quantity
+from berth_api.allocation import MAX_MINOR
+
+MAX_PARTITIONS: Final = 256
+"""In one table, of one size."""
+MAX_SIZE: Final = 256
+_SIZES: Final = {str(size): size for size in range(1, MAX_SIZE + 1)}
+
+
+class PartitionError(ValueError):
+    """A table cannot be read; the text names the place in it and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A set of GPUs that can be given out together."""
+
+    minors: tuple[int, ...]
+    link: str = ""
+    """How they reach each other: `NVLink`."""
+    bandwidth: int | None = None
+    """Of the ring over all of them; None where nobody knows."""
+    score: int = 0
+    """Sets of a higher one come first."""
+
+
+Table = tuple[tuple[int, tuple[Partition, ...]], ...]
+"""(number of GPUs, the sets of so many, in the order in which they are written), by number."""
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Table:
+    """Read a table.
+
+    Raises:
+        PartitionError: it is not JSON, or not of the form above.
+    """
+    try:
+        body = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise PartitionError(f"not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise PartitionError('not a JSON object of the form {"2": [{"minors": [0, 1]}]}')
+    return tuple(sorted((_size(key), _sets(key, sets)) for key, sets in body.items()))
+
+
+def _size(key: str) -> int:
+    if key not in _SIZES:
+        raise PartitionError(f'"{key}" is no number of GPUs from 1 to {MAX_SIZE}')
+    return _SIZES[key]
+
+
+def _sets(key: str, sets: object) -> tuple[Partition, ...]:
+    if not isinstance(sets, list) or len(sets) > MAX_PARTITIONS:
+        raise PartitionError(f"{key}: not a list of up to {MAX_PARTITIONS}")
+    return tuple(_partition(each, int(key), f"{key}[{i}]") for i, each in enumerate(sets))
+
+
+def _partition(raw: object, size: int, where: str) -> Partition:
+    if not isinstance(raw, dict):
+        raise PartitionError(f"{where}: not an object")
+    link, score = raw.get("gpuLinkType") or "", raw.get("allocationScore") or 0
+    if not isinstance(link, str) or not _is_whole(score):
+        raise PartitionError(f"{where}: gpuLinkType must be text and allocationScore a whole number")
+    return Partition(
+        minors=_minors(raw.get("minors"), size, where),
+        link=link,
+        bandwidth=_bandwidth(raw.get("ringBusBandwidth"), where),
+        score=score,
+    )
+
+
+def _minors(raw: object, size: int, where: str) -> tuple[int, ...]:
+    minors = raw if isinstance(raw, list) else []
+    if not all(_is_whole(each) and 0 <= each <= MAX_MINOR for each in minors) or len(set(minors)) != size:
+        raise PartitionError(f"{where}.minors: {raw!r} are not {size} different minors")
+    return tuple(sorted(minors))
+
+
+def _bandwidth(raw: Any, where: str) -> int | None:
+    if raw is None:
+        return None
+    try:
+        found = quantity.parse(raw) if isinstance(raw, str) or _is_whole(raw) else -1
+    except quantity.QuantityError as error:
+        raise PartitionError(f"{where}.ringBusBandwidth: {error}") from error
+    if found < 0:
+        raise PartitionError(f"{where}.ringBusBandwidth: {raw!r} is not a quantity such as 400Gi")
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# --- built in -----------------------------------------------------------------------------------------------
+
+_BOARD: Final = 8
+"""GPUs of a board with NVSwitch. Boards of half as many have none."""
+_ON_NVSWITCH: Final = re.compile(
+    r"(NVIDIA )?(H100|H200|H800|H20|B100|B200|B300)( 3e)?( SXM[0-9])?( [0-9]+GB)?( HBM[0-9]\w*)?( AC)?"
+)
+"""As the driver names them, `NVIDIA H100 80GB HBM3`, and as labels do, `H100-80GB-HBM3`. Cards in PCIe slots have
+other names: `NVIDIA H100 PCIe`, `NVIDIA H100 NVL`."""
+
+
+def _even(size: int) -> tuple[Partition, ...]:
+    firsts = range(0, _BOARD, size)
+    return tuple(Partition(minors=tuple(range(first, first + size)), link="NVLink", score=1) for first in firsts)
+
+
+NVSWITCH: Final[Table] = tuple((size, _even(size)) for size in (1, 2, 4, 8))
+"""Boards of Hopper and Blackwell: halves, quarters and single cards."""
+
+
+def built_in(models: Collection[str], minors: Collection[int]) -> Table:
+    """Give the table of a board with eight GPUs of these models; some may be missing, for a card can fail."""
+    if not _BOARD // 2 < len(minors) <= _BOARD or max(minors) >= _BOARD:
+        return ()
+    return NVSWITCH if all(map(is_on_nvswitch, models)) else ()
+
+
+@lru_cache(maxsize=256)
+def is_on_nvswitch(model: str) -> bool:
+    """Tell whether GPUs of this model sit on boards of eight with NVSwitch."""
+    return _ON_NVSWITCH.fullmatch(model.replace("-", " ")) is not None

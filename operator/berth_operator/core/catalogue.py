@@ -1,0 +1,101 @@
+"""Numbers for what many cards and nodes have alike, so that columns can hold it and equal nodes cost nothing.
+
+A question about a value (does this selector match these labels?) is asked once for each different one; its answer for
+all cards is then one look-up in a short table.
+"""
+
+from collections.abc import Hashable, Iterator
+from typing import Final, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.partitions import Table
+from berth_api.selectors import Labels, LabelSelector
+from berth_operator.core.copies import with_own
+
+K = TypeVar("K", bound=Hashable)
+Mask = npt.NDArray[np.bool_]
+Matrix = npt.NDArray[np.int16]
+
+Links = tuple[tuple[int, int], ...]
+"""(minor of the other card, how good the way there is)."""
+Wiring = tuple[tuple[int, int, Links], ...]
+"""(slot, minor, links) of each card of a node that has links."""
+Functions = tuple[tuple[Labels, tuple[tuple[int, str], ...]], ...]
+"""Groups of a card's virtual functions: (labels, (minor, bus id) of each)."""
+
+UNKNOWN: Final = -1
+"""In a matrix of links: nobody told how these two reach each other."""
+MOST: Final = 512
+"""Selectors come from users' pods: rather than keep the answers for all that ever were, begin anew after so many."""
+
+
+class Numbered(Generic[K]):
+    """Values, each with the number of its coming; equal values have one number, and keep it."""
+
+    def __init__(self, *values: K) -> None:
+        self._numbers: dict[K, int] = {value: number for number, value in enumerate(values)}
+        self._values = list(values)
+
+    def number(self, value: K) -> int:
+        """Give a value's number."""
+        known = self._numbers.get(value)
+        if known is not None:
+            return known
+        self._values.append(value)
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def copy(self) -> Self:
+        """Give one that can grow without this one."""
+        return with_own(self, _numbers=self._numbers.copy(), _values=self._values.copy())
+
+    def __getitem__(self, number: int) -> K:
+        return self._values[number]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Catalogue:
+    """What the cards of a Fleet have alike; 0 stands for none of it, but among models."""
+
+    def __init__(self) -> None:
+        self.models: Numbered[str] = Numbered()
+        self.switches: Numbered[str] = Numbered("")
+        """PCIe switches; only those of one node can be compared."""
+        self.labels: Numbered[Labels] = Numbered(())
+        self.functions: Numbered[Functions] = Numbered(())
+        self.wirings: Numbered[Wiring] = Numbered(())
+        self.tables: Numbered[Table] = Numbered(())
+        """Partition tables of nodes."""
+        self._selected: dict[LabelSelector, Mask] = {}
+
+    def copy(self) -> Self:
+        """Give one that can grow without this one."""
+        own = {name: each.copy() for name, each in vars(self).items() if isinstance(each, Numbered | dict)}
+        return with_own(self, **own)
+
+    def selected(self, selector: LabelSelector) -> Mask:
+        """Give for each set of labels whether a selector matches it."""
+        mask = self._selected.get(selector)
+        if mask is None or len(mask) != len(self.labels):
+            if len(self._selected) >= MOST:
+                self._selected.clear()
+            mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
+            self._selected[selector] = mask
+        return mask
+
+    def matrix(self, number: int, slots: int) -> Matrix:
+        """Give how the slots of nodes with this wiring reach each other: shape (slots, slots)."""
+        found = np.full((slots, slots), UNKNOWN, np.int16)
+        wiring = self.wirings[number]
+        slot_of = {minor: slot for slot, minor, _ in wiring}
+        for slot, _, links in wiring:
+            for minor, strength in links:
+                if minor in slot_of:
+                    found[slot, slot_of[minor]] = strength
+        return found

@@ -1,0 +1,179 @@
+"""The cards of a Device, as its spec tells, checked against each other."""
+
+import itertools
+import operator
+import sys
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from berth_api import allocation, mig, names, quantity
+from berth_api.device import DeviceInfo, DeviceSpec, Topology
+from berth_operator.core.cards import LINKS, NVLINK, CardInfo
+from berth_operator.core.catalogue import Functions, Links
+
+K = TypeVar("K", bound=Hashable)
+Resources = tuple[tuple[str, str | int], ...]
+Amounts = tuple[tuple[str, int], ...]
+Instances = tuple[tuple[str, str], ...]
+
+ALIKE: Final = 1024
+"""Kinds of cards of which what was read is remembered: a fleet has few."""
+_NOWHERE: Final = Topology()
+_LINK: Final = operator.attrgetter("minor", "type", "count")
+
+
+def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
+    """Give the cards, and what contradicts itself, each naming the field; those cards are not handed out."""
+    problems = _problems(spec)
+    usable = zip(spec.devices, problems, strict=True)
+    divides = spec.mig_strategy != "none"
+    found = tuple(_card(each, usable=not wrong, divides=divides) for each, wrong in usable)
+    return found, tuple(itertools.chain.from_iterable(problems))
+
+
+def _card(device: DeviceInfo, *, usable: bool, divides: bool) -> CardInfo:
+    in_mig_mode = divides and device.mig is not None and device.mig.enabled
+    instances = _instances(device) if in_mig_mode and usable and device.health else ()
+    place = device.topology or _NOWHERE
+    return CardInfo(
+        type=device.type,
+        minor=device.minor,
+        id=device.id,
+        model=sys.intern(device.model),
+        healthy=device.health and usable and not in_mig_mode,
+        amounts=(*_amounts(device.type, tuple(device.resources.items())), *_pieces(device, instances))
+        if usable
+        else (),
+        numa=place.node_id,
+        socket=place.socket_id,
+        pcie=sys.intern(place.pcie_id),
+        module=device.module_id,
+        labels=_one(tuple(sorted(device.labels.items()))) if device.labels else (),
+        links=_links(tuple(map(_LINK, device.links))) if device.links else (),
+        functions=_functions(device),
+        instances=instances,
+    )
+
+
+def _one(value: K) -> K:
+    """Give of equal values the one that was here first, so that a fleet of equal nodes keeps it once."""
+    found: K = _first(value)
+    return found
+
+
+@lru_cache(maxsize=ALIKE)
+def _first(value: Hashable) -> Any:
+    return value
+
+
+@lru_cache(maxsize=ALIKE)
+def _links(told: tuple[tuple[int, str, int], ...]) -> Links:
+    """Give how good the way to each other card is."""
+    return tuple((minor, NVLINK * max(count, 1) if kind == "NVLink" else LINKS[kind]) for minor, kind, count in told)
+
+
+def _functions(device: DeviceInfo) -> Functions:
+    if not device.vf_groups:
+        return ()
+    groups: Functions = tuple(
+        (tuple(sorted(group.labels.items())), tuple((each.minor, each.bus_id) for each in group.vfs))
+        for group in device.vf_groups
+    )
+    return _one(groups)
+
+
+def _instances(device: DeviceInfo) -> Instances:
+    found = device.mig.instances if device.mig else ()
+    return tuple((each.id, sys.intern(mig.resource(each.profile))) for each in found)
+
+
+def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
+    """Give how many replicas, instances and virtual functions a card has."""
+    if not instances and device.replicas == 1 and not device.vf_groups:
+        return ()
+    found = Counter(resource for _, resource in instances)
+    if device.replicas > 1:
+        found[allocation.REPLICAS] = device.replicas
+    if device.vf_groups:
+        found[allocation.FUNCTIONS] = sum(len(group.vfs) for group in device.vf_groups)
+    return tuple(sorted(found.items()))
+
+
+@lru_cache(maxsize=ALIKE)
+def _amounts(kind: str, resources: Resources) -> Amounts:
+    """Give what a card offers; one that does not say so is 100 hundredths of itself."""
+    whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
+    found = {allocation.short(name): quantity.parse(value) for name, value in resources}
+    return tuple(sorted({**dict.fromkeys(whole, 100), **found}.items()))
+
+
+def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
+    """Give what is wrong with each device."""
+    ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
+    ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
+    minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
+    return [
+        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(each, ids, minors))
+        for position, each in enumerate(spec.devices)
+    ]
+
+
+def _problems_of(
+    device: DeviceInfo, ids: Mapping[tuple[str, str], int], minors: Collection[tuple[str, int]]
+) -> Iterator[str]:
+    kind = device.type
+    if ids[kind, device.id] > 1:
+        yield f"id: {device.id} stands more than once among the {kind} devices"
+    for link in device.links:
+        if (kind, link.minor) not in minors or link.minor == device.minor:
+            yield f"links: minor {link.minor} is not another {kind} device of this node"
+    if device.mig is not None and device.mig.enabled:
+        yield from _mig_problems(device, ids)
+    if device.vf_groups:
+        yield from _function_problems(device)
+    if device.replicas > 1 and kind != names.GPU:
+        yield f"replicas: {device.replicas}; only GPUs can be sliced"
+    yield from _resource_problems(kind, tuple(device.resources.items()), healthy=device.health)
+
+
+def _mig_problems(device: DeviceInfo, ids: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    for position, each in enumerate(device.mig.instances if device.mig else ()):
+        if ids[device.type, each.id] > 1:
+            yield f"mig.instances[{position}].id: {each.id} stands more than once among the {device.type} devices"
+        if not mig.is_profile(each.profile):
+            yield f"mig.instances[{position}].profile: {each.profile} is not of the form 1g.10gb or 1g.10gb+me"
+    if device.replicas > 1:
+        yield f"replicas: {device.replicas} of a card in MIG mode; allowed is 1"
+
+
+def _function_problems(device: DeviceInfo) -> Iterator[str]:
+    names_of = Counter(each.bus_id or str(each.minor) for group in device.vf_groups for each in group.vfs)
+    for name, count in names_of.items():
+        if count > 1:
+            yield f"vfGroups: virtual function {name} stands {count} times"
+
+
+@lru_cache(maxsize=ALIKE)
+def _resource_problems(kind: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
+    """Give what is wrong with what a card offers: most cards offer the same."""
+    return tuple(_contradictions(kind, resources, healthy=healthy))
+
+
+def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for name, value in resources:
+        try:
+            amount = quantity.parse(value)
+        except quantity.QuantityError as error:
+            yield f"resources.{name}: {error}"
+            return
+        if amount < 0:
+            yield f"resources.{name}: {value} is negative"
+        if seen.setdefault(allocation.short(name), amount) != amount:
+            yield f"resources.{name}: {value}; under its other prefix it is another amount"
+        if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
+            yield f"resources.{name}: {value}; a card has 100"
+    if kind == names.GPU and healthy and not seen.get(names.GPU_MEMORY):
+        yield f"resources: a healthy GPU has no {names.PREFIX}{names.GPU_MEMORY}"
