@@ -140,9 +140,9 @@ def test_a_confirmed_bind_of_instances_is_the_same_as_decided_if_they_are(
     world = World()
     raw = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": "1"}
     decided = (instance(0, 0), instance(0, 1), instance(0, 2, "2g.20gb"))
-    world.bound.apply("ADDED", pod("a", raw, on="node", allocated=render(decided)))
+    world.pods.apply("ADDED", pod("a", raw, on="node", allocated=render(decided)))
     before = world.cluster.fleet.charges["uid-a"]
-    world.bound.apply("MODIFIED", pod("a", raw, on="node", allocated=render(told)))
+    world.pods.apply("MODIFIED", pod("a", raw, on="node", allocated=render(told)))
     assert (world.cluster.fleet.charges["uid-a"] is before) is same
 
 
