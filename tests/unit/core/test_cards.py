@@ -117,6 +117,18 @@ def test_what_is_no_longer_told_is_gone() -> None:
     assert not gpus.instances
 
 
+def test_a_device_that_is_gone_leaves_no_residue() -> None:
+    told: Any = {"numa": 1, "pcie": "s", "labels": (("x", "y"),), "links": ((1, 5),), "functions": (((), ((0, "a"),)),)}
+    made = fleet({"node": (card(0, **told), card(1, **told))})
+    made.charge(charge("p", instance(0, 0)))
+    made.remove_device("node")
+    gpus = made.cards["gpu"]
+    assert (gpus.numa == -1).all()
+    for name in ("pcie", "labels", "functions", "wiring", "total"):
+        assert not getattr(gpus, name).any(), name
+    assert gpus.taken == {made.rows["node"]: ("MIG-0-0",)}
+
+
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [

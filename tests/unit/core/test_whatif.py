@@ -221,6 +221,11 @@ def test_the_bench_says_what_releasing_would(before: list[Charge | str], data: s
     left = fleet.copy()
     for each in gone:
         left.release(each.uid)
+    for kind, cards_left in left.cards.items():
+        found = bench.fleet.cards[kind]
+        assert found.index == cards_left.index
+        assert found.used.tolist() == cards_left.used.tolist()
+        assert found.users.tolist() == cards_left.users.tolist()
     for wanted in ({"cpu": 2000}, {NVIDIA: 1}, {GPU: 50}):
         expected = cycle.feasible(left, asks(wanted), filters.LOCAL)
         assert bench.fits(asks(wanted)).tolist() == expected[rows].tolist()
@@ -228,6 +233,18 @@ def test_the_bench_says_what_releasing_would(before: list[Charge | str], data: s
         at = np.array([placed.index(each)])
         bench.give_back(occupants.rows[at], at)
     assert bench.fits(asks({NVIDIA: 1})).tolist() == cycle.feasible(fleet, asks({NVIDIA: 1}), filters.LOCAL).tolist()
+
+
+def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
+    fleet = made()
+    fleet.charge(charge("p", grant(0, core=50), node="a"))
+    occupants = Occupants.of(fleet, list(fleet.charges.values()))
+    fleet.charge(charge("q", instance(2, 0, "7g.80gb"), node="a"))
+    bench = Bench(fleet, np.array([fleet.rows["a"]]), occupants)
+    bench.take(np.array([0]), np.array([0]))
+    gpus = bench.fleet.cards["gpu"]
+    left = {name: int(gpus.used[i].sum()) for name, i in gpus.index.items()}
+    assert (left["gpu-core"], left["nvidia.com/mig-7g.80gb"]) == (0, 1)
 
 
 def summary(occupants: Occupants, numbers: Any) -> dict[str, Any]:

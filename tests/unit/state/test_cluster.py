@@ -128,9 +128,9 @@ def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
 @pytest.mark.parametrize(
     ("told", "same"),
     [
-        pytest.param((instance(0, 0), instance(0, 1), instance(0, 2, "2g.20gb")), True, id="the same"),
-        pytest.param((instance(0, 2, "2g.20gb"), instance(0, 1), instance(0, 0)), True, id="in another order"),
-        pytest.param((instance(0, 0), instance(0, 3), instance(0, 2, "2g.20gb")), False, id="another instance"),
+        pytest.param((instance(0, 0), instance(0, 1), instance(0, 9, "2g.20gb")), True, id="the same"),
+        pytest.param((instance(0, 9, "2g.20gb"), instance(0, 1), instance(0, 0)), True, id="in another order"),
+        pytest.param((instance(0, 0), instance(0, 3), instance(0, 9, "2g.20gb")), False, id="another instance"),
         pytest.param((instance(0, 0), instance(0, 1)), False, id="one less"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_confirmed_bind_of_instances_is_the_same_as_decided_if_they_are(
 ) -> None:
     world = World()
     raw = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": "1"}
-    decided = (instance(0, 0), instance(0, 1), instance(0, 2, "2g.20gb"))
+    decided = (instance(0, 0), instance(0, 1), instance(0, 9, "2g.20gb"))
     world.pods.apply("ADDED", pod("a", raw, on="node", allocated=render(decided)))
     before = world.cluster.fleet.charges["uid-a"]
     world.pods.apply("MODIFIED", pod("a", raw, on="node", allocated=render(told)))
