@@ -27,6 +27,7 @@ MAX_ENTRIES: Final = 8 * MAX_CARDS
 """Of one type: a card may stand in several."""
 REPLICAS: Final = "nvidia.com/gpu.shared"
 """The resource of which a card that is sliced in time has as many as replicas, and a grant of a replica one."""
+_PIECES: Final = (REPLICAS, mig.PREFIX)
 REPLICA_MARK: Final = "::"
 """Between a card's id and the number of a replica: `GPU-…::3`."""
 FUNCTIONS: Final = "virtual functions"
@@ -63,7 +64,11 @@ class Grant:
     @property
     def is_piece(self) -> bool:
         """Tell whether this is an instance or a replica, of which a card has several."""
-        return any(name == REPLICAS or mig.is_resource(name) for name, _ in self.amounts)
+        # A loop: this is asked with every charge.
+        for name, _ in self.amounts:  # noqa: SIM110
+            if name.startswith(_PIECES):
+                return True
+        return False
 
     @property
     def visible(self) -> str:

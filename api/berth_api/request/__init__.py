@@ -8,6 +8,7 @@ parts of one or more cards (`amounts`, or `genius` for pods that ask by labels);
 from collections.abc import Mapping
 from dataclasses import replace
 
+from berth_api import alike
 from berth_api.names import GPU
 from berth_api.request import genius, hints, topology
 from berth_api.request.amounts import (
@@ -82,7 +83,7 @@ def of_pod(total: Mapping[str, int], annotations: Mapping[str, str], labels: Map
     partition, reach = hints.partition(annotations), topology.of_gpus(annotations)
     memory = topology.min_memory(annotations)
     gpus = [part for part in found.parts if part.type == GPU]
-    return replace(
+    read = replace(
         found,
         parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory) for part in found.parts),
         joint=joint,
@@ -91,8 +92,9 @@ def of_pod(total: Mapping[str, int], annotations: Mapping[str, str], labels: Map
         # A card by itself has none that it must reach.
         topology=reach if sum(part.count for part in gpus) > 1 else None,
     )
+    return alike.first(read)
 
 
 def _refined(part: Part, hint: hints.Hint, memory: int) -> Part:
     part = part if hint == hints.NO_HINT else hint.applied(part)
-    return replace(part, min_memory=memory) if memory and part.type == GPU else part
+    return alike.first(replace(part, min_memory=memory) if memory and part.type == GPU else part)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from berth_api import hashing, names
+from berth_api import alike, names
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.selectors import EVERYTHING, LabelSelector
 
@@ -56,7 +56,7 @@ class Part:
 
     def __post_init__(self) -> None:
         """Compute the hash once: parts are looked up with every decision."""
-        object.__setattr__(self, "_hash", hashing.of_fields(self))
+        object.__setattr__(self, "_hash", alike.hash_of(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""
@@ -118,7 +118,7 @@ class DeviceRequest:
 
     def __post_init__(self) -> None:
         """Compute the hash once: requests are looked up with every decision."""
-        object.__setattr__(self, "_hash", hashing.of_fields(self))
+        object.__setattr__(self, "_hash", alike.hash_of(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""

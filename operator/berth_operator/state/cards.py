@@ -4,16 +4,15 @@ import itertools
 import operator
 import sys
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from berth_api import allocation, mig, names, quantity
+from berth_api import alike, allocation, mig, names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, Topology
 from berth_operator.core.cards import LINKS, NVLINK, CardInfo
 from berth_operator.core.catalogue import Functions, Links
 
-K = TypeVar("K", bound=Hashable)
 Resources = tuple[tuple[str, str | int], ...]
 Amounts = tuple[tuple[str, int], ...]
 Instances = tuple[tuple[str, str], ...]
@@ -50,22 +49,11 @@ def _card(device: DeviceInfo, *, usable: bool, divides: bool) -> CardInfo:
         socket=place.socket_id,
         pcie=sys.intern(place.pcie_id),
         module=device.module_id,
-        labels=_one(tuple(sorted(device.labels.items()))) if device.labels else (),
+        labels=alike.first(tuple(sorted(device.labels.items()))) if device.labels else (),
         links=_links(tuple(map(_LINK, device.links))) if device.links else (),
         functions=_functions(device),
         instances=instances,
     )
-
-
-def _one(value: K) -> K:
-    """Give of equal values the one that was here first, so that a fleet of equal nodes keeps it once."""
-    found: K = _first(value)
-    return found
-
-
-@lru_cache(maxsize=ALIKE)
-def _first(value: Hashable) -> Any:
-    return value
 
 
 @lru_cache(maxsize=ALIKE)
@@ -81,7 +69,7 @@ def _functions(device: DeviceInfo) -> Functions:
         (tuple(sorted(group.labels.items())), tuple((each.minor, each.bus_id) for each in group.vfs))
         for group in device.vf_groups
     )
-    return _one(groups)
+    return alike.first(groups)
 
 
 def _instances(device: DeviceInfo) -> Instances:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import allocation, assumed, model, names, request, resize, resources, share
+from berth_api import alike, allocation, assumed, model, names, request, resize, resources, share
 from berth_api.request import DeviceRequest, Part
 from berth_api.resources import PODS
 from berth_api.selectors import EVERYTHING
@@ -144,7 +144,7 @@ def _of_template(template: bytes) -> PodRequest:
         devices=devices,
         asked=_asked(total),
         shares=share.of_pod(resources.containers(spec), devices),
-        model=model.of_pod(annotations, labels),
+        model=alike.first(model.of_pod(annotations, labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),

@@ -1,0 +1,26 @@
+"""Values that are looked up far more often than they are made: hashed once, and of equal ones a single one kept."""
+
+from collections.abc import Hashable
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+def hash_of(value: Any) -> int:
+    """Give the hash of all fields of a dataclass that are compared: to be kept, since computing it takes a while."""
+    return hash(tuple(getattr(value, each.name) for each in fields(value) if each.compare))
+
+
+def first(value: K) -> K:
+    """Give of equal values the one that was here first: a fleet of equal things keeps it once, and a look-up that finds
+    the very same value need not compare it.
+    """
+    found: K = _first(value)
+    return found
+
+
+@lru_cache(maxsize=8192)
+def _first(value: Hashable) -> Any:
+    return value
