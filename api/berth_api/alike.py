@@ -14,8 +14,9 @@ def hash_of(value: Any) -> int:
 
 
 def first(value: K) -> K:
-    """Give of equal values the one that was here first: a fleet of equal things keeps it once, and a look-up that finds
-    the very same value need not compare it.
+    """Give of equal values the one that was here first.
+
+    A fleet of equal things keeps it once, and a look-up that finds the very same value need not compare it.
     """
     found: K = _first(value)
     return found
