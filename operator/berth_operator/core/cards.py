@@ -4,7 +4,7 @@ A slot belongs to one minor of one node for as long as the card exists or someth
 fails or vanishes keeps what its pods hold, so that nothing is handed out twice when it comes back.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
@@ -145,6 +145,20 @@ class Cards:
             self.total = np.pad(self.total, ((0, 1), (0, 0), (0, 0)))
             self.used = np.pad(self.used, ((0, 1), (0, 0), (0, 0)))
         return self.index[name]
+
+    def nature(self, row: int) -> Hashable:
+        """Give all that is known of a row's cards but who holds what of them; equal rows give the same."""
+        columns = (self.present, self.healthy, self.model, self.numa, self.pcie, self.labels, self.functions)
+        known = b"".join(each[row].tobytes() for each in columns)
+        return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
+
+    def state(self, row: int) -> bytes:
+        """Give what is held of a row's cards; equal rows give the same."""
+        if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
+            return b""  # of most types a fleet has none
+        named = repr(self.taken[row]).encode() if row in self.taken else b""
+        columns = (self.used[:, row], self.users[row], self.minor[row], self.unknown[row])
+        return b"".join([*(each.tobytes() for each in columns), named])
 
     def in_pieces(self, rows: Rows = ALL) -> Mask:
         """Give the cards of which a pod holds an instance or a replica."""

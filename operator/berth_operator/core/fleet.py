@@ -5,7 +5,7 @@ the three arrive in any order. Changing the Fleet is arithmetic in memory, witho
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -156,7 +156,7 @@ class Fleet:
         self.ports = Ports(rows)
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
-        self.rowwise = Rowwise()
+        self.rowwise = Rowwise(self.nature, self.state)
         self.workload = Workload()
         """What pods typically ask for; no charge changes it."""
         self._on_node: dict[str, dict[str, Charge]] = {}
@@ -172,7 +172,7 @@ class Fleet:
     def put_node(self, node: NodeInfo) -> None:
         """Add a Node or replace what is known of it."""
         row = self._row(node.name)
-        self.rowwise.move(row)
+        self.rowwise.alter(row)
         self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self.unreachable[row] = node.unreachable
@@ -191,7 +191,7 @@ class Fleet:
     def remove_node(self, name: str) -> None:
         """Take a Node away; its Device and its pods' charges stay until they go themselves."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.move(row)
+            self.rowwise.alter(row)
             self.present[row] = False
             self.allocatable[:, row] = 0
             self._drop_if_empty(name)
@@ -199,7 +199,7 @@ class Fleet:
     def set_fresh(self, name: str, *, fresh: bool) -> None:
         """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.move(row)
+            self.rowwise.alter(row)
             self.fresh[row] = fresh
 
     # --- devices ----------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Fleet:
     def put_device(self, name: str, inventory: DeviceInventory) -> None:
         """Add a Device or replace its inventory; what is charged to its cards stays."""
         row = self._row(name)
-        self.rowwise.move(row)
+        self.rowwise.alter(row)
         self.has_device[row] = True
         self._tell_of(row, inventory)
         for kind, cards in self.cards.items():
@@ -219,7 +219,7 @@ class Fleet:
     def remove_device(self, name: str) -> None:
         """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.move(row)
+            self.rowwise.alter(row)
             self.has_device[row] = False
             self._tell_of(row, NO_DEVICE)
             for cards in self.cards.values():
@@ -318,7 +318,6 @@ class Fleet:
         deep = {
             "rows": rows,
             "census": Census(),
-            "rowwise": Rowwise(),
             "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
             "catalogue": self.catalogue.copy(),
             "labels": self.labels.copy(),
@@ -330,22 +329,37 @@ class Fleet:
             "_taints": {taint: mask.copy() for taint, mask in self._taints.items()},
             "_features": {name: mask.copy() for name, mask in self._features.items()},
         }
-        return with_own(self, **{**plain, **deep})
+        made = with_own(self, **{**plain, **deep})
+        made.rowwise = Rowwise(made.nature, made.state)
+        return made
 
     def excerpt(self, rows: Indices) -> Self:
         """Give copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
 
         Only what they have of resources and devices is copied, and nothing else of the excerpt may be asked.
         """
-        return with_own(
+        made = with_own(
             self,
-            rowwise=Rowwise(),
             names=list(map(self.names.__getitem__, rows.tolist())),
             allocatable=self.allocatable[:, rows],
             requested=self.requested[:, rows],
             cards={kind: cards.excerpt(rows) for kind, cards in self.cards.items()},
             **{name: getattr(self, name)[rows] for name in ("present", "fresh", *_OF_DEVICES)},
         )
+        made.rowwise = Rowwise(made.nature, made.state)
+        return made
+
+    # --- rows that look the same ------------------------------------------------------------------------------
+
+    def nature(self, row: int) -> Hashable:
+        """Give all that columns may read of a row but what is charged to it."""
+        flags = tuple(getattr(self, name)[row].item() for name in ("present", "fresh", *_OF_DEVICES))
+        return flags, self.allocatable[:, row].tobytes(), *(cards.nature(row) for cards in self.cards.values())
+
+    def state(self, row: int) -> bytes:
+        """Give all that columns may read of what is charged to a row."""
+        held = [cards.state(row) for cards in self.cards.values()]
+        return b"".join([self.requested[:, row].tobytes(), self.assumed[:, row].tobytes(), *held])
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
         self.rowwise.move(row)
@@ -436,6 +450,7 @@ class Fleet:
         if not self._free_rows:
             self._grow()
         row = self.rows[name] = self._free_rows.pop()
+        self.rowwise.alter(row)
         self.names[row] = name
         self.volumes.enter(row, name)
         # Nothing is handed out until the lifecycle controller has seen the agent alive.

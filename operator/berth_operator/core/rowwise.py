@@ -2,9 +2,13 @@
 
 A decision moves one row. What a filter or a score says of a row often depends on nothing but that row and a part of
 the request which many classes share (so much cpu, so many cards), so nearly all of it still stands at the next one.
+
+What is said of one row holds for every row that looks the same. Nodes are often equal, and are filled by equal pods in
+equal steps, so most rows that move look as another one did before: then nothing is computed at all.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +22,13 @@ ALL: Final = slice(None)
 MOST: Final = 2**25
 """Bytes of columns kept: at 5,000 rows 6,000 masks or 800 scores. With room for fewer than the classes that wait, each
 would push out the one that is asked for next."""
+LOOKS: Final = 64
+"""Looks of which a column remembers what is said."""
+TRIES: Final = 200
+WORTH: Final = 4
+"""After so many rows a column goes on looking if it knew what to say of one in so many."""
+FEW: Final = 4
+"""So many rows at most are looked at one by one; more are computed side by side."""
 
 
 class _Kept:
@@ -26,12 +37,27 @@ class _Kept:
         """`seen`: how many moves it has taken in."""
         self.shown = values.view()
         self.shown.flags.writeable = False
+        self.said: dict[Hashable, Any] = {}
+        """Look -> what is said of rows that look like it."""
+        self.asked = self.recalled = 0
+        """How many rows were looked at, and of how many was known what to say."""
+
+    @property
+    def looks(self) -> bool:
+        """Tell whether looking at rows pays: in a fleet where no two are alike it never does."""
+        return self.asked < TRIES or WORTH * self.recalled >= self.asked
 
 
 class Rowwise:
     """The kept columns, and which rows have moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, nature: Callable[[int], Hashable], state: Callable[[int], bytes]) -> None:
+        """The two give, together, all that columns may read of a row; its nature stands until it is altered."""
+        self._nature, self._state = nature, state
+        self._natures: dict[int, bytes] = {}
+        """Digests of natures, once somebody asked."""
+        self._looks: dict[int, bytes] = {}
+        """Of rows that have not moved since."""
         self._kept: dict[Hashable, _Kept] = {}
         """The longest unused comes first."""
         self._size = 0
@@ -43,10 +69,17 @@ class Rowwise:
     def move(self, row: int) -> None:
         """Say that a row is no longer what it was."""
         self._moved.append(row)
+        self._looks.pop(row, None)
+
+    def alter(self, row: int) -> None:
+        """Say that a row is to be of another nature."""
+        self._natures.pop(row, None)
+        self.move(row)
 
     def forget(self) -> None:
         """Drop all columns: the number of rows has changed."""
         self._kept.clear()
+        self._looks.clear()
         self._size = 0
 
     def column(self, key: Hashable, compute: Callable[[Rows], Values]) -> Values:
@@ -58,16 +91,50 @@ class Rowwise:
             kept = _Kept(compute(ALL), now)
             self._make_room(kept.values)
         elif kept.seen < now:
-            rows = self._since(kept)
-            kept.values[rows] = compute(rows)
+            self._repair(kept, compute)
             kept.seen = now
         self._kept[key] = kept
         return kept.shown
 
-    def _since(self, kept: _Kept) -> Rows:
-        """Give the rows that have moved since; all, where they are so many that picking them costs more."""
+    def _repair(self, kept: _Kept, compute: Callable[[Rows], Values]) -> None:
+        """Compute the rows that have moved since; all, where they are so many that picking them costs more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        return np.fromiter(rows, np.intp, len(rows)) if 2 * len(rows) < len(kept.values) else ALL
+        alike = len(rows) <= FEW and kept.looks
+        if alike:
+            rows -= {row for row in rows if self._recalled(kept, row)}
+        if not rows:
+            return
+        picked = np.fromiter(rows, np.intp, len(rows)) if 2 * len(rows) < len(kept.values) else ALL
+        kept.values[picked] = compute(picked)
+        if alike:
+            self._remember(kept, rows)
+
+    def _recalled(self, kept: _Kept, row: int) -> bool:
+        """Say of a row what was said of one that looked the same, if there was one."""
+        found = kept.said.get(self._look(row))
+        kept.asked += 1
+        if found is None:
+            return False
+        kept.recalled += 1
+        kept.values[row] = found
+        return True
+
+    def _remember(self, kept: _Kept, rows: Iterable[int]) -> None:
+        if len(kept.said) > LOOKS:
+            kept.said.clear()
+        for row in rows:
+            kept.said[self._look(row)] = kept.values[row].copy()
+
+    def _look(self, row: int) -> bytes:
+        if (look := self._looks.get(row)) is None:
+            look = self._looks[row] = self._digest(row) + self._state(row)
+        return look
+
+    def _digest(self, row: int) -> bytes:
+        if (digest := self._natures.get(row)) is None:
+            text = repr(self._nature(row)).encode()
+            digest = self._natures[row] = blake2b(text, digest_size=16).digest()
+        return digest
 
     def _make_room(self, values: Values) -> None:
         self._size += values.nbytes

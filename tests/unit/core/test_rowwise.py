@@ -1,5 +1,8 @@
 """Columns that are kept and repaired: always what would be computed anew."""
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from berth_operator.core import filters, scores
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import MOST, Rows, Rowwise, Values
+from berth_operator.core.rowwise import MOST, TRIES, Rows, Rowwise, Values
 from tests.builders import (
     A100,
     GI,
@@ -22,9 +25,13 @@ from tests.builders import (
     asks,
     cards,
     charge,
+    divided,
+    fleet,
     grant,
+    instance,
     inventory,
     node_info,
+    other_card,
     told,
 )
 
@@ -44,9 +51,15 @@ class Squares:
         return found
 
 
+def made() -> Rowwise:
+    """Give one for rows of which no two look the same."""
+    looks = itertools.count()
+    return Rowwise(lambda _row: 0, lambda _row: b"%d" % next(looks))
+
+
 @given(st.lists(st.one_of(st.integers(0, ROWS - 1), st.none()), max_size=300))
 def test_a_column_is_always_as_if_computed_anew(story: list[int | None]) -> None:
-    rowwise, squares = Rowwise(), Squares()
+    rowwise, squares = made(), Squares()
     for row in story:
         if row is None:
             assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
@@ -57,7 +70,7 @@ def test_a_column_is_always_as_if_computed_anew(story: list[int | None]) -> None
 
 
 def test_only_rows_that_moved_are_computed() -> None:
-    rowwise, squares = Rowwise(), Squares()
+    rowwise, squares = made(), Squares()
     rowwise.column("squares", squares)
     rowwise.column("squares", squares)
     for row in (3, 5, 3):
@@ -67,7 +80,7 @@ def test_only_rows_that_moved_are_computed() -> None:
 
 
 def test_a_column_that_missed_too_much_is_computed_whole() -> None:
-    rowwise, squares, other = Rowwise(), Squares(), Squares()
+    rowwise, squares, other = made(), Squares(), Squares()
     rowwise.column("squares", squares)
     for step in range(4 * ROWS):
         rowwise.move(step % 3)
@@ -77,7 +90,7 @@ def test_a_column_that_missed_too_much_is_computed_whole() -> None:
 
 
 def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
-    rowwise = Rowwise()
+    rowwise = made()
     asked: list[str] = []
 
     def column(name: str) -> None:
@@ -98,9 +111,41 @@ def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
 
 
 def test_a_column_cannot_be_changed_by_who_asks() -> None:
-    found = Rowwise().column("squares", Squares())
+    found = made().column("squares", Squares())
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 1
+
+
+@given(st.lists(st.integers(0, ROWS - 1), max_size=300), st.integers(1, 6))
+def test_what_is_recalled_is_what_would_be_computed(story: list[int], every: int) -> None:
+    squares = Squares()
+    rowwise = Rowwise(lambda _row: 0, lambda row: squares.base[row].tobytes())
+    for step, row in enumerate(story):
+        squares.base[row] = (squares.base[row] + 1) % 5
+        rowwise.move(row)
+        if step % every == 0:
+            assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+
+
+def test_of_rows_that_look_the_same_one_is_computed() -> None:
+    squares = Squares()
+    rowwise = Rowwise(lambda _row: 0, lambda row: squares.base[row].tobytes())
+    rowwise.column("squares", squares)
+    for row in range(8):
+        squares.base[row] = 100
+        rowwise.move(row)
+        assert rowwise.column("squares", squares)[row] == 100**2
+    assert squares.asked == [ROWS, 1]
+
+
+def test_where_no_two_rows_are_alike_nobody_looks() -> None:
+    squares, looks = Squares(), itertools.count()
+    rowwise = Rowwise(lambda _row: 0, lambda _row: b"%d" % next(looks))
+    rowwise.column("squares", squares)
+    for _ in range(2 * TRIES):
+        rowwise.move(0)
+        rowwise.column("squares", squares)
+    assert next(looks) == TRIES
 
 
 # --- in the fleet -----------------------------------------------------------------------------------------------
@@ -160,3 +205,48 @@ def test_what_is_kept_is_what_would_be_computed_anew(steps: list[tuple[str, int,
     kept = [said(made, request) for request in REQUESTS]
     made.rowwise.forget()
     assert [said(made, request) for request in REQUESTS] == kept
+
+
+# --- how rows look ----------------------------------------------------------------------------------------------
+
+UNREAD = {"ready", "unreachable", "cordoned"}
+"""Columns that no kept column reads: filters ask them anew each time."""
+
+
+def look(made: Fleet) -> tuple[object, bytes]:
+    row = made.rows["node"]
+    return made.nature(row), made.state(row)
+
+
+def of_row(column: Any, made: Fleet) -> Any:
+    """Give the part of a column that is about the node."""
+    row = made.rows["node"]
+    return column[row : row + 1] if len(column) == len(made.names) else column[:, row]
+
+
+@pytest.mark.parametrize("where", ["fleet", "gpu", "rdma"])
+def test_a_row_that_differs_in_any_column_looks_different(where: str) -> None:
+    made = fleet({"node": (*cards(2), other_card("rdma"))})
+    before = look(made)
+    owner = made if where == "fleet" else made.cards[where]
+    columns = {name: each for name, each in vars(owner).items() if isinstance(each, np.ndarray)}
+    assert len(columns) > 10
+    for name, column in columns.items():
+        kept = column.copy()
+        of_row(column, made)[...] = ~kept.any() if kept.dtype == np.bool_ else 77
+        assert (look(made) != before) is (name not in UNREAD), name
+        column[...] = kept
+    assert look(made) == before
+
+
+def test_a_row_looks_different_by_who_holds_what_of_a_card() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb"),)})
+    seen = [look(made)]
+    for number in range(2):
+        made.charge(charge("pod", instance(0, number)))
+        seen.append(look(made))
+    made.release("uid-pod")
+    assert look(made) == seen[0]
+    made.put_device("node", inventory(divided(0, "1g.10gb", "2g.20gb")))
+    seen.append(look(made))
+    assert all(one != other for one, other in itertools.combinations(seen, 2))
