@@ -16,7 +16,7 @@ from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.names import GPU, GPU_CORE
 from berth_api.resources import CPU
-from berth_operator.core.allocators import best_fit
+from berth_operator.core.allocators import grants
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
@@ -81,7 +81,7 @@ class Baseline:
         if not request.devices:
             return ()
         (part,) = request.devices.parts
-        return tuple(best_fit.grant(fleet.cards[GPU], row, int(slot), part) for slot in self.slots[row][: part.count])
+        return grants.of_slots(fleet.cards[GPU], row, part, self.slots[row][: part.count].tolist())
 
 
 def whole(amounts: Amounts) -> Amounts:

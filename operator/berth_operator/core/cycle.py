@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import Grant
-from berth_operator.core import filters, scores
-from berth_operator.core.allocators import best_fit, least_waste
+from berth_operator.core import allocators, filters, scores
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
@@ -104,7 +103,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
     return Placement(
         pod=pod,
         node=fleet.names[row],
-        grants=choose_cards(fleet, row, pod.request, policy),
+        grants=allocators.choose(fleet, row, pod.request, policy),
         chosen=choice.choose(fleet, row, pod.request.mounts),
     )
 
@@ -131,15 +130,6 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
             total += weight * found
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
     return int(np.argmax(total))
-
-
-def choose_cards(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
-    """Give the cards for every part of a request on a row that passes every filter."""
-    if policy.own_cards is not None:
-        return policy.own_cards.choose(fleet, row, request)
-    if policy.card_strategy == "Fragmentation":
-        return least_waste.choose(fleet, row, request)
-    return best_fit.choose(fleet, row, request, spread=policy.card_strategy == "LeastAllocated")
 
 
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:

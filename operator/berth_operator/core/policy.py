@@ -61,3 +61,8 @@ class Policy:
     """Labels of nodes that a gang's members shall have in common, the closest first."""
     gang_keep_partial: bool = False
     """Whether the bound members of a gang that could not be completed stay."""
+
+    @property
+    def spreads_cards(self) -> bool:
+        """Tell whether the emptiest cards are taken first."""
+        return self.card_strategy == "LeastAllocated"

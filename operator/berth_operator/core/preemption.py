@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core import cycle, filters
+from berth_operator.core import allocators, cycle, filters
 from berth_operator.core.budgets import Budget, Budgets
 from berth_operator.core.cards import Column, Indices, Mask
 from berth_operator.core.cycle import Failure, Placement
@@ -165,7 +165,7 @@ def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
 
 
 def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) -> Charge:
-    grants = cycle.choose_cards(stage, at, pod.request, policy)
+    grants = allocators.choose(stage, at, pod.request, policy)
     return Placement(pod=pod, node=node, grants=grants).charge
 
 

@@ -1,1 +1,81 @@
-"""Which cards of a node a pod gets, and how much of each."""
+"""Which cards of a node a pod gets, and how much of each.
+
+    gpu.py       parts of GPUs in amounts
+    simple.py    RDMA NICs and FPGAs
+
+Each is an `Allocator`: a small pure module that serves one part of a request. Here stands which of them serves which
+part, and what filters and decisions ask of a whole request.
+"""
+
+from collections.abc import Collection, Iterator
+from types import ModuleType
+from typing import Protocol, cast
+
+import numpy as np
+
+from berth_api.allocation import Grant
+from berth_api.names import GPU
+from berth_api.request import Part
+from berth_operator.core.allocators import gpu, simple
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
+
+
+class Allocator(Protocol):
+    """What every allocator module offers."""
+
+    def passes(self, fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+        """Pass rows that can give the part now; the answer for a row depends on that row alone."""
+
+    def could_pass(self, fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+        """Give the rows that could give the part, were all their cards free."""
+
+    def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        """Give what may be missing, and the rows where it is, the first reason first.
+
+        The last one holds for every rejected row.
+        """
+
+    def choose(
+        self, fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+    ) -> tuple[Grant, ...]:
+        """Give the cards for the part, on a row that passes; `near` are PCIe switches that are preferred."""
+
+
+def _of(part: Part) -> Allocator:
+    module: ModuleType = gpu if part.type == GPU else simple
+    return cast(Allocator, module)
+
+
+def passes(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
+    """Pass rows that can give every part of the request now."""
+    mask = np.ones_like(fleet.present[rows])
+    for part in request.devices.parts:
+        mask &= _of(part).passes(fleet, request, part, rows)
+        mask &= fleet.cards[part.type].unknown[rows] == 0
+    return mask
+
+
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Give the rows that could give every part of the request, were all their cards free."""
+    mask = np.ones_like(fleet.present)
+    for part in request.devices.parts:
+        mask &= _of(part).could_pass(fleet, request, part)
+    return mask
+
+
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    """Give what may be missing for each part, and the rows where it is, the first reason first."""
+    for part in request.devices.parts:
+        yield from _of(part).reasons(fleet, request, part, rejected)
+
+
+def choose(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
+    """Give the cards for every part of the request, on a row that passes."""
+    if policy.own_cards is not None:
+        return policy.own_cards.choose(fleet, row, request)
+    parts = request.devices.parts
+    return tuple(grant for part in parts for grant in _of(part).choose(fleet, row, request, part, policy))

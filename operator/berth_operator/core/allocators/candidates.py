@@ -7,7 +7,7 @@ import numpy as np
 
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
-from berth_operator.core.cards import RESOURCES, Cards, Column, Mask
+from berth_operator.core.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import ALL, Rows
@@ -25,6 +25,18 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
         mask &= ~cards.in_pieces(rows)
     for index, amount in needs(cards, part, rows):
         mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
+    return mask
+
+
+def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
+    """Give the slots of a row whose cards can serve the part."""
+    [mask] = fitting(fleet, request, part, np.array([row]))
+    return np.flatnonzero(mask)
+
+
+def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Give the cards that could serve the part were no pod on them."""
+    mask: Mask = fleet.cards[part.type].healthy & accepted(fleet, request, part) & large_enough(fleet, part)
     return mask
 
 

@@ -1,4 +1,4 @@
-"""Choose the cards of a node on which a pod wastes least.
+"""Take the cards of a node on which a pod wastes least.
 
     waste = what is left of the card + 4 * growth of its residue
 
@@ -11,11 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.allocation import Grant
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
-from berth_operator.core.allocators import best_fit, candidates
-from berth_operator.core.cards import RESOURCES, Cards, Column
+from berth_operator.core.allocators import candidates
+from berth_operator.core.cards import RESOURCES, Cards, Column, Indices
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import ALL, Rows
@@ -27,20 +26,12 @@ UNFIT: Final = (1 + 2 * SPOILT) * CARD
 """More than any card wastes that the part fits on."""
 
 
-def choose(fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-    """Give the cards for every part of the request; the row has passed every filter."""
-    return tuple(grant for part in request.devices.parts for grant in _choose_part(fleet, row, request, part))
-
-
-def _choose_part(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tuple[Grant, ...]:
-    if part.type != GPU:
-        return best_fit.choose_part(fleet, row, request, part)
-    cards = fleet.cards[part.type]
+def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
+    """Give what the part would waste on each slot of a row."""
     rows = np.array([row])
-    [wasted] = waste(fleet, request, part, left(cards, rows), rows)
-    # The last key sorts first: what is wasted, then the minor.
-    order = np.lexsort((cards.minor[row], wasted))
-    return tuple(best_fit.grant(cards, row, int(slot), part) for slot in order[: part.count])
+    [wasted] = _wasted(fleet, part, left(fleet.cards[GPU], rows), rows)
+    found: Column = wasted[slots]
+    return found
 
 
 def left(cards: Cards, rows: Rows = ALL) -> Column:
@@ -63,10 +54,14 @@ def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
 
 def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Rows = ALL) -> Column:
     """Give the hundredths that each GPU would waste, by what is left of it; UNFIT where the part does not fit."""
+    return np.where(candidates.fitting(fleet, request, part, rows), _wasted(fleet, part, free, rows), UNFIT)
+
+
+def _wasted(fleet: Fleet, part: Part, free: Column, rows: Rows) -> Column:
     spoilt = residues(fleet.workload.typical.common)
     rest = free - need(fleet.cards[part.type], part, rows)
     wasted: Column = rest + SPOILT * (spoilt[rest] - spoilt[free])
-    return np.where(candidates.fitting(fleet, request, part, rows), wasted, UNFIT)
+    return wasted
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,32 @@
+"""What a pod is given of cards that were chosen."""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from berth_api.allocation import Grant
+from berth_api.request import Part
+from berth_operator.core.cards import Cards, Column, Indices
+
+
+def cheapest(
+    cards: Cards, row: int, part: Part, slots: Indices, cost: Column, *, near: Collection[int]
+) -> tuple[Grant, ...]:
+    """Give a part on the cards with the lowest cost; those of the switches that are `near` come before all others."""
+    # The last key sorts first.
+    keys = [cards.minor[row, slots], cost]
+    if near:
+        keys.append(~np.isin(cards.pcie[row, slots], tuple(near)))
+    return of_slots(cards, row, part, slots[np.lexsort(keys)][: part.count].tolist())
+
+
+def of_slots(cards: Cards, row: int, part: Part, slots: Iterable[int]) -> tuple[Grant, ...]:
+    """Give a part's amounts on each of these cards."""
+    return tuple(of_card(cards, row, part, slot) for slot in slots)
+
+
+def of_card(cards: Cards, row: int, part: Part, slot: int) -> Grant:
+    """Give a part's amounts on one card."""
+    minor = int(cards.minor[row, slot])
+    grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=cards.ids[row].get(minor, ""))
+    return cards.completed(row, grant)

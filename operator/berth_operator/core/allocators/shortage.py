@@ -1,0 +1,52 @@
+"""Why a row cannot give a part of a request, as far as it is a matter of how many cards there are."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from berth_api.allocation import text
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.request import Part
+from berth_operator.core.allocators import candidates
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+
+
+def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    """Give what may be missing, and the rows where it is; enough cards may still be no cards that will do together."""
+    kind, label = part.type, part.type.upper()
+    healthy = fleet.cards[kind].healthy
+    right = healthy & candidates.accepted(fleet, request, part)
+    yield f"fewer than {part.count} healthy {label} devices", few(healthy, part)
+    yield f"{label} model is not {request.model}", few(right, part)
+    small = few(candidates.suitable(fleet, request, part), part)
+    yield _too_small(fleet, part, right, small & rejected), small
+    yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
+    yield f"insufficient free {label} devices ({_wanted(part)})", few(candidates.fitting(fleet, request, part), part)
+
+
+def few(mask: Mask, part: Part) -> Mask:
+    """Give the rows with fewer such cards than the part wants."""
+    found: Mask = mask.sum(axis=1) < part.count
+    return found
+
+
+def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
+    """Name the memory that these rows could give on each of as many cards as the pod wants."""
+    wanted = dict(part.amounts).get(GPU_MEMORY, 0)
+    if part.type != GPU or not wanted:
+        return f"{part.type.upper()} devices offer less"
+    cards = fleet.cards[part.type]
+    memory = np.where(right, cards.total[cards.index[GPU_MEMORY]], 0)
+    # Of several cards the smallest limits the pod. Rows with fewer cards than it wants have another reason.
+    last = min(part.count, memory.shape[1])
+    largest = int(np.sort(memory, axis=1)[rows, -last].max(initial=0))
+    if largest >= wanted:
+        return "GPU devices offer less"
+    return f"GPU memory too small (largest {text(GPU_MEMORY, largest)} < {text(GPU_MEMORY, wanted)})"
+
+
+def _wanted(part: Part) -> str:
+    each = ", ".join(f"{name} {text(name, amount)}" for name, amount in part.amounts)
+    return f"{part.count} with {each}"
