@@ -22,6 +22,8 @@ from tests.bench.watcher import Watcher
 from tests.processes import Process
 
 SYNC_SECONDS: Final = 120.0
+IDLE: Final = 0.1
+"""Of a second: what a scheduler uses for watches and heartbeats when it has nothing to do."""
 SILENT_SECONDS: Final = 20.0
 """After so long without anything new the run ends, and tells what is missing."""
 GPU: Final = "nvidia.com/gpu"
@@ -67,7 +69,7 @@ class Race:
         asyncio.run(self._track.clear())
         process = who.start()
         try:
-            self._sync(who)
+            self._sync(who, process)
             with Watcher(self._arena.cluster, self._arena.namespace) as watcher:
                 found = self._measure(who, process, watcher)
         finally:
@@ -76,8 +78,8 @@ class Race:
         asyncio.run(self._track.clear())
         return found
 
-    def _sync(self, who: Contestant) -> None:
-        """Wait until the scheduler has bound a pod: then it knows the cluster."""
+    def _sync(self, who: Contestant, process: Process) -> None:
+        """Wait until the scheduler has bound a pod, for then it knows the cluster, and has nothing left to do."""
         asyncio.run(self._track.create([self._pod("probe", who)]))
         waiting.until(
             lambda: self._arena.get("pods", "probe")["spec"].get("nodeName"),
@@ -86,7 +88,7 @@ class Race:
         )
         time.sleep(1.0)  # its Event may still be on its way
         asyncio.run(self._track.clear())
-        time.sleep(1.0)
+        waiting.until(lambda: _is_idle(process), deadline=SYNC_SECONDS, what=f"{who.name} to come to rest")
 
     def _measure(self, who: Contestant, process: Process, watcher: Watcher) -> Run:
         process.pause()
@@ -125,3 +127,10 @@ class Race:
             annotations=self._annotations,
             scheduler_name=who.scheduler_name,
         )
+
+
+def _is_idle(process: Process) -> bool:
+    """Tell whether a process does next to nothing for a second."""
+    before = usage.cpu_seconds(process.pid)
+    time.sleep(1.0)
+    return usage.cpu_seconds(process.pid) - before < IDLE
