@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api import mig
-from berth_api.allocation import FUNCTIONS, REPLICAS, Grant
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, REPLICAS, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP
 from berth_api.selectors import Labels
@@ -45,6 +45,9 @@ LINKS: Final = {
 
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
+_NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
+"""Counted on cards that have not come apart for it."""
+_NAMED: Final = _NO_PIECES | {REPLICAS}
 _PADDED: Final = ("present", "healthy", "model", "users", "pcie", "labels", "functions")
 """Columns of slots in which an empty slot has a 0."""
 
@@ -78,8 +81,8 @@ class CardInfo:
 
 
 def is_counted(kind: str, name: str) -> bool:
-    """Tell whether cards of this type may have such a resource."""
-    return name in RESOURCES[kind] or name in (REPLICAS, FUNCTIONS) or mig.is_resource(name)
+    """Tell whether this is counted on cards of this type."""
+    return name in RESOURCES[kind] or name in _NAMED or mig.is_resource(name)
 
 
 class Cards:
@@ -162,7 +165,7 @@ class Cards:
 
     def in_pieces(self, rows: Rows = ALL) -> Mask:
         """Give the cards of which a pod holds an instance or a replica."""
-        names = self.index.keys() - RESOURCES[self.kind] - {FUNCTIONS}
+        names = self.index.keys() - RESOURCES[self.kind] - _NO_PIECES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
             used |= self.used[self.index[name], rows] > 0
@@ -184,7 +187,7 @@ class Cards:
     def put(self, row: int, cards: Iterable[CardInfo], catalogue: Catalogue) -> None:
         """Replace a node's inventory; what is charged stays."""
         self.clear(row)
-        linked = []
+        wiring: list[tuple[int, int, Links]] = []
         for card in cards:
             slot = self._slot_for(row, card.minor)
             self._describe(row, slot, card, catalogue)
@@ -195,9 +198,9 @@ class Cards:
                     self.total[index, row, slot] = amount
             if card.instances:
                 self.instances.setdefault(row, {})[card.minor] = card.instances
-            if card.links:
-                linked.append((slot, card.minor, card.links))
-        self.wiring[row] = catalogue.wirings.number(tuple(linked))
+            wiring.append((slot, card.minor, card.links))
+        linked = any(links for _, _, links in wiring)
+        self.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
 
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
         self.present[row, slot] = True
@@ -254,7 +257,14 @@ class Cards:
             amounts[GPU_MEMORY] = amounts[GPU_MEMORY_RATIO] * memory // CARD
         # Written out: `replace` would take longer than all of the rest.
         named = tuple(sorted(amounts.items()))
-        return Grant(type=grant.type, minor=grant.minor, amounts=named, id=grant.id, functions=grant.functions)
+        return Grant(
+            type=grant.type,
+            minor=grant.minor,
+            amounts=named,
+            id=grant.id,
+            functions=grant.functions,
+            exclusive=grant.exclusive,
+        )
 
     def slots(self, row: int) -> Iterator[int]:
         """Give the node's slots in use, by minor."""

@@ -34,10 +34,7 @@ class Allocator(Protocol):
         """Give the rows that could give the part, were all their cards free."""
 
     def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        """Give what may be missing, and the rows where it is, the first reason first.
-
-        The last one holds for every rejected row.
-        """
+        """Give what may be missing, and the rows where it is, the first reason first; every rejected row has one."""
 
     def choose(
         self, fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
