@@ -208,7 +208,7 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
     if not isinstance(uuid, str) or not isinstance(resources, dict):
         raise AllocationError(f"{where}: id must be text and resources an object")
     extension = entry.get("extension")
-    return Grant(
+    grant = Grant(
         type=kind,
         minor=minor,
         amounts=_amounts(resources, where),
@@ -216,6 +216,9 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         functions=_functions(extension, where),
         exclusive=_exclusive(extension),
     )
+    if grant.is_piece and sum(amount for name, amount in grant.amounts if name.startswith(_PIECES)) != 1:
+        raise AllocationError(f"{where}.resources: an entry of instances or replicas is of one of them")
+    return grant
 
 
 def _is_number(value: object, least: int) -> bool:
