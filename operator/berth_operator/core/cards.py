@@ -5,7 +5,7 @@ fails or vanishes keeps what its pods hold, so that nothing is handed out twice 
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
 import numpy as np
@@ -230,11 +230,12 @@ class Cards:
                 self.used[index, row, slot] += sign * amount
         self.users[row, slot] += sign
         if handles := grant.handles:
-            self._hold(row, handles, sign)
+            self.hold(row, handles, sign)
         if not self.users[row, slot] and not self.present[row, slot]:
             self.minor[row, slot] = EMPTY
 
-    def _hold(self, row: int, handles: Iterable[str], sign: int) -> None:
+    def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
+        """Take (sign 1) or give back (sign -1) what pods hold by name, and nothing else."""
         # A new value, since copies share the old; in order, so that what is given back leaves it as it was.
         held = list(self.taken.pop(row, ()))
         for each in handles:
@@ -244,6 +245,8 @@ class Cards:
 
     def completed(self, row: int, grant: Grant) -> Grant:
         """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
+        if (self.instances or REPLICAS in self.index) and grant.is_piece:
+            return self._found(row, grant)
         amounts = dict(grant.amounts)
         if self.kind != GPU or (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
             return grant
@@ -265,6 +268,19 @@ class Cards:
             functions=grant.functions,
             exclusive=grant.exclusive,
         )
+
+    def _found(self, row: int, grant: Grant) -> Grant:
+        """Give an instance or replica as the Device has it now.
+
+        What its pod holds is what has this name, whatever card and profile were recorded: minors may be other ones
+        after a restart, and a card that is divided anew may use a name again.
+        """
+        for minor, there in self.instances.get(row, {}).items():
+            for name, resource in there:
+                if name == grant.id:
+                    return replace(grant, minor=minor, amounts=((resource, 1),))
+        minors = [minor for minor, of_card in self.ids[row].items() if of_card == grant.visible]
+        return replace(grant, minor=minors[0]) if minors else grant
 
     def slots(self, row: int) -> Iterator[int]:
         """Give the node's slots in use, by minor."""

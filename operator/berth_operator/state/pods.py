@@ -193,11 +193,6 @@ def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
         f"annotation {names.JOINT_ALLOCATE}": devices.joint is not None,
     }
     yield from (name for name, wanted in asked.items() if wanted)
-    for part in devices.parts:
-        if part.unit == request.REPLICA:
-            yield request.NVIDIA_SHARED
-        elif part.unit == request.INSTANCE:
-            yield from (name for name, _ in part.amounts)
 
 
 def _is_hinted(part: Part) -> bool:

@@ -239,11 +239,11 @@ def test_a_card_in_mig_mode_is_not_given_out_whole() -> None:
 def test_a_copy_learns_new_resources_by_itself() -> None:
     made = fleet({"node": (divided(0, "1g.10gb"),)})
     copy = made.copy()
-    copy.charge(charge("a", instance(0, 0, "2g.20gb"), with_functions(0, "a")))
+    copy.charge(charge("a", instance(0, 8, "2g.20gb"), with_functions(0, "a")))
     assert MIG_2G in copy.cards["gpu"].index
     assert MIG_2G not in made.cards["gpu"].index
     assert len(made.cards["gpu"].index) == len(made.cards["gpu"].total)
-    made.charge(charge("b", instance(0, 0, "3g.40gb")))
+    made.charge(charge("b", instance(0, 9, "3g.40gb")))
     assert not made.cards["rdma"].taken
     own = [each.cards["gpu"].index.keys() - Cards("gpu", 1).index.keys() - {MIG_1G} for each in (made, copy)]
     assert own == [{"nvidia.com/mig-3g.40gb"}, {MIG_2G}]
