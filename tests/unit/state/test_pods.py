@@ -156,10 +156,6 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
             (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
             (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
         )
-    ]
-    + [
-        pytest.param({"requests": {name: "1"}}, name, id=name)
-        for name in ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb")
     ],
 )
 def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
