@@ -146,10 +146,11 @@ def asks(
     ports: Sequence[HostPort] = (),
     features: Sequence[str] = (),
     unsupported: Sequence[str] = (),
+    annotations: Mapping[str, str] | None = None,
 ) -> PodRequest:
-    """Give a pod's class: one container with these requests (cpu in thousandths)."""
+    """Give a pod's class: one container with these requests (cpu in thousandths), and annotations about devices."""
     amounts = amounts or {}
-    devices = request.of_resources(amounts)
+    devices = request.of_pod(amounts, annotations or {}, {})
     plain = {name: amount for name, amount in amounts.items() if not request.is_device(name)}
     return PodRequest(
         resources=tuple(sorted({**plain, "pods": 1}.items())),

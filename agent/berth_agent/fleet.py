@@ -9,6 +9,9 @@ nodes:
     rdma: 2
     fpga: 0
     unhealthy: [3]           # minors of GPUs
+    mig: {0: [1g.10gb, 1g.10gb]}  # minors of GPUs in MIG mode, and the profiles of their instances
+    mig_strategy: mixed      # or single, or none
+    replicas: 1              # slices of time into which each GPU that is not in MIG mode is given out
     heartbeat: true          # false plays a dead agent: the node's Lease is not renewed
 """
 
@@ -17,13 +20,23 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from berth_agent.profiles import BUILT_IN, Profile
+from berth_api import mig
+from berth_api.device import MAX_INSTANCES, MigStrategy
 
 _RANGE = re.compile(r"(?P<head>[^\[\]]*)\[(?P<first>\d+)-(?P<last>\d+)\](?P<tail>[^\[\]]*)")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
+
+def _mig_profile(text: str) -> str:
+    if not mig.is_profile(text):
+        raise ValueError(f"{text} is no MIG profile such as 1g.10gb or 1g.10gb+me")
+    return text
+
+
+MigProfile = Annotated[str, AfterValidator(_mig_profile)]
 Count = Annotated[int, Field(ge=0, le=64)]
 Others = Annotated[int, Field(ge=0, le=32)]
 
@@ -45,6 +58,9 @@ class NodeGroup(_Part):
     rdma: Others = 0
     fpga: Others = 0
     unhealthy: tuple[int, ...] = ()
+    mig: dict[int, Annotated[tuple[MigProfile, ...], Field(max_length=MAX_INSTANCES)]] = {}
+    mig_strategy: MigStrategy = "mixed"
+    replicas: Annotated[int, Field(ge=1, le=100)] = 1
     heartbeat: bool = True
 
     @model_validator(mode="after")
@@ -55,9 +71,10 @@ class NodeGroup(_Part):
             raise ValueError(f"gpus is {self.gpus}, but no profile says which")
         if isinstance(self.profile, tuple) and self.gpus not in {None, cards}:
             raise ValueError(f"gpus is {self.gpus}, but profile lists {cards} cards")
-        stray = [minor for minor in self.unhealthy if not 0 <= minor < cards]
-        if stray:
-            raise ValueError(f"unhealthy names minor {stray[0]}, but the node has {cards} GPUs, counted from 0")
+        for field in ("unhealthy", "mig"):
+            stray = [minor for minor in getattr(self, field) if not 0 <= minor < cards]
+            if stray:
+                raise ValueError(f"{field} names minor {stray[0]}, but the node has {cards} GPUs, counted from 0")
         return self
 
     def cards(self) -> tuple[str, ...]:
@@ -91,6 +108,9 @@ class Fleet:
         for profile in group.cards():
             if profile not in self.profiles:
                 raise FleetError(f'{where}: no profile "{profile}"; there are {", ".join(sorted(self.profiles))}')
+        for minor in group.mig:
+            if not self.profiles[profile := group.cards()[minor]].mig:
+                raise FleetError(f"{where}.mig.{minor}: {profile} is not capable of MIG")
         for name in group.node_names():
             if name in self.nodes:
                 raise FleetError(f"{where}: {name} is there twice")

@@ -2,17 +2,23 @@
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
+from berth_api.device import MigStrategy
 
 
 def _kubeconfig() -> Path | None:
     path = os.environ.get("KUBECONFIG")
     return Path(path) if path else None
+
+
+def _mig_strategy() -> Any:
+    # Checked with all other fields.
+    return os.environ.get("MIG_STRATEGY", "mixed")
 
 
 class Settings(BaseSettings):
@@ -44,6 +50,12 @@ class Settings(BaseSettings):
 
     sysfs_root: Path = Path("/sys")
     """Where sysfs is mounted: NUMA nodes and PCIe switches come from it."""
+
+    mig_strategy: MigStrategy = Field(default_factory=_mig_strategy)
+    """What cards in MIG mode are to pods, also read from MIG_STRATEGY as NVIDIA's plugin has it: `mixed`, a
+    `nvidia.com/mig-<profile>` for each instance; `single`, an `nvidia.com/gpu` for each, where all cards are divided
+    alike; `none`, whole cards all the same. Default: mixed, by which no instance in use is ever given away with its
+    card. A fleet file says it for each node."""
 
     nvml_library: Path | None = None
     """libnvidia-ml.so.1 to load. Default: as the dynamic linker finds it."""

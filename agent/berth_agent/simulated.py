@@ -17,8 +17,8 @@ from berth_agent.fleet import Fleet, FleetError, NodeGroup
 from berth_agent.inventory import Reading, labels_of
 from berth_agent.machine import Machine
 from berth_agent.profiles import Profile
-from berth_api import names
-from berth_api.device import DeviceInfo, DeviceSpec, Mig
+from berth_api import mig, names
+from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
 
 FINDINGS: Final = (
     Finding(type=names.DRIVER_LOADED, ok=True, reason="Simulated"),
@@ -75,14 +75,14 @@ class SimulatedInventory:
 def simulate(node: str, group: NodeGroup, cards: Sequence[Profile]) -> Reading:
     """Build one node."""
     wiring = Machine(cards=cards)
-    gpus = [_gpu(node, minor=minor, wiring=wiring) for minor in range(len(cards))]
+    gpus = [_divided(_gpu(node, minor=minor, wiring=wiring), group) for minor in range(len(cards))]
     devices = [
         *(_failed(gpu) if gpu.minor in group.unhealthy else gpu for gpu in gpus),
         *(_nic(minor, wiring) for minor in range(group.rdma)),
         *(_fpga(minor, wiring) for minor in range(group.fpga)),
     ]
     driver, cuda = (cards[0].driver, cards[0].cuda) if cards else ("", "")
-    spec = DeviceSpec(driver_version=driver, cuda_version=cuda, devices=devices)
+    spec = DeviceSpec(driver_version=driver, cuda_version=cuda, mig_strategy=group.mig_strategy, devices=devices)
     return Reading(spec=spec, findings=FINDINGS, labels=labels_of(spec), heartbeat=group.heartbeat)
 
 
@@ -104,6 +104,24 @@ def _gpu(node: str, *, minor: int, wiring: Machine) -> DeviceInfo:
         links=wiring.links(minor),
     )
     return card.model_copy(update={"mig": Mig(enabled=False)}) if profile.mig else card
+
+
+def _divided(gpu: DeviceInfo, group: NodeGroup) -> DeviceInfo:
+    """Put a card into MIG mode, or slice its time, where the fleet file says so."""
+    if gpu.minor in group.mig:
+        instances = [_instance(gpu, profile, number) for number, profile in enumerate(group.mig[gpu.minor])]
+        return gpu.model_copy(update={"mig": Mig(enabled=True, instances=instances)})
+    return gpu if group.replicas == 1 else gpu.model_copy(update={"replicas": group.replicas})
+
+
+def _instance(gpu: DeviceInfo, profile: str, number: int) -> MigInstance:
+    return MigInstance(
+        id=f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{gpu.id}/{number}')}",
+        profile=profile,
+        gpu_instance=number + 1,
+        compute_instance=0,
+        memory=f"{mig.gibibytes(profile)}Gi",
+    )
 
 
 def _failed(gpu: DeviceInfo) -> DeviceInfo:

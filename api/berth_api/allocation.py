@@ -6,7 +6,7 @@ Amounts are integers here (memory in bytes); resource names lose either of the t
 
 Of some cards a pod holds things that have names of their own. A MIG instance and a replica are an entry each, with the
 card's minor and their own id, so that one card may stand in several; virtual functions stand in the `extension` of the
-card's entry.
+card's entry, and so does the policy of a pod that keeps others away.
 """
 
 from collections import Counter
@@ -32,6 +32,10 @@ REPLICA_MARK: Final = "::"
 """Between a card's id and the number of a replica: `GPU-…::3`."""
 FUNCTIONS: Final = "virtual functions"
 """What a card's virtual functions are counted by; no resource has a name like this."""
+DEVICE_LEVEL: Final = "DeviceLevel"
+PCIE_LEVEL: Final = "PCIeLevel"
+EXCLUSIVES: Final = (DEVICE_LEVEL, PCIE_LEVEL)
+"""Policies of pods that keep to themselves, and what such pods are counted by on a card; no resource has such names."""
 MAX_FUNCTIONS: Final = 256
 UNNUMBERED: Final = -1
 """The minor of a virtual function that has none."""
@@ -60,6 +64,8 @@ class Grant:
     id: str = ""
     """Of the card; of the instance or replica where one was given."""
     functions: tuple[Function, ...] = ()
+    exclusive: str = ""
+    """One of EXCLUSIVES where the pod keeps others with such a policy away."""
 
     @property
     def is_piece(self) -> bool:
@@ -77,8 +83,11 @@ class Grant:
 
     @property
     def counted(self) -> tuple[tuple[str, int], ...]:
-        """Give all that is counted on the card: the amounts, and how many virtual functions."""
-        return (*self.amounts, (FUNCTIONS, len(self.functions))) if self.functions else self.amounts
+        """Give all that is counted on the card: the amounts, how many virtual functions, an exclusive pod."""
+        if not self.functions and not self.exclusive:
+            return self.amounts
+        functions = ((FUNCTIONS, len(self.functions)),) if self.functions else ()
+        return (*self.amounts, *functions, *(((self.exclusive, 1),) if self.exclusive else ()))
 
     @property
     def handles(self) -> tuple[str, ...]:
@@ -116,9 +125,18 @@ def _entry(grant: Grant, prefix: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
     if grant.id:
         entry["id"] = grant.id
-    if grant.functions:
-        entry["extension"] = {"vfs": [_function_entry(each) for each in grant.functions]}
+    if extension := _extension(grant):
+        entry["extension"] = extension
     return entry
+
+
+def _extension(grant: Grant) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if grant.functions:
+        found["vfs"] = [_function_entry(each) for each in grant.functions]
+    if grant.exclusive:
+        found["exclusivePolicy"] = grant.exclusive
+    return found
 
 
 def _function_entry(function: Function) -> dict[str, Any]:
@@ -189,8 +207,18 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         raise AllocationError(f"{where}.minor: {minor!r} is not a whole number from 0 to {MAX_MINOR}")
     if not isinstance(uuid, str) or not isinstance(resources, dict):
         raise AllocationError(f"{where}: id must be text and resources an object")
-    functions = _functions(entry.get("extension"), where)
-    return Grant(type=kind, minor=minor, amounts=_amounts(resources, where), id=uuid, functions=functions)
+    extension = entry.get("extension")
+    grant = Grant(
+        type=kind,
+        minor=minor,
+        amounts=_amounts(resources, where),
+        id=uuid,
+        functions=_functions(extension, where),
+        exclusive=_exclusive(extension),
+    )
+    if grant.is_piece and sum(amount for name, amount in grant.amounts if name.startswith(_PIECES)) != 1:
+        raise AllocationError(f"{where}.resources: an entry of instances or replicas is of one of them")
+    return grant
 
 
 def _is_number(value: object, least: int) -> bool:
@@ -205,6 +233,12 @@ def _functions(extension: object, where: str) -> tuple[Function, ...]:
     if not isinstance(listed, list) or len(listed) > MAX_FUNCTIONS:
         raise AllocationError(f"{where}.extension.vfs: not a list of up to {MAX_FUNCTIONS}")
     return tuple(_function(each, f"{where}.extension.vfs[{i}]") for i, each in enumerate(listed))
+
+
+def _exclusive(extension: object) -> str:
+    """Read the policy; a word that is none of ours is another's."""
+    found = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
+    return found if isinstance(found, str) and found in EXCLUSIVES else ""
 
 
 def _function(raw: object, where: str) -> Function:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 DeviceType = Literal["gpu", "rdma", "fpga"]
+MigStrategy = Literal["none", "single", "mixed"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=1024)]
@@ -30,6 +31,7 @@ Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_le
 
 MAX_DEVICES = 256
 MAX_HOLDERS = 128
+MAX_INSTANCES = 16
 
 
 class Model(BaseModel):
@@ -116,7 +118,7 @@ class Mig(Model):
     """MIG state of a card that is capable of it."""
 
     enabled: bool = False
-    instances: Annotated[list[MigInstance], Field(max_length=16)] = Field(default_factory=list)
+    instances: Annotated[list[MigInstance], Field(max_length=MAX_INSTANCES)] = Field(default_factory=list)
 
 
 class DeviceInfo(Model):
@@ -152,7 +154,7 @@ class DeviceSpec(Model):
     driver_version: Text = ""
     cuda_version: Text = ""
     """Newest CUDA that the driver supports: `12.8`."""
-    mig_strategy: Literal["none", "single", "mixed"] = "mixed"
+    mig_strategy: MigStrategy = "mixed"
     """What cards in MIG mode are to pods: whole cards all the same, `nvidia.com/gpu` for each instance, or
     `nvidia.com/mig-<profile>`."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
@@ -164,6 +166,8 @@ class Holder(Model):
     namespace: Name
     name: Name
     uid: Annotated[str, Field(max_length=64)]
+    id: Annotated[str, Field(max_length=160)] | None = None
+    """Of the instance or slice that it holds; none where it holds a card or a share of one."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
 
 

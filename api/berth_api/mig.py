@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 PREFIX: Final = "nvidia.com/mig-"
-_PROFILE: Final = re.compile(r"([1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb([.+-][a-z0-9]{1,8}){0,3}")
+_PROFILE: Final = re.compile(r"([1-9]c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb([.+-][a-z0-9]{1,8}){0,3}")
 
 
 def is_resource(name: str) -> bool:
@@ -20,3 +20,15 @@ def is_profile(name: str) -> bool:
 def resource(profile: str) -> str:
     """Give the resource of a profile: a resource's name cannot have a `+`."""
     return PREFIX + profile.replace("+", ".")
+
+
+def slices(name: str) -> int:
+    """Give the slices of its card that an instance takes, by its profile or its resource; 0 where that is none."""
+    found = _PROFILE.fullmatch(name.removeprefix(PREFIX))
+    return int(found["slices"]) if found else 0
+
+
+def gibibytes(profile: str) -> int:
+    """Give the memory that a profile is named by."""
+    found = _PROFILE.fullmatch(profile)
+    return int(found["memory"]) if found else 0

@@ -25,7 +25,7 @@ class NvmlInventory:
         self._sysfs: Path = settings.sysfs_root
         self._bound: frozenset[str] = frozenset()
         self._session = Session(path=settings.nvml_library)
-        self._reader = Reader(sysfs_root=settings.sysfs_root)
+        self._reader = Reader(sysfs_root=settings.sysfs_root, mig_strategy=settings.mig_strategy)
         self._last = without_driver(reason="NotReadYet", message="")
 
     async def read(self) -> Mapping[str, Reading]:

@@ -13,7 +13,7 @@ from berth_agent.nvml import library, sysfs
 from berth_agent.nvml.library import Handle, NvmlError
 from berth_agent.nvml.links import Node, links, wires
 from berth_api import names, quantity
-from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
+from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,9 @@ class _Failed:
 class Reader:
     """Reads cards, and remembers what they were; for use in the thread that owns NVML."""
 
-    def __init__(self, *, sysfs_root: Path) -> None:
+    def __init__(self, *, sysfs_root: Path, mig_strategy: MigStrategy) -> None:
         self._sysfs = sysfs_root
+        self._mig_strategy = mig_strategy
         self._known: dict[int, DeviceInfo] = {}
 
     def read(self) -> Reading:
@@ -43,7 +44,7 @@ class Reader:
         listed = [*cards.values(), *(card for card in remembered if card)]
         self._known = {index: self._known[index] for index in range(len(looks)) if index in self._known} | cards
         unread = [look for look, card in zip(failed, remembered, strict=True) if card is None]
-        return _reading(sorted(listed, key=lambda card: card.minor), unread=unread)
+        return self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
 
     def _look(self, index: int) -> "tuple[DeviceInfo, Node] | _Failed":
         try:
@@ -55,6 +56,16 @@ class Reader:
                 raise
             return _Failed(index=index, error=error)
         return card, place
+
+    def _reading(self, cards: list[DeviceInfo], *, unread: Sequence[_Failed]) -> Reading:
+        spec = DeviceSpec(
+            driver_version=library.driver_version(),
+            cuda_version=library.cuda_version(),
+            mig_strategy=self._mig_strategy,
+            devices=cards,
+        )
+        loaded = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
+        return Reading(spec=spec, findings=(loaded, _read_finding(unread)), labels=labels_of(spec))
 
     def _card(self, handle: Handle) -> DeviceInfo:
         card = DeviceInfo(
@@ -102,12 +113,6 @@ def _mig(handle: Handle) -> Mig:
             for fact in facts
         ],
     )
-
-
-def _reading(cards: list[DeviceInfo], *, unread: Sequence[_Failed]) -> Reading:
-    spec = DeviceSpec(driver_version=library.driver_version(), cuda_version=library.cuda_version(), devices=cards)
-    loaded = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
-    return Reading(spec=spec, findings=(loaded, _read_finding(unread)), labels=labels_of(spec))
 
 
 def _read_finding(unread: Sequence[_Failed]) -> Finding:

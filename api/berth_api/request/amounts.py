@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_api import allocation, mig, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from berth_api.request.hints import APPLY_FOR_ALL, DEVICE_LEVEL, NO_HINT, REQUESTS_AS_COUNT, Hint
+from berth_api.request.hints import APPLY_FOR_ALL, NO_HINT, REQUESTS_AS_COUNT, Hint
 from berth_api.request.values import CARD, INSTANCE, NOTHING, REPLICA, SLOT, DeviceRequest, Part, RequestError
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
@@ -220,5 +220,7 @@ def _simple_part(kind: str, wanted: _Wanted, hint: Hint) -> Part:
     if hint.strategy == APPLY_FOR_ALL:
         return Part(type=kind, count=1, amounts=((kind, amount),), every=True)
     if hint.strategy == REQUESTS_AS_COUNT:
-        return Part(type=kind, count=amount, amounts=((kind, CARD if hint.exclusive == DEVICE_LEVEL else 1),))
+        return Part(
+            type=kind, count=amount, amounts=((kind, CARD if hint.exclusive == allocation.DEVICE_LEVEL else 1),)
+        )
     return Part(type=kind, count=1, amounts=((kind, amount),))

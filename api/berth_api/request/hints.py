@@ -14,8 +14,6 @@ APPLY_FOR_ALL: Final = "ApplyForAll"
 REQUESTS_AS_COUNT: Final = "RequestsAsCount"
 STRATEGIES: Final = (APPLY_FOR_ALL, REQUESTS_AS_COUNT)
 SCOPES: Final = ("Device", "PCIe", "NUMANode", "Node")
-DEVICE_LEVEL: Final = "DeviceLevel"
-EXCLUSIVES: Final = (DEVICE_LEVEL, "PCIeLevel")
 SAME_PCIE: Final = "SamePCIe"
 RESTRICTED: Final = "Restricted"
 POLICIES: Final = (RESTRICTED, "BestEffort")
@@ -62,7 +60,7 @@ def _hint(raw: object, where: str) -> Hint:
         functions=_selector(raw, where, "vfSelector"),
         strategy=word(raw, where, "allocateStrategy", *STRATEGIES),
         scope=cast(Scope, word(raw, where, "requiredTopologyScope", *SCOPES)),
-        exclusive=cast(Exclusive, word(raw, where, "exclusivePolicy", *EXCLUSIVES)),
+        exclusive=cast(Exclusive, word(raw, where, "exclusivePolicy", *allocation.EXCLUSIVES)),
     )
 
 

@@ -5,14 +5,14 @@ fails or vanishes keeps what its pods hold, so that nothing is handed out twice 
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from berth_api import mig
-from berth_api.allocation import FUNCTIONS, REPLICAS, Grant
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, REPLICAS, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP
 from berth_api.selectors import Labels
@@ -45,6 +45,9 @@ LINKS: Final = {
 
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
+_NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
+"""Counted on cards that have not come apart for it."""
+_NAMED: Final = _NO_PIECES | {REPLICAS}
 _PADDED: Final = ("present", "healthy", "model", "users", "pcie", "labels", "functions")
 """Columns of slots in which an empty slot has a 0."""
 
@@ -78,8 +81,8 @@ class CardInfo:
 
 
 def is_counted(kind: str, name: str) -> bool:
-    """Tell whether cards of this type may have such a resource."""
-    return name in RESOURCES[kind] or name in (REPLICAS, FUNCTIONS) or mig.is_resource(name)
+    """Tell whether this is counted on cards of this type."""
+    return name in RESOURCES[kind] or name in _NAMED or mig.is_resource(name)
 
 
 class Cards:
@@ -162,7 +165,7 @@ class Cards:
 
     def in_pieces(self, rows: Rows = ALL) -> Mask:
         """Give the cards of which a pod holds an instance or a replica."""
-        names = self.index.keys() - RESOURCES[self.kind] - {FUNCTIONS}
+        names = self.index.keys() - RESOURCES[self.kind] - _NO_PIECES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
             used |= self.used[self.index[name], rows] > 0
@@ -184,7 +187,7 @@ class Cards:
     def put(self, row: int, cards: Iterable[CardInfo], catalogue: Catalogue) -> None:
         """Replace a node's inventory; what is charged stays."""
         self.clear(row)
-        linked = []
+        wiring: list[tuple[int, int, Links]] = []
         for card in cards:
             slot = self._slot_for(row, card.minor)
             self._describe(row, slot, card, catalogue)
@@ -195,9 +198,9 @@ class Cards:
                     self.total[index, row, slot] = amount
             if card.instances:
                 self.instances.setdefault(row, {})[card.minor] = card.instances
-            if card.links:
-                linked.append((slot, card.minor, card.links))
-        self.wiring[row] = catalogue.wirings.number(tuple(linked))
+            wiring.append((slot, card.minor, card.links))
+        linked = any(links for _, _, links in wiring)
+        self.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
 
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
         self.present[row, slot] = True
@@ -227,11 +230,12 @@ class Cards:
                 self.used[index, row, slot] += sign * amount
         self.users[row, slot] += sign
         if handles := grant.handles:
-            self._hold(row, handles, sign)
+            self.hold(row, handles, sign)
         if not self.users[row, slot] and not self.present[row, slot]:
             self.minor[row, slot] = EMPTY
 
-    def _hold(self, row: int, handles: Iterable[str], sign: int) -> None:
+    def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
+        """Take (sign 1) or give back (sign -1) what pods hold by name, and nothing else."""
         # A new value, since copies share the old; in order, so that what is given back leaves it as it was.
         held = list(self.taken.pop(row, ()))
         for each in handles:
@@ -241,6 +245,8 @@ class Cards:
 
     def completed(self, row: int, grant: Grant) -> Grant:
         """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
+        if (self.instances or REPLICAS in self.index) and grant.is_piece:
+            return self._found(row, grant)
         amounts = dict(grant.amounts)
         if self.kind != GPU or (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
             return grant
@@ -254,7 +260,27 @@ class Cards:
             amounts[GPU_MEMORY] = amounts[GPU_MEMORY_RATIO] * memory // CARD
         # Written out: `replace` would take longer than all of the rest.
         named = tuple(sorted(amounts.items()))
-        return Grant(type=grant.type, minor=grant.minor, amounts=named, id=grant.id, functions=grant.functions)
+        return Grant(
+            type=grant.type,
+            minor=grant.minor,
+            amounts=named,
+            id=grant.id,
+            functions=grant.functions,
+            exclusive=grant.exclusive,
+        )
+
+    def _found(self, row: int, grant: Grant) -> Grant:
+        """Give an instance or replica as the Device has it now.
+
+        What its pod holds is what has this name, whatever card and profile were recorded: minors may be other ones
+        after a restart, and a card that is divided anew may use a name again.
+        """
+        for minor, there in self.instances.get(row, {}).items():
+            for name, resource in there:
+                if name == grant.id:
+                    return replace(grant, minor=minor, amounts=((resource, 1),))
+        minors = [minor for minor, of_card in self.ids[row].items() if of_card == grant.visible]
+        return replace(grant, minor=minors[0]) if minors else grant
 
     def slots(self, row: int) -> Iterator[int]:
         """Give the node's slots in use, by minor."""

@@ -16,17 +16,14 @@ from berth_operator.core.copies import with_own
 
 K = TypeVar("K", bound=Hashable)
 Mask = npt.NDArray[np.bool_]
-Matrix = npt.NDArray[np.int16]
 
 Links = tuple[tuple[int, int], ...]
 """(minor of the other card, how good the way there is)."""
 Wiring = tuple[tuple[int, int, Links], ...]
-"""(slot, minor, links) of each card of a node that has links."""
+"""(slot, minor, links) of each card of a node; nothing where none has links."""
 Functions = tuple[tuple[Labels, tuple[tuple[int, str], ...]], ...]
 """Groups of a card's virtual functions: (labels, (minor, bus id) of each)."""
 
-UNKNOWN: Final = -1
-"""In a matrix of links: nobody told how these two reach each other."""
 MOST: Final = 512
 """Selectors come from users' pods: rather than keep the answers for all that ever were, begin anew after so many."""
 
@@ -88,14 +85,3 @@ class Catalogue:
             mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
             self._selected[selector] = mask
         return mask
-
-    def matrix(self, number: int, slots: int) -> Matrix:
-        """Give how the slots of nodes with this wiring reach each other: shape (slots, slots)."""
-        found = np.full((slots, slots), UNKNOWN, np.int16)
-        wiring = self.wirings[number]
-        slot_of = {minor: slot for slot, minor, _ in wiring}
-        for slot, _, links in wiring:
-            for minor, strength in links:
-                if minor in slot_of:
-                    found[slot, slot_of[minor]] = strength
-        return found

@@ -11,6 +11,8 @@ Weights = Mapping[str, float]
 
 ALWAYS: Final[Weights] = {
     "spare-devices": 10.0,
+    # More than all that cards may weigh: a node where the preference is met comes before one where it is not.
+    "gpu-topology": 20.0,
     "image-locality": 1.0,
     "node-affinity": 2.0,
     "taints": 3.0,

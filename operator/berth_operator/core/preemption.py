@@ -161,6 +161,7 @@ def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
     bench = Bench(fleet, np.array([row]), Occupants.of(fleet, gone))
     for pod in range(len(gone)):
         bench.take(np.array([0]), np.array([pod]))
+    bench.let_go(0, np.arange(len(gone)))
     return bench.fleet
 
 
@@ -366,6 +367,8 @@ class _Search:
         bench = Bench(self._base.fleet, np.array([choice.place]), self._occupants)
         for pod in choice.victims:
             bench.take(np.array([0]), np.array([pod]))
+        going = self._going[self._place[self._going] == choice.place]
+        bench.let_go(0, np.concatenate((choice.victims, going)))
         node = self._fleet.names[self._rows[choice.place]]
         return Preemption(
             nominee=_nominee(bench.fleet, 0, self._pod, self._policy, node),

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.request import Part
+from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
@@ -38,6 +39,10 @@ def _room(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
 
 def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give for each row how many pods its cards may serve with one part."""
+    if allocators.in_pieces(fleet, part):
+        left = allocators.pieces_left(fleet, request, part, rows)
+        several: Column = left.sum(axis=1) // part.count
+        return several
     cards = fleet.cards[part.type]
     times = np.where(candidates.fitting(fleet, request, part, rows), MOST, 0)
     for index, amount in candidates.needs(cards, part, rows):

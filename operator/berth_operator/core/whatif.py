@@ -29,6 +29,15 @@ class Bench:
         """Undo that."""
         self._move(at, pods, 1)
 
+    def let_go(self, at: int, pods: Indices) -> None:
+        """Take back what the pods, already taken away from a what-if, hold by name: which of it is free then.
+
+        By how many there are is told whether something fits; names are needed where it is to be chosen, which is once.
+        """
+        for pod in pods.tolist():
+            for grant in self._occupants.charges[pod].grants:
+                self.fleet.cards[grant.type].hold(at, grant.handles, -1)
+
     def fits(self, request: PodRequest) -> Mask:
         """Tell for each what-if whether its row has the resources and devices."""
         return cycle.feasible(self.fleet, request, filters.LOCAL)

@@ -1,18 +1,24 @@
 """What a Device shows: readiness, and what is taken and free on each card."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from berth_api import allocation, names
+from berth_api import allocation, mig, names
+from berth_api.allocation import Grant
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY_RATIO
-from berth_operator.core.cards import is_counted
+from berth_api.request import CARD
+from berth_operator.core.cards import CardInfo, is_counted
 from berth_operator.core.fleet import Charge
 from berth_operator.state.cluster import NodeView
 
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
 """The conditions that the operator writes; the agent has its own."""
 MAX_TEXT: Final = 1024
+MAX_ID: Final = 160
+SLICES: Final = 7
+"""Of a card whose instances nobody tells any more."""
 
 
 def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
@@ -22,7 +28,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
     return DeviceStatus(
         observed_generation=view.device.generation,
         gpus=len(gpus),
-        healthy=sum(card.healthy for card in gpus),
+        healthy=sum(card.healthy or bool(card.instances) for card in gpus),
         allocated=_allocated(view),
         model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
         devices=_uses(view),
@@ -49,46 +55,63 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
 
 
 def _allocated(view: NodeView) -> str:
-    """Give the number of GPUs in use, to hundredths."""
-    hundredths = sum(
-        dict(grant.amounts).get(GPU_MEMORY_RATIO, 0)
-        for charge in view.charges
-        for grant in charge.grants
-        if grant.type == GPU
-    )
-    return f"{hundredths / 100:g}"
+    """Give the number of GPUs in use, to hundredths; of a card in MIG mode the slices that instances in use have."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    slices = {card.minor: _slices(card.amounts) for card in view.device.inventory.cards if card.instances}
+    grants = [grant for charge in view.charges for grant in charge.grants if grant.type == GPU]
+    return f"{round(sum(_hundredths(each, slices) for each in grants)) / CARD:g}"
+
+
+def _hundredths(grant: Grant, slices: Mapping[int, int]) -> float:
+    amounts = dict(grant.amounts)
+    if GPU_MEMORY_RATIO in amounts:
+        return amounts[GPU_MEMORY_RATIO]
+    return CARD * _slices(grant.amounts) / slices.get(grant.minor, SLICES)
+
+
+def _slices(amounts: Iterable[tuple[str, int]]) -> int:
+    return sum(mig.slices(name) * amount for name, amount in amounts)
 
 
 def _uses(view: NodeView) -> list[DeviceUse]:
     assert view.device is not None  # noqa: S101 - the caller looked
-    totals = {(card.type, card.minor): dict(card.amounts) for card in view.device.inventory.cards}
-    holders: dict[tuple[str, int], list[tuple[Charge, dict[str, int]]]] = {}
+    totals = {(card.type, card.minor): _totals(card) for card in view.device.inventory.cards}
+    holders: dict[tuple[str, int], list[tuple[Charge, Grant]]] = {}
     for charge in sorted(view.charges, key=lambda each: each.pod):
         for grant in charge.grants:
-            holders.setdefault((grant.type, grant.minor), []).append((charge, dict(grant.amounts)))
+            holders.setdefault((grant.type, grant.minor), []).append((charge, grant))
     # Cards that exist come first: there may be no room for all that annotations name.
     keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
     return [_use(key, totals.get(key, {}), holders.get(key, [])) for key in keys]
 
 
-def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, dict[str, int]]]) -> DeviceUse:
+def _totals(card: CardInfo) -> dict[str, int]:
+    """Give what there is to be had of a card: where it is divided, only instances."""
+    amounts = dict(card.amounts)
+    return {name: amount for name, amount in amounts.items() if mig.is_resource(name)} if card.instances else amounts
+
+
+def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, Grant]]) -> DeviceUse:
     kind, minor = key
-    counted = _shown_amounts(kind, total)
-    free = {name: max(0, all_of_it - sum(each.get(name, 0) for _, each in held)) for name, all_of_it in counted.items()}
+    counted, taken = _shown_amounts(kind, total), Counter[str]()
+    for _, grant in held:
+        taken.update(dict(grant.amounts))
+    free = {name: max(0, all_of_it - taken[name]) for name, all_of_it in counted.items()}
     return DeviceUse.model_validate(
         {
             "type": kind,
             "minor": minor,
             "free": _resources(free),
-            "holders": [_holder(charge, kind, amounts) for charge, amounts in held[:MAX_HOLDERS]],
+            "holders": [_holder(charge, grant) for charge, grant in held[:MAX_HOLDERS]],
         }
     )
 
 
-def _holder(charge: Charge, kind: str, amounts: dict[str, int]) -> Holder:
+def _holder(charge: Charge, grant: Grant) -> Holder:
     namespace, _, name = charge.pod.partition("/")
-    known = _shown_amounts(kind, amounts)
-    return Holder(namespace=namespace, name=name, uid=charge.uid, resources=_resources(known))
+    known = _shown_amounts(grant.type, dict(grant.amounts))
+    piece = grant.id[:MAX_ID] if grant.is_piece else None
+    return Holder(namespace=namespace, name=name, uid=charge.uid, id=piece, resources=_resources(known))
 
 
 def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:

@@ -99,17 +99,30 @@ def _amounts(kind: str, resources: Resources) -> Amounts:
 
 def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
     """Give what is wrong with each device."""
+    unlike = _unlike(spec) if spec.mig_strategy == "single" else ""
     ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
     ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
     minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
     return [
-        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(each, ids, minors))
+        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(each, ids, minors, unlike))
         for position, each in enumerate(spec.devices)
     ]
 
 
+def _unlike(spec: DeviceSpec) -> str:
+    """Tell why `nvidia.com/gpu` would not be the same whatever instance or card is given for it; empty if it is."""
+    gpus = [each for each in spec.devices if each.type == names.GPU]
+    in_mig_mode = [each.mig for each in gpus if each.mig is not None and each.mig.enabled]
+    profiles = sorted({instance.profile for each in in_mig_mode for instance in each.instances})
+    if len(profiles) > 1:
+        return f"migStrategy single, and instances of {' and '.join(profiles)}; allowed are those of one profile"
+    if in_mig_mode and len(in_mig_mode) < len(gpus):
+        return "migStrategy single, and other GPUs are not in MIG mode; allowed are all or none"
+    return ""
+
+
 def _problems_of(
-    device: DeviceInfo, ids: Mapping[tuple[str, str], int], minors: Collection[tuple[str, int]]
+    device: DeviceInfo, ids: Mapping[tuple[str, str], int], minors: Collection[tuple[str, int]], unlike: str
 ) -> Iterator[str]:
     kind = device.type
     if ids[kind, device.id] > 1:
@@ -119,6 +132,8 @@ def _problems_of(
             yield f"links: minor {link.minor} is not another {kind} device of this node"
     if device.mig is not None and device.mig.enabled:
         yield from _mig_problems(device, ids)
+        if unlike:
+            yield f"mig: {unlike}"
     if device.vf_groups:
         yield from _function_problems(device)
     if device.replicas > 1 and kind != names.GPU:

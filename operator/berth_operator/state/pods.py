@@ -187,20 +187,12 @@ def _weight(metadata: Object) -> int:
 def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
-    hinted = (_is_hinted(part) for part in devices.parts)
+    hinted = (_is_hinted(part) for part in devices.parts if part.type != names.GPU)
     asked = {
         f"annotation {names.ALLOCATE_HINT}": any(hinted),
         f"annotation {names.JOINT_ALLOCATE}": devices.joint is not None,
-        f"annotation {names.PARTITION_SPEC}": devices.partition is not None,
-        f"annotation {names.MIN_GPU_MEMORY}": any(part.min_memory for part in devices.parts),
-        f"annotation {names.GPU_TOPOLOGY}": devices.topology is not None,
     }
     yield from (name for name, wanted in asked.items() if wanted)
-    for part in devices.parts:
-        if part.unit == request.REPLICA:
-            yield request.NVIDIA_SHARED
-        elif part.unit == request.INSTANCE:
-            yield from (name for name, _ in part.amounts)
 
 
 def _is_hinted(part: Part) -> bool:

@@ -202,9 +202,9 @@ PODS = [
         {K + "gpu.shared": "2", K + "gpu-memory": "1"},
         f"invalid request: {K}gpu-memory: 1 is less than a byte on each of 2 cards",
     ),
-    # What is read, and not placed yet.
-    pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, UNSUPPORTED + "nvidia.com/gpu.shared"),
-    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, UNSUPPORTED + "nvidia.com/mig-1g.10gb"),
+    # Pieces of cards that no node has.
+    pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, f"{NO_NODE}2 no nvidia.com/gpu.shared, 1 no Device"),
+    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, f"{NO_NODE}2 no nvidia.com/mig-1g.10gb, 1 no Device"),
     pod_row(
         "mig-profile", {"nvidia.com/mig-small": "1"}, "invalid request: nvidia.com/mig-small: 1 names no MIG profile"
     ),

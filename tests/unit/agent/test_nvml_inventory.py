@@ -209,6 +209,14 @@ async def test_a_node_without_cards_is_sound(machine: Machine, agent: Start) -> 
     assert all(each.ok for each in reading.findings)
 
 
+@pytest.mark.parametrize("strategy", ["none", "single", "mixed"])
+async def test_the_strategy_is_published(
+    machine: Machine, agent: Start, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setenv("MIG_STRATEGY", strategy)
+    assert (await agent(machine(a100(0))).read()).spec.mig_strategy == strategy
+
+
 async def test_mig_instances_are_listed(machine: Machine, agent: Start) -> None:
     migs = [
         MigDevice(uuid="MIG-0", profile="3g.40gb", gpu_instance=1, gpu_slices=3, compute_slices=3, memory_mib=40192),

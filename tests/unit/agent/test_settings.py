@@ -24,6 +24,17 @@ def test_variables_set_what_options_do_not(monkeypatch: pytest.MonkeyPatch) -> N
     assert (settings.poll_interval, settings.node_name) == (3.0, "b")
 
 
+def test_the_mig_strategy_comes_as_nvidias_plugin_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(node_name="a").mig_strategy == "mixed"
+    monkeypatch.setenv("MIG_STRATEGY", "single")
+    assert Settings(node_name="a").mig_strategy == "single"
+    monkeypatch.setenv("BERTH_AGENT_MIG_STRATEGY", "none")
+    assert Settings(node_name="a").mig_strategy == "none"
+    assert (
+        "Input should be 'none', 'single' or 'mixed'" in run("--node-name=a", environment={"MIG_STRATEGY": "x"}).stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

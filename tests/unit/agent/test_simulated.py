@@ -76,6 +76,28 @@ async def test_cards_without_nvlink_reach_each_other_over_pcie(tmp_path: Path) -
     assert [link.type for link in gpus[0].links] == ["SingleSwitch", *["SameNUMANode"] * 2, *["System"] * 4]
 
 
+async def test_cards_can_be_divided_into_instances(tmp_path: Path) -> None:
+    line = "- {names: a, profile: h100, gpus: 2, mig_strategy: single, mig: {1: [1g.10gb, 3g.40gb+me]}}"
+    reading = (await fleet_of(tmp_path, line).read())["a"]
+    first, second = reading.spec.devices
+    assert reading.spec.mig_strategy == "single"
+    assert first.mig == Mig(enabled=False)
+    assert second.mig is not None
+    assert second.mig.enabled
+    assert [(each.profile, each.memory, each.gpu_instance) for each in second.mig.instances] == [
+        ("1g.10gb", "10Gi", 1),
+        ("3g.40gb+me", "40Gi", 2),
+    ]
+    assert len({first.id, second.id, *(each.id for each in second.mig.instances)}) == 4
+
+
+async def test_cards_can_be_sliced(tmp_path: Path) -> None:
+    devices = await cards(
+        fleet_of(tmp_path, "- {names: a, profile: a100, gpus: 2, rdma: 1, replicas: 4, mig: {1: []}}"), "a"
+    )
+    assert [each.replicas for each in devices] == [4, 1, 1]
+
+
 async def test_a_node_may_mix_models(tmp_path: Path) -> None:
     reading = (await fleet_of(tmp_path, "- {names: a, profile: [t4, a10]}").read())["a"]
     assert [card.model for card in reading.spec.devices] == ["Tesla T4", "NVIDIA A10"]
@@ -140,6 +162,21 @@ async def test_a_file_that_turns_wrong_leaves_the_last_fleet_in_force(tmp_path: 
             "unhealthy names minor 2, but the node has 2 GPUs, counted from 0",
             id="unhealthy",
         ),
+        pytest.param(
+            "nodes: [{names: a, profile: a100, gpus: 2, mig: {2: [1g.10gb]}}]",
+            "mig names minor 2, but the node has 2 GPUs, counted from 0",
+            id="instances of no card",
+        ),
+        pytest.param(
+            "nodes: [{names: a, profile: [a100, t4], mig: {1: [1g.10gb]}}]",
+            "nodes[0].mig.1: t4 is not capable of MIG",
+            id="instances of a card without MIG",
+        ),
+        pytest.param(
+            "nodes: [{names: a, profile: a100, gpus: 1, mig: {0: [small]}}]",
+            "nodes[0].mig[0][0]: small is no MIG profile such as 1g.10gb or 1g.10gb+me",
+            id="no MIG profile",
+        ),
         pytest.param("nodes: [{names: a, profile: [t4], gpus: 2}]", "gpus is 2, but profile lists 1 cards", id="count"),
         pytest.param(
             "profiles: {p: {model: P, memory: lots}}", 'profiles.p.memory: "lots" is not a quantity', id="memory"
@@ -163,4 +200,4 @@ def test_a_missing_fleet_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_example_fleet_is_valid() -> None:
     read = fleet.load(ROOT / "manifests/examples/fleet.yaml")
-    assert len(read.nodes) == 11
+    assert len(read.nodes) == 14

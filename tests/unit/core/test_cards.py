@@ -9,8 +9,8 @@ import pytest
 from berth_api.allocation import FUNCTIONS, REPLICAS
 from berth_api.partitions import NVSWITCH
 from berth_api.selectors import LabelSelector
+from berth_operator.core.allocators import reach
 from berth_operator.core.cards import Cards
-from berth_operator.core.catalogue import UNKNOWN
 from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
@@ -89,17 +89,17 @@ def test_a_selector_is_asked_again_when_there_are_new_labels() -> None:
 def test_links_are_known_by_slot() -> None:
     made = fleet({"node": (card(4, links=((9, 500), (1, 10))), card(9, links=((4, 500), (7, 60))), card(1))})
     gpus, row = made.cards["gpu"], made.rows["node"]
-    matrix = made.catalogue.matrix(int(gpus.wiring[row]), gpus.minor.shape[1])
+    ways = reach.strengths(made.catalogue.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
     at = {int(gpus.minor[row, slot]): slot for slot in gpus.slots(row)}
-    told = {(a, b): int(matrix[at[a], at[b]]) for a in at for b in at if matrix[at[a], at[b]] != UNKNOWN}
-    # Nobody told where minor 1 is linked to, and minor 7 is not there.
-    assert told == {(4, 9): 500, (9, 4): 500}
+    told = {(a, b): int(ways[at[a], at[b]]) for a in at for b in at if ways[at[a], at[b]]}
+    # One of the two telling of a way is enough; minor 7 is not there.
+    assert told == {(4, 9): 500, (9, 4): 500, (4, 1): 10, (1, 4): 10}
 
 
 def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     made = fleet({"node": cards(2)})
     assert not made.cards["gpu"].wiring.any()
-    assert (made.catalogue.matrix(0, 4) == UNKNOWN).all()
+    assert not reach.strengths(made.catalogue.wirings[0], 4).any()
 
 
 def test_what_is_no_longer_told_is_gone() -> None:
@@ -239,11 +239,11 @@ def test_a_card_in_mig_mode_is_not_given_out_whole() -> None:
 def test_a_copy_learns_new_resources_by_itself() -> None:
     made = fleet({"node": (divided(0, "1g.10gb"),)})
     copy = made.copy()
-    copy.charge(charge("a", instance(0, 0, "2g.20gb"), with_functions(0, "a")))
+    copy.charge(charge("a", instance(0, 8, "2g.20gb"), with_functions(0, "a")))
     assert MIG_2G in copy.cards["gpu"].index
     assert MIG_2G not in made.cards["gpu"].index
     assert len(made.cards["gpu"].index) == len(made.cards["gpu"].total)
-    made.charge(charge("b", instance(0, 0, "3g.40gb")))
+    made.charge(charge("b", instance(0, 9, "3g.40gb")))
     assert not made.cards["rdma"].taken
     own = [each.cards["gpu"].index.keys() - Cards("gpu", 1).index.keys() - {MIG_1G} for each in (made, copy)]
     assert own == [{"nvidia.com/mig-3g.40gb"}, {MIG_2G}]

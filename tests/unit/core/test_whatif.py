@@ -239,7 +239,7 @@ def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
     fleet = made()
     fleet.charge(charge("p", grant(0, core=50), node="a"))
     occupants = Occupants.of(fleet, list(fleet.charges.values()))
-    fleet.charge(charge("q", instance(2, 0, "7g.80gb"), node="a"))
+    fleet.charge(charge("q", instance(2, 7, "7g.80gb"), node="a"))
     bench = Bench(fleet, np.array([fleet.rows["a"]]), occupants)
     bench.take(np.array([0]), np.array([0]))
     gpus = bench.fleet.cards["gpu"]

@@ -184,6 +184,15 @@ def test_what_cannot_be_read_is_refused_by_its_place(entries: Any, words: str) -
         pytest.param([replica(0, 1), replica(0, 1)], "need an id each", id="a replica twice"),
         pytest.param([instance(), grant(0, core=50)], "stands more than once", id="instance and share"),
         pytest.param([replica(0, 1), grant(0, core=50)], "stands more than once", id="replica and share"),
+        pytest.param(
+            [replace(instance(), amounts=((MIG_1G, 2),))], "gpu[0].resources: an entry", id="two in one entry"
+        ),
+        pytest.param([replace(instance(), amounts=((MIG_1G, 0), ("gpu-core", 1)))], "is of one of them", id="none"),
+        pytest.param(
+            [replace(instance(), amounts=((MIG_1G, 1), ("nvidia.com/gpu.shared", 1)))],
+            "is of one of them",
+            id="instance and replica in one entry",
+        ),
     ],
 )
 def test_parts_of_one_card_that_cannot_be(grants: list[Grant], words: str) -> None:

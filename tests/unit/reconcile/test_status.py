@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth_api.allocation import Grant
 from berth_api.device import DeviceStatus
 from berth_operator.core.fleet import Charge
 from berth_operator.reconcile import status
@@ -25,6 +26,7 @@ from tests.builders import (
     grant,
     instance,
     node,
+    replica,
     with_functions,
 )
 
@@ -57,6 +59,13 @@ def gpu(minor: int, **fields: Any) -> Raw:
     return entry(minor, memory=8 * GI, **fields)
 
 
+MIG: Raw = {
+    "enabled": True,
+    "instances": [
+        {"id": f"MIG-0-{i}", "profile": profile, "gpuInstance": i, "computeInstance": 0, "memory": "9Gi"}
+        for i, profile in enumerate(["1g.10gb", "3g.40gb", "1g.10gb"])
+    ],
+}
 FULL: Raw = {"core": 100, "ratio": 100, "memory": 8 * GI}
 HALF: Raw = {"core": 50, "ratio": 50, "memory": 4 * GI}
 MANY: Raw = {f"name-{i}": 1 for i in range(50)}
@@ -80,6 +89,8 @@ MANY: Raw = {f"name-{i}": 1 for i in range(50)}
         pytest.param((charge("a", grant(0, "rdma", rdma=100)),), "0", id="a NIC is no GPU"),
         pytest.param((charge("a", grant(0, core=100)),), "0", id="a grant without ratio"),
         pytest.param((charge("a", unknown=("gpu",)),), "0", id="unknown"),
+        pytest.param((charge("a", replica(0, 0), replica(0, 1)),), "0.5", id="two of four slices"),
+        pytest.param((charge("a", instance(0, 0)),), "0.14", id="an instance of a card that tells of none"),
     ],
 )
 def test_allocated_counts_gpus_to_hundredths(charges: tuple[Charge, ...], allocated: str) -> None:
@@ -90,6 +101,20 @@ def test_gpus_are_counted_and_those_that_can_be_handed_out() -> None:
     nic = entry(0, type="rdma", id="N", resources={})
     found = wanted(view(gpu(0), gpu(1, health=False), gpu(2, mig={"enabled": True}), nic, generation=5))
     assert (found.gpus, found.healthy, found.observed_generation) == (3, 1, 5)
+    assert wanted(view(gpu(0), gpu(1, mig=MIG), gpu(2, mig={"enabled": True}))).healthy == 2
+
+
+@pytest.mark.parametrize(
+    ("grants", "allocated"),
+    [
+        pytest.param([instance(0, 0)], "0.2", id="one of five slices"),
+        pytest.param([instance(0, 1, "3g.40gb")], "0.6", id="three of them"),
+        pytest.param([instance(0, 0), instance(0, 1, "3g.40gb"), instance(0, 2)], "1", id="all that there are"),
+        pytest.param([instance(0, 0), grant(1, **FULL)], "1.2", id="a card beside"),
+    ],
+)
+def test_of_a_card_in_mig_mode_the_slices_in_use_count(grants: list[Grant], allocated: str) -> None:
+    assert wanted(view(gpu(0, mig=MIG), gpu(1), charges=(charge("a", *grants),))).allocated == allocated
 
 
 @pytest.mark.parametrize(
@@ -132,8 +157,20 @@ def test_a_card_in_mig_mode_shows_its_instances() -> None:
     ]
     found = wanted(view(gpu(0, mig={"enabled": True, "instances": instances}), charges=(charge("a", instance(0, 1)),)))
     (use,) = found.devices
-    assert use.free["nvidia.com/mig-1g.10gb"] == "2"
-    assert [each.resources for each in use.holders] == [{"nvidia.com/mig-1g.10gb": "1"}]
+    # Of the card itself nothing can be had.
+    assert use.free == {"nvidia.com/mig-1g.10gb": "2"}
+    assert [(each.id, each.resources) for each in use.holders] == [("MIG-0-1", {"nvidia.com/mig-1g.10gb": "1"})]
+
+
+def test_a_sliced_card_shows_its_slices() -> None:
+    (use,) = wanted(view(gpu(0, replicas=4), charges=(charge("a", replica(0, 0), replica(0, 3)),))).devices
+    assert (use.free["nvidia.com/gpu.shared"], use.free[CORE]) == ("2", "50")
+    assert [each.id for each in use.holders] == ["GPU-0::0", "GPU-0::3"]
+
+
+def test_a_share_has_no_name() -> None:
+    body = status.body("node", wanted(view(gpu(0), charges=(charge("a", grant(0, **HALF)),))))
+    assert "id" not in body["status"]["devices"][0]["holders"][0]
 
 
 def test_virtual_functions_are_no_resource_of_their_own() -> None:

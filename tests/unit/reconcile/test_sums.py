@@ -43,7 +43,10 @@ def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = ()
         allocatable=nodes.device_sums(shown, "allocatable"),
     )
     without = fields.pop("without", False)
-    found = None if without else devices.record(device("node", *entries, **fields))
+    strategy = fields.pop("strategy", "mixed")
+    made = device("node", *entries, **fields)
+    made["spec"]["migStrategy"] = strategy
+    found = None if without else devices.record(made)
     return NodeView(name="node", node=record, device=found, ours=True, alive=True, charges=charges)
 
 
@@ -61,6 +64,10 @@ def gpus(count: float, memory: int, shares: int) -> dict[str, int]:
     return {"gpu": core, "gpu.shared": shares, "gpu-core": core, "gpu-memory": memory, "gpu-memory-ratio": core}
 
 
+MIG: Raw = {
+    "enabled": True,
+    "instances": [{"id": "MIG-0-0", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "9Gi"}],
+}
 FULL: Raw = {"core": 100, "ratio": 100, "memory": 8 * GI}
 HALF: Raw = {"core": 50, "ratio": 50, "memory": 4 * GI}
 
@@ -82,6 +89,24 @@ def gpu(minor: int, **fields: Any) -> Raw:
         ),
         pytest.param(
             view(gpu(0, replicas=4), charges=(charge("a", replica(0)),)), gpus(1, 8 * GI, 100), id="a sliced card is"
+        ),
+        pytest.param(
+            view(gpu(0, mig=MIG), strategy="none", charges=(charge("a", grant(0, **FULL)),)),
+            gpus(1, 8 * GI, 100),
+            id="under strategy none a card in MIG mode is one like any other",
+        ),
+        pytest.param(
+            view(gpu(0, mig=MIG), strategy="single", charges=(charge("a", instance(0)),)), {}, id="strategy single"
+        ),
+        pytest.param(
+            view(gpu(0, mig=MIG), charges=(charge("a", grant(0, **HALF)),)),
+            gpus(0.5, 4 * GI, 1),
+            id="MIG mode was switched on under a pod that shares the card",
+        ),
+        pytest.param(
+            view(gpu(0, health=False, replicas=4), charges=(charge("a", replica(0)),)),
+            gpus(0.25, 20 * GI, 1),
+            id="a slice of an unhealthy card",
         ),
         pytest.param(view(), {}, id="no cards"),
         pytest.param(view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200), id="healthy cards"),

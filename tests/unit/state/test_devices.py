@@ -218,6 +218,8 @@ MIG: Raw = {
         for i, profile in enumerate(["1g.10gb", "1g.10gb", "1g.10gb+me", "3g.40gb"])
     ],
 }
+ALIKE = MIG | {"instances": [{**each, "profile": "1g.10gb"} for each in MIG["instances"]]}
+OTHERS = ALIKE | {"instances": [{**each, "id": f"MIG-other-{i}"} for i, each in enumerate(ALIKE["instances"])]}
 INSTANCES = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-3g.40gb": 1}
 WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100}
 
@@ -227,7 +229,7 @@ WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100
     [
         pytest.param({"mig": MIG}, {}, False, INSTANCES, id="mixed by default"),
         pytest.param({"mig": MIG}, {"migStrategy": "mixed"}, False, INSTANCES, id="mixed"),
-        pytest.param({"mig": MIG}, {"migStrategy": "single"}, False, INSTANCES, id="single"),
+        pytest.param({"mig": ALIKE}, {"migStrategy": "single"}, False, {"nvidia.com/mig-1g.10gb": 4}, id="single"),
         pytest.param({"mig": MIG}, {"migStrategy": "none"}, True, {}, id="none: a card like any other"),
         pytest.param({"mig": MIG | {"enabled": False}}, {}, True, {}, id="not in MIG mode"),
         pytest.param({"mig": {"enabled": True}}, {}, False, {}, id="no instances"),
@@ -255,6 +257,39 @@ def test_what_a_card_means_under_a_strategy(strategy: str, *, single: bool) -> N
     raw = device("n", entry(0, mig=MIG))
     raw["spec"]["migStrategy"] = strategy
     assert devices.record(raw).inventory.single is single
+
+
+@pytest.mark.parametrize(
+    ("entries", "problems", "given"),
+    [
+        pytest.param([entry(0, mig=ALIKE), entry(1, mig=OTHERS)], [], [0, 1], id="all alike"),
+        pytest.param([entry(0), entry(1, mig={"enabled": False})], [], [0, 1], id="none in MIG mode"),
+        pytest.param([entry(0, mig=ALIKE), entry(0, type="rdma", id="R")], [], [0], id="a NIC has no instances"),
+        pytest.param(
+            [entry(0, mig=MIG), entry(1, mig=OTHERS)],
+            [
+                f"spec.devices[{i}].mig: migStrategy single, and instances of 1g.10gb and 1g.10gb+me and 3g.40gb; "
+                "allowed are those of one profile"
+                for i in range(2)
+            ],
+            [],
+            id="instances of several profiles",
+        ),
+        pytest.param(
+            [entry(0, mig=ALIKE), entry(1)],
+            ["spec.devices[0].mig: migStrategy single, and other GPUs are not in MIG mode; allowed are all or none"],
+            [1],
+            id="a card that is not in MIG mode, which is as it was",
+        ),
+    ],
+)
+def test_under_strategy_single_all_slots_are_alike(entries: list[Raw], problems: list[str], given: list[int]) -> None:
+    raw = device("n", *entries)
+    raw["spec"]["migStrategy"] = "single"
+    found = devices.record(raw)
+    assert list(found.problems) == problems
+    gpus = [card for card in found.inventory.cards if card.type == "gpu"]
+    assert [card.minor for card in gpus if card.healthy or card.instances] == given
 
 
 def test_virtual_functions_are_read_by_group() -> None:

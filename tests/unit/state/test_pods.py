@@ -152,20 +152,10 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
             id=f"{name} {text}",
         )
         for name, text in (
-            (names.ALLOCATE_HINT, '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}'),
-            (names.ALLOCATE_HINT, '{"gpu": {"requiredTopologyScope": "PCIe"}}'),
-            (names.ALLOCATE_HINT, '{"gpu": {"exclusivePolicy": "PCIeLevel"}}'),
             (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
             (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
             (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
-            (names.PARTITION_SPEC, "{}"),
-            (names.MIN_GPU_MEMORY, "1Gi"),
-            (names.GPU_TOPOLOGY, "nvlink"),
         )
-    ]
-    + [
-        pytest.param({"requests": {name: "1"}}, name, id=name)
-        for name in ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb")
     ],
 )
 def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
@@ -193,7 +183,12 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
         pytest.param({"requests": {NVIDIA: "2"}, "annotations": {name: text}}, id=f"{name} {text}")
         for name, text in (
             (names.ALLOCATE_HINT, "{}"),
-            (names.ALLOCATE_HINT, '{"gpu": {"requiredTopologyScope": "Node"}}'),
+            (names.ALLOCATE_HINT, '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}'),
+            (names.ALLOCATE_HINT, '{"gpu": {"requiredTopologyScope": "PCIe"}}'),
+            (names.ALLOCATE_HINT, '{"gpu": {"exclusivePolicy": "PCIeLevel"}}'),
+            (names.PARTITION_SPEC, "{}"),
+            (names.MIN_GPU_MEMORY, "1Gi"),
+            (names.GPU_TOPOLOGY, "nvlink"),
             (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
             (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
         )

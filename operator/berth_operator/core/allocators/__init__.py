@@ -1,23 +1,25 @@
 """Which cards of a node a pod gets, and how much of each.
 
     gpu.py       parts of GPUs in amounts
+    mig.py       instances of GPUs in MIG mode
+    slices.py    what a Device offers as one GPU, or as one slice of one
     simple.py    RDMA NICs and FPGAs
 
 Each is an `Allocator`: a small pure module that serves one part of a request. Here stands which of them serves which
 part, and what filters and decisions ask of a whole request.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.names import GPU
-from berth_api.request import Part
-from berth_operator.core.allocators import gpu, simple
-from berth_operator.core.cards import Mask
+from berth_api.request import AMOUNTS, INSTANCE, REPLICA, SLOT, Part, Unit
+from berth_operator.core.allocators import gpu, mig, pieces, simple, slices
+from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
@@ -34,10 +36,7 @@ class Allocator(Protocol):
         """Give the rows that could give the part, were all their cards free."""
 
     def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        """Give what may be missing, and the rows where it is, the first reason first.
-
-        The last one holds for every rejected row.
-        """
+        """Give what may be missing, and the rows where it is, the first reason first; every rejected row has one."""
 
     def choose(
         self, fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
@@ -45,9 +44,11 @@ class Allocator(Protocol):
         """Give the cards for the part, on a row that passes; `near` are PCIe switches that are preferred."""
 
 
+_OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLICA: slices, SLOT: slices}
+
+
 def _of(part: Part) -> Allocator:
-    module: ModuleType = gpu if part.type == GPU else simple
-    return cast(Allocator, module)
+    return cast(Allocator, _OF_GPUS[part.unit] if part.type == GPU else simple)
 
 
 def passes(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
@@ -79,3 +80,24 @@ def choose(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple
         return policy.own_cards.choose(fleet, row, request)
     parts = request.devices.parts
     return tuple(grant for part in parts for grant in _of(part).choose(fleet, row, request, part, policy))
+
+
+def in_pieces(fleet: Fleet, part: Part) -> bool:
+    """Tell whether there are nodes on which a part is of pieces, and not of cards."""
+    return part.unit != AMOUNTS and not slices.are_cards(fleet, part)
+
+
+def pieces_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Give how many pieces each card can give now for a part that is `in_pieces`."""
+    free = mig.free if part.unit == INSTANCE else slices.free
+    return free(fleet, request, part, rows)
+
+
+def pieces_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Give the hundredths of each card's pieces that no pod has after one more; all of a card that can give none."""
+    return pieces.unused(fleet.cards[part.type], pieces_left(fleet, request, part, rows), rows)
+
+
+def divided(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+    """Give the rows where a part that is `in_pieces` is of pieces."""
+    return slices.divided(fleet, rows) if part.unit == SLOT else np.ones_like(fleet.present[rows])

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
 from berth_operator.core.cards import RESOURCES, Cards, Column, Indices, Mask
@@ -16,9 +17,19 @@ _CAP: Final = 2**56
 
 
 def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the healthy cards of an accepted model with enough left; a whole card must have no pod at all."""
+    """Give the cards that can serve the part now, but for what it asks of several of them together."""
+    mask = free(fleet, request, part, rows)
+    if part.exclusive:
+        mask &= ~_kept_away(fleet.cards[part.type], part, rows)
+    return mask
+
+
+def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
+    """Give the healthy cards that are accepted with enough left; a whole card must have no pod at all."""
     cards = fleet.cards[part.type]
     mask = cards.healthy[rows] & accepted(fleet, request, part, rows)
+    if part.min_memory:
+        mask &= _large(cards, part, rows)
     if part.whole:
         mask &= cards.users[rows] == 0
     elif len(cards.index) > len(RESOURCES[part.type]):
@@ -26,6 +37,31 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
     for index, amount in needs(cards, part, rows):
         mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
     return mask
+
+
+def _kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
+    """Give the cards from which pods that are exclusive keep another such pod.
+
+    No two of them share a card; and no two with PCIeLevel a switch. Where nobody tells of a card on which switch it is,
+    it may be on any.
+    """
+    taken = _held(cards, rows, *EXCLUSIVES)
+    if part.exclusive != PCIE_LEVEL:
+        return taken
+    holders, switch = _held(cards, rows, PCIE_LEVEL), cards.pcie[rows]
+    for slot in np.flatnonzero(holders.any(axis=0)):
+        own = switch[:, [slot]]
+        taken |= holders[:, [slot]] & ((switch == own) | (switch == 0) | (own == 0))
+    return taken
+
+
+def _held(cards: Cards, rows: Rows, *policies: str) -> Mask:
+    """Give the cards that pods with one of these policies are on."""
+    held = np.zeros_like(cards.present[rows])
+    for name in policies:
+        if name in cards.index:
+            held |= cards.used[cards.index[name], rows] > 0
+    return held
 
 
 def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
@@ -43,13 +79,29 @@ def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 def large_enough(fleet: Fleet, part: Part) -> Mask:
     """Give the cards that could serve the part were they free."""
     cards = fleet.cards[part.type]
-    mask = np.ones_like(cards.healthy)
+    mask = _large(cards, part, ALL)
     for index, amount in needs(cards, part, ALL):
         mask &= cards.total[index] >= amount
     return mask
 
 
+def _large(cards: Cards, part: Part, rows: Rows) -> Mask:
+    """Give the cards with as much memory in all as the pod wants of each."""
+    if not part.min_memory:
+        return np.ones_like(cards.healthy[rows])
+    large: Mask = cards.total[cards.index[GPU_MEMORY], rows] >= part.min_memory
+    return large
+
+
 def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
+    """Give the cards of a model and with labels that the pod accepts."""
+    mask = of_model(fleet, request, part, rows)
+    if part.selector.requirements:
+        mask = mask & fleet.catalogue.selected(part.selector)[fleet.cards[part.type].labels[rows]]
+    return mask
+
+
+def of_model(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the cards of a model that the pod accepts."""
     cards = fleet.cards[part.type]
     present: Mask = cards.present[rows]

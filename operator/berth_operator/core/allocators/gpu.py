@@ -1,39 +1,94 @@
-"""Parts of GPUs in amounts: whole cards, shares of one, and shares of several."""
+"""Parts of GPUs in amounts: whole cards, shares of one, and shares of several.
 
-from collections.abc import Collection, Iterator
+`reach` says which cards will do together, `partitions` which sets an NVSwitch allows, `topology` which set is the best,
+and the policy's strategy (`least_waste`, `best_fit`) what each card costs.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from berth_api.allocation import Grant
+from berth_api.names import GPU
 from berth_api.request import Part
-from berth_operator.core.allocators import best_fit, candidates, grants, least_waste, shortage
-from berth_operator.core.cards import Mask
+from berth_operator.core.allocators import (
+    best_fit,
+    candidates,
+    grants,
+    least_waste,
+    partitions,
+    reach,
+    shortage,
+    topology,
+)
+from berth_operator.core.allocators.topology import Board
+from berth_operator.core.cards import Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.rowwise import ALL, Rows
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Pass rows with as many cards that can serve the part."""
-    return ~shortage.few(candidates.fitting(fleet, request, part, rows), part)
+    """Pass rows with as many cards that can serve the part, and that will do together."""
+    return _enough(fleet, request, part, candidates.fitting(fleet, request, part, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the rows with as many cards that could serve the part, were they free."""
-    return ~shortage.few(candidates.suitable(fleet, request, part), part)
+    """Give the rows that would have as many such cards, were they free."""
+    return _enough(fleet, request, part, candidates.suitable(fleet, request, part), ALL)
+
+
+def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
+    """Pass rows on which so many of the cards that fit will do together."""
+    within, alone = reach.required(request, part), partitions.bound(fleet, request, part, rows)
+    mask = ~shortage.few(fits, part)
+    if within:
+        mask &= reach.most(fleet, GPU, within, fits, rows) >= part.count
+    if alone.any():
+        mask &= ~alone | partitions.feasible(fleet, request, part, fits, rows)
+    return mask
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is."""
     yield from shortage.of_cards(fleet, request, part, rejected)
+    fits, within = candidates.fitting(fleet, request, part), reach.required(request, part)
+    if within:
+        of_kind = candidates.suitable(fleet, request, part)
+        yield reach.shortage(fleet, part, within, of_kind, rejected, told=f"fewer than {part.count}")
+        yield reach.shortage(fleet, part, within, fits, rejected, told=f"no {part.count} free")
+    yield from partitions.reasons(fleet, request, part, fits)
 
 
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Give the cards, by the policy's strategy."""
-    cards, slots = fleet.cards[part.type], candidates.slots(fleet, row, request, part)
+    """Give the best cards of the row."""
+    cards, fitting = fleet.cards[GPU], candidates.slots(fleet, row, request, part)
+    costs = _costs(fleet, row, part, policy, fitting)
+    if not fleet.partitions[row] and not topology.is_told(fleet, GPU, row):
+        return grants.cheapest(cards, row, part, fitting, costs, near=near)
+    board = topology.board(fleet, row, part, fitting, costs=costs, near=near, spread=policy.spreads_cards)
+    for within in reach.wishes(request, part):
+        if chosen := _chosen(fleet, row, request, part, replace(board, within=within)):
+            return grants.of_slots(cards, row, part, chosen)
+    raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
+
+
+def _costs(fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices) -> Column:
+    """Give what each of these cards costs by the policy's strategy."""
     if policy.card_strategy == "Fragmentation":
-        cost = least_waste.cost(fleet, row, part, slots)
-    else:
-        cost = best_fit.cost(cards, row, slots, spread=policy.spreads_cards)
-    return grants.cheapest(cards, row, part, slots, cost, near=near)
+        return least_waste.cost(fleet, row, part, slots)
+    return best_fit.cost(fleet.cards[GPU], row, slots, spread=policy.spreads_cards)
+
+
+def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board) -> Sequence[int]:
+    """Give the slots of a partition, or of the best set where the part need not be one; none if there are none."""
+    if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
+        return topology.best(board)
+    found = partitions.choose(fleet, row, request, part, board)
+    if found or partitions.bound(fleet, request, part, np.array([row]))[0]:
+        return found
+    return topology.best(board)

@@ -28,5 +28,6 @@ def of_slots(cards: Cards, row: int, part: Part, slots: Iterable[int]) -> tuple[
 def of_card(cards: Cards, row: int, part: Part, slot: int) -> Grant:
     """Give a part's amounts on one card."""
     minor = int(cards.minor[row, slot])
-    grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=cards.ids[row].get(minor, ""))
+    name = cards.ids[row].get(minor, "")
+    grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=name, exclusive=part.exclusive)
     return cards.completed(row, grant)

@@ -17,13 +17,18 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     """Give what may be missing, and the rows where it is; enough cards may still be no cards that will do together."""
     kind, label = part.type, part.type.upper()
     healthy = fleet.cards[kind].healthy
-    right = healthy & candidates.accepted(fleet, request, part)
     yield f"fewer than {part.count} healthy {label} devices", few(healthy, part)
-    yield f"{label} model is not {request.model}", few(right, part)
+    of_model = few(healthy & candidates.of_model(fleet, request, part), part)
+    yield f"{label} model is not {request.model}", of_model
+    right = healthy & candidates.accepted(fleet, request, part)
+    yield f"{label} devices have other labels than the pod's selector asks for", few(right, part)
     small = few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
     yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
-    yield f"insufficient free {label} devices ({_wanted(part)})", few(candidates.fitting(fleet, request, part), part)
+    yield f"insufficient free {label} devices ({_wanted(part)})", few(candidates.free(fleet, request, part), part)
+    if part.exclusive:
+        kept = f"{label} devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
+        yield kept, few(candidates.fitting(fleet, request, part), part)
 
 
 def few(mask: Mask, part: Part) -> Mask:
@@ -34,7 +39,7 @@ def few(mask: Mask, part: Part) -> Mask:
 
 def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
     """Name the memory that these rows could give on each of as many cards as the pod wants."""
-    wanted = dict(part.amounts).get(GPU_MEMORY, 0)
+    wanted = max(dict(part.amounts).get(GPU_MEMORY, 0), part.min_memory)
     if part.type != GPU or not wanted:
         return f"{part.type.upper()} devices offer less"
     cards = fleet.cards[part.type]

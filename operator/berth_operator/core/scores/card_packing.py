@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
+from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -14,6 +15,8 @@ from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import Rows
 
 NAME: Final = "card-packing"
+PIECES: Final = "pieces"
+"""Tells what is kept of cards that are given out in pieces from the rest."""
 
 Amounts = npt.NDArray[np.float64]
 
@@ -23,9 +26,17 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
     if not request.devices:
         return None
     part = request.devices.parts[0]
+    if allocators.in_pieces(fleet, part):
+        key = (NAME, PIECES, part, request.model)
+        return fleet.rowwise.column(key, lambda rows: _fullest_in_pieces(fleet, request, part, rows))
     if part.whole:
         return fleet.rowwise.column((NAME, part.type), lambda rows: _fullest_node(fleet, part, rows))
     return fleet.rowwise.column((NAME, part, request.model), lambda rows: _fullest_card(fleet, request, part, rows))
+
+
+def _fullest_in_pieces(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Amounts:
+    packed = 100.0 - allocators.pieces_unused(fleet, request, part, rows).min(axis=1)
+    return np.where(allocators.divided(fleet, part, rows), packed, _fullest_node(fleet, part, rows))
 
 
 def _fullest_node(fleet: Fleet, part: Part, rows: Rows) -> Amounts:

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.names import GPU
-from berth_api.request import CARD, Part
+from berth_api.request import CARD, INSTANCE, REPLICA, SLOT, Part
 from berth_api.resources import CPU
+from berth_operator.core import allocators
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
@@ -26,6 +27,8 @@ from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import Rows
 
 NAME: Final = "fragmentation"
+PIECES: Final = "pieces"
+"""Tells what is kept of cards that are given out in pieces from the rest."""
 BEST: Final = 100.0
 MOST_SCARCE: Final = 10.0
 """More than this a model's scarcity does not count."""
@@ -51,10 +54,11 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
         return fleet.rowwise.column((NAME, typical, cpu), lambda rows: _without_cards(fleet, cpu, rows))
+    compute, kind = (_in_pieces, PIECES) if allocators.in_pieces(fleet, part) else (_with_cards, NAME)
     lost: Amounts = fleet.rowwise.column(
-        (NAME, typical, cpu, part, request.model), lambda rows: _with_cards(fleet, request, cpu, part, rows)
+        (NAME, kind, typical, cpu, part, request.model), lambda rows: compute(fleet, request, cpu, part, rows)
     )
-    if not typical.constrained or not fleet.models:
+    if not typical.constrained or not fleet.models or part.unit in (INSTANCE, REPLICA):
         return lost
     taken, model = fleet.rowwise.column(
         (NAME, typical.common, part, request.model), lambda rows: _models(fleet, request, part, rows)
@@ -74,6 +78,14 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
     left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
     lost: Amounts = part.count * wasted.min(axis=1) + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
     return lost
+
+
+def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
+    """Give what a part of pieces wastes: what is left of the fullest card that has one."""
+    wasted = allocators.pieces_unused(fleet, request, part, rows).min(axis=1)
+    lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
+    whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == SLOT else lost
+    return np.where(allocators.divided(fleet, part, rows), lost, whole)
 
 
 def _taken(fleet: Fleet, part: Part, wasted: Column, rows: Rows) -> int | Column:

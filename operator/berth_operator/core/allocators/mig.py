@@ -1,0 +1,121 @@
+"""Parts of GPUs by MIG profile: instances of cards that are in MIG mode, under strategy mixed.
+
+Cards that are in use come first, so that whole cards stay free for larger instances to come: as few idle cards as
+possible are begun, then as few cards as possible used, then the fullest. All parts of a pod are chosen together.
+"""
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from berth_api.allocation import Grant
+from berth_api.request import INSTANCE, Part
+from berth_operator.core.allocators import candidates, pieces
+from berth_operator.core.cards import Column, Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL, Rows
+
+
+def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
+    """Pass rows with enough free instances for all parts of the pod: a scope is one for all of them."""
+    return pieces.enough(fleet, request, _wanted(fleet, request, rows), rows)
+
+
+def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
+    """Give the rows with enough instances, were all of them free."""
+    wanted = [(each, _offered(fleet, request, each)) for each in _parts(request)]
+    return pieces.enough(fleet, request, wanted, ALL)
+
+
+def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    """Give what may be missing, and the rows where it is."""
+    cards, name = fleet.cards[part.type], _profile(part)
+    here = pieces.offered(cards, [name], ALL)
+    yield f"no {name}", here.sum(axis=1) == 0
+    yield f"MIG strategy single: instances are nvidia.com/gpu, not {name}", fleet.single
+    accepted = _offered(fleet, request, part)
+    yield f"GPU model is not {request.model}", accepted.sum(axis=1) == 0
+    wanted = _wanted(fleet, request, ALL)
+    own_first = sorted(wanted, key=lambda each: each[0] != part)
+    yield from pieces.reasons(fleet, request, own_first, accepted, name, rejected=rejected)
+
+
+def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Give how many instances for the part each card can give now."""
+    left = pieces.free_instances(fleet.cards[part.type], [_profile(part)], rows)
+    return left * _serving(fleet, request, part, rows)
+
+
+def choose(
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+) -> tuple[Grant, ...]:
+    """Give the instances for the part; the emptiest cards in turns where the policy spreads."""
+    cards, rows = fleet.cards[part.type], np.array([row])
+    wanted = _wanted(fleet, request, rows)
+    order = pieces.preferred(fleet, row, request, wanted, policy, near=near)
+    parts = [each for each, _ in wanted]
+    left = np.stack([column[0, order] for _, column in wanted])
+    counts = np.array([each.count for each in parts])
+    given = _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
+    found: list[Grant] = []
+    for slot, count in zip(order.tolist(), given[parts.index(part)].tolist(), strict=True):
+        found += pieces.instances_of(cards, row, slot, count, [_profile(part)])
+    return tuple(found)
+
+
+def _parts(request: PodRequest) -> tuple[Part, ...]:
+    return tuple(each for each in request.devices.parts if each.unit == INSTANCE)
+
+
+def _profile(part: Part) -> str:
+    [(name, _)] = part.amounts
+    return name
+
+
+def _wanted(fleet: Fleet, request: PodRequest, rows: Rows) -> pieces.Wanted:
+    return [(each, free(fleet, request, each, rows)) for each in _parts(request)]
+
+
+def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
+    there = pieces.offered(fleet.cards[part.type], [_profile(part)], ALL)
+    return there * _serving(fleet, request, part, ALL)
+
+
+def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    mask: Mask = candidates.accepted(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis]
+    return mask
+
+
+def _spread(left: Column, counts: Column) -> Column:
+    """Give how many of each part each card gives: one after the other."""
+    turns = [pieces.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
+    return np.stack([np.bincount(places, minlength=left.shape[1]) for places in turns])
+
+
+def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
+    """Give the same by as few idle cards, and then as few cards, as is easily seen; the preferred come first.
+
+    Shapes: (parts, cards), (parts,), (cards,). For one part there are no fewer that would do.
+    """
+    left, missing, given = left * _begun(left, counts, in_use), counts.copy(), np.zeros_like(left)
+    for _ in range(left.shape[1]):
+        # The first card that gives all of it, or else most.
+        card = np.minimum(left, missing[:, np.newaxis]).sum(axis=0).argmax()
+        given[:, card] += (taken := np.minimum(left[:, card], missing))
+        left[:, card] -= taken
+        missing -= taken
+    return given
+
+
+def _begun(left: Column, counts: Column, in_use: Mask) -> Mask:
+    """Give the cards in use, and the idle ones that have to be begun."""
+    begun = in_use.copy()
+    for _ in range(left.shape[1]):
+        missing = np.maximum(counts - (left * begun).sum(axis=1), 0)
+        if not missing.any():
+            break
+        gives = np.minimum(left, missing[:, np.newaxis]).sum(axis=0)
+        begun[np.where(begun, -1, gives).argmax()] = True
+    return begun

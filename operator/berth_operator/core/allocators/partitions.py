@@ -1,0 +1,112 @@
+"""Partitions of a node's NVSwitch: which of its tables' sets of whole cards may be given, and which of them is taken.
+
+A pod with a partition spec, and every pod on a node that honours its table, gets one of the table's sets or nothing;
+other pods get one where they can. Sets with the highest score come first. Of equal ones that is taken which leaves most
+of the larger sets whole, and of its own size.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from berth_api.allocation import text
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.partitions import Partition, Table
+from berth_api.request import Part, PartitionSpec
+from berth_operator.core.allocators import reach
+from berth_operator.core.allocators.topology import Board
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL, Rows
+
+_WORTH: Final = {8: 10_000, 4: 100, 2: 1}
+"""Size of a set -> what it is worth that one stays whole."""
+_ANY: Final = PartitionSpec()
+
+
+def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
+    """Give the rows on which the part can be given by partition alone."""
+    honors: Mask = fleet.honors[rows]
+    if not part.whole:
+        return np.zeros_like(honors)
+    return honors if request.devices.partition is None else np.ones_like(honors)
+
+
+def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows = ALL) -> Mask:
+    """Give the rows that have a partition for the part of cards that fit; `fits` has a line for each of these rows."""
+    table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
+    places, found = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
+    within = reach.required(request, part)
+    for number in np.unique(table):
+        here = np.flatnonzero(table == number)
+        for each in options(fleet.catalogue.tables[number], part.count, request.devices.partition):
+            cards = fits[here] & np.isin(minor[here], each.minors)
+            found[here] |= reach.most(fleet, GPU, within, cards, places[here]) == part.count
+    return found
+
+
+@lru_cache(maxsize=1024)
+def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
+    """Give the partitions of so many cards that a pod accepts, those with the highest score first."""
+    own = sorted(dict(table).get(count, ()), key=lambda each: -each.score)
+    if spec is None:
+        return tuple(own)
+    if spec.restricted:
+        own = [each for each in own if each.score == own[0].score]
+    least = spec.bandwidth
+    return tuple(each for each in own if least is None or (each.bandwidth is not None and each.bandwidth >= least))
+
+
+def best(table: Table, found: Sequence[Partition], used: Collection[int]) -> Partition | None:
+    """Give the best of some partitions that can be given, those with the highest score first; None if there are none.
+
+    `used` are the minors that any pod holds something of.
+    """
+    equal = [each for each in found if each.score == found[0].score]
+    # The first of equal ones: they are in the order of the table.
+    return max(equal, key=lambda each: _left_whole(table, each, used), default=None)
+
+
+def _left_whole(table: Table, chosen: Partition, used: Collection[int]) -> int:
+    """Give what those sets are worth that no pod has a card of, once this one is given."""
+    taken = {*used, *chosen.minors}
+    return sum(
+        _WORTH[size] * each.score
+        for size, sets in table
+        if size in _WORTH and size >= len(chosen.minors)
+        for each in sets
+        if each.score == max(other.score for other in sets) and taken.isdisjoint(each.minors)
+    )
+
+
+def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board) -> tuple[int, ...]:
+    """Give the slots of the best partition of cards that fit; none where there is no such partition."""
+    table, minor = fleet.catalogue.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
+    of_board = minor[list(board.slots)].tolist()
+    at = {each: place for place, each in enumerate(of_board) if board.fits[place]}
+    found = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
+    if board.within:
+        found = [each for each in found if board.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()]
+    used = [each for each, taken in zip(of_board, board.used, strict=True) if taken]
+    chosen = best(table, found, used)
+    return () if chosen is None else tuple(board.slots[at[minor]] for minor in chosen.minors)
+
+
+def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:
+    """Give what may be missing on rows where the part is given by partition alone, and the rows where it is."""
+    alone, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
+    tables = fleet.catalogue.tables
+    of_size = np.array([bool(options(each, part.count, None)) for each in tables])
+    accepted = np.array([bool(options(each, part.count, spec)) for each in tables])
+    yield "no partition table of GPUs", alone & (number == 0)
+    yield f"no partition of {part.count} GPUs", alone & ~of_size[number]
+    if spec.bandwidth is not None:
+        asked = text(GPU_MEMORY, spec.bandwidth)
+        yield f"no partition of {part.count} GPUs with a ring bandwidth of {asked}", alone & ~accepted[number]
+    best_only = " with the highest score" if spec.restricted else ""
+    scope = f" {within}" if (within := reach.required(request, part)) else ""
+    missing = ~feasible(fleet, request, part, fits)
+    yield f"no free partition of {part.count} GPUs{best_only}{scope}", alone & missing

@@ -1,0 +1,126 @@
+"""Parts of GPUs in what the Device offers as one: `nvidia.com/gpu.shared` and `nvidia.com/gpu`.
+
+A replica is one of the equal slices in which a card's time is given out. A slot is a replica where the card is sliced,
+an instance where the MIG strategy is single, and else a card: on nodes with nothing but those all is as gpu.py has it.
+Several slots of a pod go to different cards first, as NVIDIA's plugin distributes them; among pods the policy packs or
+spreads.
+"""
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from berth_api.allocation import REPLICAS, Grant
+from berth_api.names import GPU
+from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, SLOT, Part
+from berth_operator.core.allocators import candidates, gpu, grants, pieces
+from berth_operator.core.cards import Cards, Column, Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL, Rows
+
+
+def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Pass rows with as many free slots or replicas."""
+    if are_cards(fleet, part):
+        return gpu.passes(fleet, request, part, rows)
+    mask = pieces.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
+    return mask if part.unit != SLOT else np.where(divided(fleet, rows), mask, gpu.passes(fleet, request, part, rows))
+
+
+def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Give the rows with as many slots or replicas, were all of them free."""
+    if are_cards(fleet, part):
+        return gpu.could_pass(fleet, request, part)
+    mask = pieces.enough(fleet, request, [(part, _offered(fleet, request, part))], ALL)
+    return mask if part.unit != SLOT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
+
+
+def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    """Give what may be missing, and the rows where it is."""
+    if part.unit == SLOT:
+        cards = ~divided(fleet, ALL)
+        for reason, mask in gpu.reasons(fleet, request, part, rejected & cards):
+            yield reason, mask & cards
+        rejected = rejected & ~cards
+    if rejected.any():
+        yield from ((reason, mask & rejected) for reason, mask in _of_pieces(fleet, request, part, rejected))
+
+
+def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    name = NVIDIA_GPU if part.unit == SLOT else NVIDIA_SHARED
+    there = _offered(fleet, request, part)
+    if part.unit != SLOT:
+        yield f"no {name}", _sliced(fleet.cards[GPU], ALL).sum(axis=1) == 0
+    yield f"GPU model is not {request.model}", there.sum(axis=1) == 0
+    wanted = [(part, free(fleet, request, part, ALL))]
+    yield from pieces.reasons(fleet, request, wanted, there, name, rejected=rejected)
+
+
+def choose(
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+) -> tuple[Grant, ...]:
+    """Give the slots or replicas, one of each card before a second of any."""
+    rows = np.array([row])
+    if are_cards(fleet, part) or (part.unit == SLOT and not divided(fleet, rows)[0]):
+        return gpu.choose(fleet, row, request, part, policy, near=near)
+    left = free(fleet, request, part, rows)
+    order = pieces.preferred(fleet, row, request, [(part, left)], policy, near=near)
+    places = pieces.in_turns(left[0, order], part.count)
+    of_place = {place: _of_card(fleet, row, int(order[place]), part, places.count(place)) for place in set(places)}
+    return tuple(next(of_place[place]) for place in places)
+
+
+def _of_card(fleet: Fleet, row: int, slot: int, part: Part, count: int) -> Iterator[Grant]:
+    cards = fleet.cards[GPU]
+    if _sliced(cards, np.array([row]))[0, slot]:
+        return pieces.replicas_of(cards, row, slot, count)
+    if cards.healthy[row, slot]:
+        return iter((grants.of_card(cards, row, part, slot),))
+    return pieces.instances_of(cards, row, slot, count, pieces.instances(cards))
+
+
+def are_cards(fleet: Fleet, part: Part) -> bool:
+    """Tell whether slots are whole cards in all of the fleet."""
+    return part.unit == SLOT and REPLICAS not in fleet.cards[GPU].index and not fleet.single.any()
+
+
+def divided(fleet: Fleet, rows: Rows) -> Mask:
+    """Give the rows where some slot is no whole card."""
+    cards = fleet.cards[GPU]
+    some: Mask = (_sliced(cards, rows) | (_as_slots(fleet, rows) > 0)).sum(axis=1) > 0
+    return some
+
+
+def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Give how many slots or replicas each card can give now."""
+    cards = fleet.cards[GPU]
+    found = (
+        pieces.free_replicas(cards, rows) if REPLICAS in cards.index else np.zeros_like(cards.present[rows], np.int64)
+    )
+    if part.unit == SLOT:
+        found += pieces.free_instances(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
+        found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
+    return found * candidates.accepted(fleet, request, part, rows)
+
+
+def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
+    cards = fleet.cards[GPU]
+    found = pieces.offered(cards, [REPLICAS], ALL)
+    if part.unit == SLOT:
+        found += _as_slots(fleet, ALL)
+        found += candidates.suitable(fleet, request, part) & ~_sliced(cards, ALL)
+    return found * candidates.accepted(fleet, request, part)
+
+
+def _sliced(cards: Cards, rows: Rows) -> Mask:
+    sliced: Mask = pieces.offered(cards, [REPLICAS], rows) > 0
+    return sliced
+
+
+def _as_slots(fleet: Fleet, rows: Rows) -> Column:
+    """Give the instances of each card that are slots."""
+    cards = fleet.cards[GPU]
+    found: Column = pieces.offered(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
+    return found

@@ -1,0 +1,242 @@
+"""The best set of a node's cards for a part.
+
+Of all sets that have what the pod requires (`reach`) it is the first in this order, each rule among those that are
+equal by all before:
+
+1. as many cards as can be on switches that are near what the pod has of other types
+2. the best ways between its cards, added up over all pairs: each NVLink counts, also through an NVSwitch
+3. what the policy's strategy says that the cards cost
+4. the best ways between the cards that stay idle, added up, so that the next pods are connected well too
+5. the deepest scope that holds all of it: one switch, one NUMA node
+6. that scope being busy already; being idle, where pods are to spread
+7. the lowest minors
+
+So a share goes to the card that its strategy wants, for one card has no ways to others; and whole cards, which all cost
+the same, by how they are connected. Where no Device tells of links, the scopes decide.
+
+All sets are looked at up to MOST_SETS, which is every set of 16 cards. Beyond that, sets are grown: from each of the
+first SEEDS cards of a group, taking at each step the card that has the best ways to those taken.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, combinations
+from math import comb
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.request import Part
+from berth_operator.core.allocators import reach
+from berth_operator.core.allocators.reach import ANYWHERE, Reach, Ways
+from berth_operator.core.cards import Column, Indices, Mask
+from berth_operator.core.catalogue import Wiring
+from berth_operator.core.fleet import Fleet
+
+MOST_SETS: Final = 20_000
+SEEDS: Final = 32
+MEMORY: Final = 4096
+"""Boards of which the best set is remembered: equal nodes are filled in equal steps."""
+_NEAR: Final = 1e13
+_WAY: Final = 1e5
+"""In growing a set: what a card that is near counts, and a hundredth of a link, beside what a card costs."""
+
+Ratings = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """The cards of one type of a node, by minor, and what is wanted of them; what stands in tuples is of each card."""
+
+    count: int
+    within: Reach = ANYWHERE
+    spread: bool = False
+    """Whether idle scopes come before busy ones."""
+    wiring: Wiring
+    width: int
+    """Slots of a node."""
+    slots: tuple[int, ...]
+    fits: tuple[bool, ...]
+    costs: tuple[int, ...]
+    near: tuple[bool, ...]
+    idle: tuple[bool, ...]
+    """Healthy and without pods."""
+    used: tuple[bool, ...]
+    numa: tuple[int, ...]
+    pcie: tuple[int, ...]
+
+    @property
+    def ways(self) -> Ways:
+        """Give how good the way between any two cards is."""
+        slots = np.array(self.slots)
+        found: Ways = reach.strengths(self.wiring, self.width)[np.ix_(slots, slots)]
+        return found
+
+    @property
+    def pairs(self) -> Mask:
+        """Tell which two cards may be in one set."""
+        return reach.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.ways)
+
+
+def is_told(fleet: Fleet, kind: str, row: int) -> bool:
+    """Tell whether anything is known of where the cards of a row are, and how they are connected."""
+    cards = fleet.cards[kind]
+    return bool(cards.wiring[row] or cards.pcie[row].any() or (cards.numa[row] >= 0).any())
+
+
+def board(
+    fleet: Fleet, row: int, part: Part, fitting: Indices, *, costs: Column, near: Collection[int], spread: bool
+) -> Board:
+    """Give a row's board, of the slots that fit, what each of them costs, and which switches are near."""
+    cards = fleet.cards[part.type]
+    slots, width = np.fromiter(cards.slots(row), np.intp), cards.minor.shape[1]
+    fits, cost = np.zeros(width, np.bool_), np.zeros(width, np.int64)
+    fits[fitting], cost[fitting] = True, costs
+    users, pcie = cards.users[row, slots], cards.pcie[row, slots]
+    return Board(
+        count=part.count,
+        spread=spread,
+        wiring=fleet.catalogue.wirings[cards.wiring[row]],
+        width=width,
+        slots=tuple(slots.tolist()),
+        fits=tuple(fits[slots].tolist()),
+        costs=tuple(cost[slots].tolist()),
+        near=tuple(np.isin(pcie, tuple(near)).tolist()),
+        idle=tuple((cards.healthy[row, slots] & (users == 0)).tolist()),
+        used=tuple((users > 0).tolist()),
+        numa=tuple(cards.numa[row, slots].tolist()),
+        pcie=tuple(pcie.tolist()),
+    )
+
+
+@lru_cache(maxsize=MEMORY)
+def best(board: Board) -> tuple[int, ...]:
+    """Give the slots of the best set, by minor; none where no set will do."""
+    sets = _all_sets(board) if comb(sum(board.fits), board.count) <= MOST_SETS else _grown_sets(board)
+    for rate in (_nearness, _ways, _cheapness, _ways_left, _depth, _business):
+        if len(sets) < 2:  # noqa: PLR2004 - of one there is nothing to choose
+            break
+        rating = rate(board, sets)
+        sets = sets[rating == rating.max()]
+    # The first has the lowest minors.
+    return tuple(slot for chosen in sets[:1] for slot, taken in zip(board.slots, chosen, strict=True) if taken)
+
+
+# --- the sets -----------------------------------------------------------------------------------------------
+
+
+def _all_sets(board: Board) -> Mask:
+    """Give every set that will do, those with the lowest minors first: shape (sets, cards)."""
+    fitting = np.flatnonzero(board.fits)
+    sets: Mask = np.zeros((comb(len(fitting), board.count), len(board.slots)), np.bool_)
+    sets[:, fitting] = _choices(len(fitting), board.count)
+    if not board.within:
+        return sets
+    bad = ~board.pairs
+    will_do: Mask = sets[_added_up(sets, bad.astype(np.float64)) == 0]
+    return will_do
+
+
+@lru_cache(maxsize=64)
+def _choices(cards: int, count: int) -> Mask:
+    """Give all ways to take so many of some cards, in lexicographic order: shape (ways, cards)."""
+    number = comb(cards, count)
+    taken = np.fromiter(chain.from_iterable(combinations(range(cards), count)), np.intp, number * count)
+    ways = np.zeros((number, cards), np.bool_)
+    ways[np.repeat(np.arange(number), count), taken] = True
+    return ways
+
+
+def _grown_sets(board: Board) -> Mask:
+    """Give sets that will do, grown from several cards of each group, those with the lowest minors first."""
+    grown = [_grown(board, group) for group in _groups(board) if np.count_nonzero(group) >= board.count]
+    sets = np.unique(np.concatenate(grown or [np.zeros((0, len(board.slots)), np.bool_)]), axis=0)
+    return sets[::-1]
+
+
+def _groups(board: Board) -> Iterator[Mask]:
+    """Give the groups of fitting cards of which any so many will do."""
+    fits = np.array(board.fits)
+    if board.within.alone:
+        return
+    if not board.within:
+        yield fits
+        return
+    slots, together = np.array(board.slots), replace(board, within=replace(board.within, linked=False)).pairs
+    linked = reach.cliques(board.wiring, board.width)[:, slots] if board.within.linked else [np.ones_like(fits)]
+    for clique in linked:
+        for own in np.unique(together, axis=0):
+            yield fits & clique & own
+
+
+def _grown(board: Board, group: Mask) -> Mask:
+    """Grow sets within a group."""
+    seeds, ways = np.flatnonzero(group)[:SEEDS], board.ways
+    sets = np.zeros((len(seeds), len(group)), np.bool_)
+    sets[np.arange(len(seeds)), seeds] = True
+    apart = _NEAR * np.array(board.near) - np.array(board.costs)
+    for _ in range(board.count - 1):
+        gain = np.where(group & ~sets, _WAY * (sets @ ways) + apart, -np.inf)
+        sets[np.arange(len(seeds)), gain.argmax(axis=1)] = True
+    return sets
+
+
+# --- what is good about a set -------------------------------------------------------------------------------
+
+
+def _nearness(board: Board, sets: Mask) -> Ratings:
+    return _of_each(board.near, sets)
+
+
+def _ways(board: Board, sets: Mask) -> Ratings:
+    return _added_up(sets, board.ways)
+
+
+def _cheapness(board: Board, sets: Mask) -> Ratings:
+    return -_of_each(board.costs, sets)
+
+
+def _ways_left(board: Board, sets: Mask) -> Ratings:
+    return _added_up(np.array(board.idle) & ~sets, board.ways)
+
+
+def _depth(board: Board, sets: Mask) -> Ratings:
+    switch, node = _scopes(board, sets)
+    return np.where(switch, 2.0, node)
+
+
+def _business(board: Board, sets: Mask) -> Ratings:
+    """Count which of a set's switch and NUMA node are busy, as far as it has one of them for itself."""
+    first, used = sets.argmax(axis=1), np.array(board.used)
+    columns = zip(_scopes(board, sets), (board.pcie, board.numa), strict=True)
+    busy: Ratings = np.zeros(len(sets))
+    for inside, column in columns:
+        busy += np.where(inside & np.isin(column, np.array(column)[used])[first], 1.0, 0.0)
+    return -busy if board.spread else busy
+
+
+def _scopes(board: Board, sets: Mask) -> tuple[Mask, Mask]:
+    """Tell which sets are within one switch, and which on one NUMA node."""
+    return _in_one("pcie", board.pcie, sets), _in_one("numa", board.numa, sets)
+
+
+def _in_one(name: str, column: tuple[int, ...], sets: Mask) -> Mask:
+    places, unknown = np.array(column), reach.NOWHERE[name]
+    first = places[sets.argmax(axis=1)]
+    same: Mask = (~sets | (places == first[:, np.newaxis])).all(axis=1) & (first != unknown)
+    return same
+
+
+def _of_each(values: tuple[float, ...], sets: Mask) -> Ratings:
+    """Add up what is known of each card of a set."""
+    found: Ratings = np.where(sets, np.array(values, np.float64), 0.0).sum(axis=1)
+    return found
+
+
+def _added_up(sets: Mask, ways: Ways) -> Ratings:
+    """Add up the ways between any two cards of a set, each from both ends."""
+    taken = sets.astype(np.float64)
+    found: Ratings = (taken @ ways * taken).sum(axis=1)
+    return found

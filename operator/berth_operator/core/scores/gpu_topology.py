@@ -1,0 +1,32 @@
+"""Prefer nodes whose free cards lie to each other as the pod prefers. What it requires is a filter's affair."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.names import GPU
+from berth_api.request import Part
+from berth_operator.core.allocators import candidates, reach
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
+
+NAME: Final = "gpu-topology"
+
+
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
+    """Give rows where the preference can be met 100, and all others nothing."""
+    topology = request.devices.topology
+    if topology is None or topology.required:
+        return None
+    part = next(each for each in request.devices.parts if each.type == GPU)
+    key = (NAME, request.devices, request.model)
+    return fleet.rowwise.column(key, lambda rows: _of_rows(fleet, request, part, rows))
+
+
+def _of_rows(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.float64]:
+    within, *_ = reach.wishes(request, part)
+    fits = candidates.fitting(fleet, request, part, rows)
+    return np.where(reach.most(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)

@@ -1,0 +1,119 @@
+"""Machines as their agents tell of them, and what a patient reader finds on them, who looks at every set."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+from berth_operator.core.cards import LINKS, NVLINK, CardInfo
+from tests.builders import card
+
+SWITCH, NODE, SYSTEM = LINKS["SingleSwitch"], LINKS["SameNUMANode"], LINKS["System"]
+
+Ways = Mapping[frozenset[int], int]
+"""Two minors -> how good the way between them is."""
+
+CUBE: Final[Ways] = {
+    frozenset((a, b)): count * NVLINK
+    for a, b, count in (
+        *((0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2)),
+        *((2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2)),
+    )
+}
+"""NVLinks of a DGX-1 with V100, a hybrid cube mesh."""
+
+
+def wired(ways: Ways, count: int, **fields: Any) -> tuple[CardInfo, ...]:
+    """Give cards with these ways between them, two on a switch and half of them on each NUMA node."""
+    return tuple(
+        card(
+            minor,
+            links=tuple((other, ways[pair]) for other in range(count) if (pair := frozenset((minor, other))) in ways),
+            pcie=f"switch-{minor // 2}",
+            numa=2 * minor // count,
+            **fields,
+        )
+        for minor in range(count)
+    )
+
+
+def nvswitch(count: int = 8, **fields: Any) -> tuple[CardInfo, ...]:
+    """Give cards that all reach each other by an NVSwitch."""
+    return wired({frozenset(pair): 18 * NVLINK for pair in combinations(range(count), 2)}, count, **fields)
+
+
+def dgx1(**fields: Any) -> tuple[CardInfo, ...]:
+    """Give a DGX-1: NVLinks where there are some, else the way over PCIe."""
+    pairs = map(frozenset, combinations(range(8), 2))
+    ways = {pair: CUBE.get(pair, NODE if len({minor // 4 for minor in pair}) == 1 else SYSTEM) for pair in pairs}
+    return wired(ways, 8, **fields)
+
+
+def trees(*sizes: int, links: bool = False) -> tuple[CardInfo, ...]:
+    """Give PCIe switches with so many cards each, two switches on a NUMA node; `links` tells the ways between them."""
+    switches = [switch for switch, size in enumerate(sizes) for _ in range(size)]
+    places = {minor: (switch, switch // 2) for minor, switch in enumerate(switches)}
+    return tuple(
+        card(
+            minor,
+            pcie=f"switch-{switch}",
+            numa=numa,
+            links=tuple((other, _over_pcie(places[minor], places[other])) for other in places if other != minor)
+            if links
+            else (),
+        )
+        for minor, (switch, numa) in places.items()
+    )
+
+
+def _over_pcie(one: tuple[int, int], other: tuple[int, int]) -> int:
+    if one == other:
+        return SWITCH
+    return NODE if one[1] == other[1] else SYSTEM
+
+
+# --- the patient reader -----------------------------------------------------------------------------------------
+
+
+def way(one: CardInfo, other: CardInfo) -> int:
+    """Give how good the way between two cards is, by what either tells."""
+    return max(dict(one.links).get(other.minor, 0), dict(other.links).get(one.minor, 0))
+
+
+def inside(cards: Iterable[CardInfo]) -> int:
+    """Add up the ways between any two cards."""
+    return sum(way(one, other) for one, other in combinations(tuple(cards), 2))
+
+
+def related(one: CardInfo, other: CardInfo, needs: Iterable[str]) -> bool:
+    """Tell whether two cards have in common what is needed: nvlink, pcie, numa, device."""
+    common = {
+        "nvlink": way(one, other) >= NVLINK,
+        "pcie": bool(one.pcie) and one.pcie == other.pcie,
+        "numa": one.numa >= 0 and one.numa == other.numa,
+        "device": False,
+    }
+    return all(common[each] for each in needs)
+
+
+def sets_that_will_do(cards: Sequence[CardInfo], count: int, needs: Iterable[str]) -> list[tuple[CardInfo, ...]]:
+    """Give all sets of which any two cards have in common what is needed."""
+    wanted = tuple(needs)
+    return [
+        each
+        for each in combinations(cards, count)
+        if all(related(one, other, wanted) for one, other in combinations(each, 2))
+    ]
+
+
+def best_connected(
+    cards: Sequence[CardInfo], free: Iterable[int], count: int, needs: Iterable[str] = ()
+) -> set[tuple[int, ...]]:
+    """Give the minors of the sets that are connected best, and of those the ones that leave the best behind."""
+    able = [each for each in cards if each.minor in set(free)]
+    sets = sets_that_will_do(able, count, needs)
+
+    def rating(chosen: tuple[CardInfo, ...]) -> tuple[int, int]:
+        return inside(chosen), inside(each for each in able if each not in chosen)
+
+    best = max(map(rating, sets), default=None)
+    return {tuple(each.minor for each in chosen) for chosen in sets if rating(chosen) == best}

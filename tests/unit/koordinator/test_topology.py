@@ -1,0 +1,373 @@
+"""Which cards a pod gets together: scopes, NVLinks, the best set of a machine's cards, and why there is none."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from berth_api import names
+from berth_operator.core import allocators
+from berth_operator.core.allocators import topology
+from berth_operator.core.cards import LINKS, NVLINK, CardInfo
+from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.request import PodRequest
+from tests.builders import GPU, NVIDIA, RATIO, SHARED, asks, card, cards, charge, fleet, grant, waiting
+from tests.unit.koordinator.machines import best_connected, dgx1, nvswitch, related, sets_that_will_do, trees, wired
+
+PACKS = Policy(weights=tuple(CARD_STRATEGIES["MostAllocated"].items()), card_strategy="MostAllocated")
+SPREADS = Policy(weights=tuple(CARD_STRATEGIES["LeastAllocated"].items()), card_strategy="LeastAllocated")
+
+
+def wants(amounts: Mapping[str, int], **texts: Any) -> PodRequest:
+    """Give a class with a hint for GPUs (`scope`), and Berth's own annotations (`topology`, `policy`)."""
+    hint = orjson.dumps({"gpu": {"requiredTopologyScope": texts["scope"]}}).decode() if "scope" in texts else None
+    told = {
+        names.ALLOCATE_HINT: hint,
+        names.GPU_TOPOLOGY: texts.get("topology"),
+        names.GPU_TOPOLOGY_POLICY: texts.get("policy"),
+    }
+    return asks(amounts, annotations={name: text for name, text in told.items() if text is not None})
+
+
+def machine(found: Sequence[CardInfo], used: Collection[int] = (), **shares: int) -> Fleet:
+    """Give a fleet of one node, with pods that hold these cards as a whole, and shares of others: `_3=50`."""
+    made = fleet({"node": found})
+    for minor in used:
+        made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
+    for minor, part in shares.items():
+        made.charge(charge(f"shares{minor}", grant(int(minor[1:]), core=part, ratio=part)))
+    return made
+
+
+def chosen(made: Fleet, request: PodRequest, policy: Policy = PACKS) -> tuple[int, ...] | None:
+    """Give the minors that a pod gets, or None."""
+    outcome = decide(made, waiting("pod", request), policy)
+    return tuple(each.minor for each in outcome.grants) if isinstance(outcome, Placement) else None
+
+
+def reason(made: Fleet, request: PodRequest) -> str:
+    outcome = decide(made, waiting("pod", request), Policy())
+    assert isinstance(outcome, Failure), outcome
+    ((told, _),) = outcome.reasons
+    return told
+
+
+# --- required scopes --------------------------------------------------------------------------------------------
+
+FOUR_BY_TWO = trees(2, 2, 2, 2)
+TWO_BY_FOUR = trees(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("found", "used", "amounts", "scope", "expected"),
+    [
+        pytest.param(FOUR_BY_TWO, [], {NVIDIA: 2}, "PCIe", (0, 1), id="two under a switch"),
+        pytest.param(FOUR_BY_TWO, [0], {NVIDIA: 2}, "PCIe", (2, 3), id="the first switch has one left"),
+        pytest.param(FOUR_BY_TWO, [0, 2, 4, 6], {NVIDIA: 2}, "PCIe", None, id="every switch has one left"),
+        pytest.param(FOUR_BY_TWO, [], {NVIDIA: 3}, "PCIe", None, id="no switch has three"),
+        pytest.param(FOUR_BY_TWO, [], {NVIDIA: 4}, "NUMANode", (0, 1, 2, 3), id="four on a NUMA node"),
+        pytest.param(FOUR_BY_TWO, [0], {NVIDIA: 4}, "NUMANode", (4, 5, 6, 7), id="the first NUMA node has three left"),
+        pytest.param(FOUR_BY_TWO, [1, 7], {NVIDIA: 4}, "NUMANode", None, id="each NUMA node has three left"),
+        pytest.param(FOUR_BY_TWO, [0, 2, 4, 6], {NVIDIA: 2}, "NUMANode", (1, 3), id="a NUMA node, though no switch"),
+        pytest.param(FOUR_BY_TWO, [0, 2, 5, 6], {NVIDIA: 4}, "Node", (1, 3, 4, 7), id="Node asks for nothing"),
+        pytest.param(FOUR_BY_TWO, [0], {NVIDIA: 1}, "Device", (1,), id="one card is one device"),
+        pytest.param(FOUR_BY_TWO, [], {NVIDIA: 2}, "Device", None, id="two cards are never one device"),
+        pytest.param(FOUR_BY_TWO, [], {GPU: 50}, "Device", (0,), id="a share is of one device"),
+        pytest.param(FOUR_BY_TWO, [0], {SHARED: 2, RATIO: 60}, "PCIe", (2, 3), id="shares of two under a switch"),
+        pytest.param(FOUR_BY_TWO, [], {SHARED: 3, RATIO: 60}, "PCIe", None, id="shares of three under no switch"),
+        pytest.param(cards(4), [], {NVIDIA: 1}, "PCIe", (0,), id="one card, of which nobody tells where it is"),
+        pytest.param(cards(4), [], {NVIDIA: 2}, "PCIe", None, id="nobody tells of switches"),
+        pytest.param(cards(4), [], {NVIDIA: 2}, "NUMANode", None, id="nobody tells of NUMA nodes"),
+        pytest.param(
+            [card(0, pcie="a"), card(1), card(2), card(3, pcie="a")], [], {NVIDIA: 2}, "PCIe", (0, 3), id="some do"
+        ),
+        pytest.param(
+            [card(0, numa=0, pcie="a"), card(1, numa=1, pcie="a")], [], {NVIDIA: 2}, "NUMANode", None, id="one switch"
+        ),
+    ],
+)
+def test_required_scopes(
+    found: Sequence[CardInfo], used: Sequence[int], amounts: dict[str, int], scope: str, expected: Any
+) -> None:
+    assert chosen(machine(found, used), wants(amounts, scope=scope)) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "used", "count", "level", "expected"),
+    [
+        pytest.param(nvswitch(), [], 8, "nvlink", (0, 1, 2, 3, 4, 5, 6, 7), id="eight on an NVSwitch"),
+        pytest.param(nvswitch(), [1, 4], 6, "nvlink", (0, 2, 3, 5, 6, 7), id="whichever are left of them"),
+        pytest.param(dgx1(), [], 4, "nvlink", (0, 1, 2, 3), id="a quad of a cube mesh"),
+        pytest.param(dgx1(), [0], 4, "nvlink", (4, 5, 6, 7), id="its other quad"),
+        pytest.param(dgx1(), [0, 4], 4, "nvlink", None, id="neither quad is whole"),
+        pytest.param(dgx1(), [0, 4], 3, "nvlink", (1, 2, 3), id="three of a quad"),
+        pytest.param(dgx1(), [], 5, "nvlink", None, id="five are never linked all to all"),
+        pytest.param(dgx1(), [1, 2, 3, 5, 6, 7], 2, "nvlink", (0, 4), id="a link across the quads"),
+        pytest.param(dgx1(), [1, 2, 3, 4, 6, 7], 2, "nvlink", None, id="cards without a link"),
+        pytest.param(dgx1(), [0, 4], 4, "pcie", None, id="switches of two"),
+        pytest.param(dgx1(), [0, 4], 2, "pcie", (2, 3), id="a switch"),
+        pytest.param(dgx1(), [0, 5], 3, "numa", (1, 2, 3), id="a NUMA node"),
+        pytest.param(trees(4, 4, links=True), [], 2, "nvlink", None, id="no NVLinks at all"),
+        pytest.param(cards(4), [], 2, "nvlink", None, id="nobody tells of links"),
+        pytest.param(cards(4), [0], 1, "nvlink", (1,), id="one card has none that it must reach"),
+    ],
+)
+def test_required_topology(
+    found: Sequence[CardInfo], used: Sequence[int], count: int, level: str, expected: Any
+) -> None:
+    assert chosen(machine(found, used), wants({NVIDIA: count}, topology=level)) == expected
+
+
+def test_scope_and_topology_must_both_hold() -> None:
+    both = wants({NVIDIA: 2}, scope="NUMANode", topology="nvlink")
+    # 0 and 4 have a link, but lie on two NUMA nodes; so do 1 and 5.
+    assert chosen(machine(dgx1(), [1, 2, 3, 5, 6, 7]), both) is None
+    assert chosen(machine(dgx1(), [2, 3, 5, 6, 7]), both) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("level", "used", "expected"),
+    [
+        pytest.param("pcie", [0], (2, 3), id="met"),
+        pytest.param("pcie", [0, 2, 4, 6], (1, 3), id="no switch has two: the best there is"),
+        pytest.param("numa", [0, 2, 4, 6], (1, 3), id="met on a NUMA node"),
+        pytest.param("nvlink", [], (0, 1), id="no links: the best there is"),
+    ],
+)
+def test_a_preference_keeps_nobody_waiting(level: str, used: Sequence[int], expected: tuple[int, ...]) -> None:
+    request = wants({NVIDIA: 2}, topology=level, policy="preferred")
+    assert chosen(machine(FOUR_BY_TWO, used), request) == expected
+
+
+def test_a_preference_comes_before_better_ways() -> None:
+    """NVLinks to another NUMA node are better ways, but the pod has said what it prefers."""
+    ways = {frozenset((0, 2)): NVLINK, frozenset((1, 3)): NVLINK}
+    assert chosen(machine(wired(ways, 4)), wants({NVIDIA: 2})) == (0, 2)
+    assert chosen(machine(wired(ways, 4)), wants({NVIDIA: 2}, topology="numa", policy="preferred")) == (0, 1)
+
+
+def test_a_node_where_the_preference_can_be_met_comes_first() -> None:
+    made = fleet({"fuller": dgx1(), "able": dgx1()})
+    for minor in (0, 2, 4, 5, 6, 7):
+        made.charge(charge(f"a{minor}", grant(minor, core=100, ratio=100), node="fuller"))
+    plain = decide(made, waiting("pod", wants({NVIDIA: 2})), Policy())
+    asking = decide(made, waiting("pod", wants({NVIDIA: 2}, topology="pcie", policy="preferred")), Policy())
+    assert isinstance(plain, Placement)
+    assert isinstance(asking, Placement)
+    assert (plain.node, asking.node) == ("fuller", "able")
+
+
+# --- why not ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "wanted", "told"),
+    [
+        pytest.param(
+            [0, 2, 4, 6],
+            wants({NVIDIA: 2}, scope="PCIe"),
+            "no 2 free GPUs under one PCIe switch (at most 1)",
+            id="switches, with a card taken each",
+        ),
+        pytest.param(
+            [],
+            wants({NVIDIA: 3}, scope="PCIe"),
+            "fewer than 3 GPUs under one PCIe switch (at most 2)",
+            id="switches, all too small",
+        ),
+        pytest.param(
+            [0, 7],
+            wants({NVIDIA: 4}, topology="numa"),
+            "no 4 free GPUs on one NUMA node (at most 3)",
+            id="NUMA nodes",
+        ),
+        pytest.param(
+            [],
+            wants({NVIDIA: 2}, topology="nvlink"),
+            "fewer than 2 GPUs with NVLinks among all of them (at most 1)",
+            id="NVLinks",
+        ),
+        pytest.param(
+            [], wants({NVIDIA: 2}, scope="Device"), "fewer than 2 GPUs in one device (at most 1)", id="one device"
+        ),
+        pytest.param(
+            range(7),
+            wants({NVIDIA: 2}, scope="PCIe"),
+            "insufficient free GPU devices (2 with gpu-core 100, gpu-memory-ratio 100)",
+            id="too few, wherever they are",
+        ),
+    ],
+)
+def test_the_reason_names_what_is_asked_and_the_best_there_is(
+    used: Sequence[int], wanted: PodRequest, told: str
+) -> None:
+    assert reason(machine(FOUR_BY_TWO, used), wanted) == told
+
+
+# --- the best set -----------------------------------------------------------------------------------------------
+
+UNEVEN = {
+    **{frozenset(pair): 3 * NVLINK for pair in ((0, 5), (5, 2), (1, 3))},
+    **{frozenset(pair): NVLINK for pair in ((0, 2), (3, 4))},
+    frozenset((4, 1)): LINKS["MultiSwitch"],
+}
+MACHINES = {
+    "NVSwitch": nvswitch(),
+    "NVSwitch of four": nvswitch(4),
+    "cube mesh": dgx1(),
+    "two trees of four": trees(4, 4, links=True),
+    "four trees of two": trees(2, 2, 2, 2, links=True),
+    "trees of several sizes": trees(1, 3, 2, links=True),
+    "uneven": wired(UNEVEN, 6),
+}
+
+
+@pytest.mark.parametrize("count", [pytest.param(count, id=f"{count} cards") for count in range(1, 9)])
+@pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in MACHINES])
+def test_an_idle_machine_gives_the_best_set(name: str, count: int) -> None:
+    found = MACHINES[name]
+    best = best_connected(found, range(len(found)), count)
+    got = chosen(machine(found), wants({NVIDIA: count}))
+    assert got in best if best else got is None
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(MACHINES)),
+    free=st.sets(st.integers(0, 7), min_size=1),
+    count=st.integers(1, 6),
+    level=st.sampled_from(["", "nvlink", "pcie", "numa"]),
+    policy=st.sampled_from([Policy(), PACKS, SPREADS]),
+)
+@example(name="cube mesh", free={1, 2, 3, 4, 5, 6}, count=2, level="", policy=PACKS)
+def test_whatever_is_taken_the_best_set_of_the_rest_is_given(
+    name: str, free: set[int], count: int, level: str, policy: Policy
+) -> None:
+    found = MACHINES[name]
+    used = [each.minor for each in found if each.minor not in free]
+    needs = [level] if level and count > 1 else []
+    best = best_connected(found, free, count, needs)
+    got = chosen(machine(found, used), wants({NVIDIA: count}, topology=level or None), policy)
+    assert got in best if best else got is None
+
+
+@pytest.mark.parametrize("count", [pytest.param(count, id=f"{count} cards") for count in range(1, 9)])
+def test_the_best_set_from_cold(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    made, request = machine(nvswitch()), wants({NVIDIA: count})
+    topology.best.cache_clear()
+    began = time.perf_counter()
+    got = allocators.choose(made, made.rows["node"], request, Policy())
+    took = 1000 * (time.perf_counter() - began)
+    with capsys.disabled():
+        print(f"\n{count} of 8 cards on an NVSwitch, from cold: {took:.2f} ms")  # noqa: T201 - a figure to look at
+    assert len(got) == count
+
+
+# --- without links ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "count", "packed", "spread"),
+    [
+        pytest.param([], 1, (0,), (0,), id="an idle machine: the first card"),
+        pytest.param([], 2, (0, 1), (0, 1), id="an idle machine: the first switch"),
+        pytest.param([], 3, (0, 1, 2), (0, 1, 2), id="no switch has three, a NUMA node has"),
+        pytest.param([], 5, (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), id="no NUMA node has five"),
+        pytest.param([5], 1, (4,), (0,), id="one: beside a busy card, or far from it"),
+        pytest.param([0, 5], 1, (1,), (2,), id="one: the switch is busy, or idle"),
+        pytest.param([5], 2, (6, 7), (0, 1), id="two: the busy NUMA node, or the idle one"),
+        pytest.param([0, 2], 2, (4, 5), (4, 5), id="two: a switch comes before a busy NUMA node"),
+        pytest.param([0, 2, 4, 6], 2, (1, 3), (1, 3), id="two: no switch is left, the first NUMA node"),
+        pytest.param([0, 2, 4, 6, 7], 2, (1, 3), (1, 3), id="two: only one NUMA node has two"),
+        pytest.param([4], 3, (5, 6, 7), (0, 1, 2), id="three: the busy NUMA node, or the idle one"),
+    ],
+)
+def test_scopes_decide_where_nobody_tells_of_links(
+    used: Sequence[int], count: int, packed: tuple[int, ...], spread: tuple[int, ...]
+) -> None:
+    made, request = machine(FOUR_BY_TWO, used), wants({NVIDIA: count})
+    assert (chosen(made, request, PACKS), chosen(made, request, SPREADS)) == (packed, spread)
+
+
+@pytest.mark.parametrize(
+    ("shares", "packed", "spread"),
+    [
+        pytest.param({"_3": 50}, (3,), (4,), id="the card that has a share, or the idle NUMA node"),
+        pytest.param({"_3": 50, "_6": 30}, (3,), (0,), id="the fuller one, or an empty one"),
+        pytest.param({"_3": 80, "_6": 30}, (6,), (0,), id="the fuller one that has room"),
+        pytest.param({"_3": 80}, (2,), (4,), id="none has room: beside the busy one, or on another NUMA node"),
+    ],
+)
+def test_what_a_card_costs_comes_before_scopes(
+    shares: dict[str, int], packed: tuple[int, ...], spread: tuple[int, ...]
+) -> None:
+    made, request = machine(FOUR_BY_TWO, **shares), wants({GPU: 30})
+    assert (chosen(made, request, PACKS), chosen(made, request, SPREADS)) == (packed, spread)
+
+
+# --- more cards than sets can be looked at ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "count", "level", "expected"),
+    [
+        pytest.param([], 8, "", tuple(range(8)), id="eight: one island"),
+        pytest.param([0], 8, "", tuple(range(8, 16)), id="eight: the next island"),
+        pytest.param([0, 9, 17, 26], 7, "", (1, 2, 3, 4, 5, 6, 7), id="seven of an island"),
+        pytest.param([0, 9, 17, 26], 8, "nvlink", None, id="no island is whole"),
+        pytest.param([0, 9, 17], 8, "nvlink", tuple(range(24, 32)), id="only the last island is whole"),
+        pytest.param([0], 12, "", (1, 2, 3, 4, *range(8, 16)), id="twelve: an island, and some of the broken one"),
+    ],
+)
+def test_large_machines(used: Sequence[int], count: int, level: str, expected: tuple[int, ...] | None) -> None:
+    """Four islands of eight cards: there are ten million sets of eight."""
+    pairs = [frozenset((a, b)) for a in range(32) for b in range(a) if a // 8 == b // 8]
+    found = wired(dict.fromkeys(pairs, NVLINK), 32)
+    assert chosen(machine(found, used), wants({NVIDIA: count}, topology=level or None)) == expected
+
+
+# --- the filter passes what the allocator can give, and nothing else --------------------------------------------
+
+PLACES = st.builds(
+    card,
+    st.integers(0, 9),
+    pcie=st.sampled_from(["", "a", "b"]),
+    numa=st.sampled_from([-1, 0, 1]),
+    healthy=st.sampled_from([True, True, True, False]),
+    links=st.dictionaries(st.integers(0, 9), st.sampled_from([NVLINK, 2 * NVLINK, 10])).map(
+        lambda each: tuple(each.items())
+    ),
+)
+
+
+@settings(max_examples=120)
+@given(
+    found=st.lists(PLACES, min_size=1, max_size=7, unique_by=lambda each: each.minor),
+    used=st.sets(st.integers(0, 9), max_size=3),
+    count=st.integers(1, 4),
+    scope=st.sampled_from([None, "Device", "PCIe", "NUMANode", "Node"]),
+    level=st.sampled_from([None, "nvlink", "pcie", "numa"]),
+)
+def test_no_set_is_missed_and_none_is_given_that_will_not_do(
+    found: list[CardInfo], used: set[int], count: int, scope: str | None, level: str | None
+) -> None:
+    made = machine(found, [each.minor for each in found if each.minor in used])
+    texts = {name: text for name, text in (("scope", scope), ("topology", level)) if text}
+    needs = [
+        *({"Device": ["device"], "PCIe": ["pcie"], "NUMANode": ["numa"]}.get(scope or "", [])),
+        *filter(None, [level]),
+    ]
+    able = [each for each in found if each.healthy and each.minor not in used]
+    got = chosen(made, wants({NVIDIA: count}, **texts), Policy())
+    if got is None:
+        assert not sets_that_will_do(able, count, needs)
+        return
+    own = [each for each in able if each.minor in got]
+    assert len(own) == len(got) == count
+    assert all(related(one, other, needs) for one in own for other in own if one is not other)
