@@ -20,7 +20,7 @@ from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Failure
 from berth_operator.core.fleet import Charge
 from berth_operator.core.policy import Policy
-from berth_operator.core.preemption import Preemption, has_lower, holds, preempt, told
+from berth_operator.core.preemption import Preemption, has_lower, holds, nominated, preempt, told
 from berth_operator.core.request import PendingPod
 from berth_operator.core.verdict import Change
 from berth_operator.metrics import counters
@@ -81,8 +81,7 @@ class Preemptor:
 
     def restore(self) -> None:
         """Keep again what the last leader kept: the pods tell for which node they wait."""
-        nominated = [each for each in self._cluster.pending.values() if each.nominated and each.gang is None]
-        for pod in sorted(nominated, key=lambda each: (-each.priority, each.created, each.uid)):
+        for pod in nominated(self._cluster.pending.values()):
             if (kept := self._holds(pod)) is not None:
                 self._cluster.nominate(pod, kept)
 

@@ -14,7 +14,7 @@ best of them (docs/decisions/0008-preemption.md). Pods that leave already cost n
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -109,6 +109,12 @@ def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | 
             others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
         fits = cycle.feasible(stage, pod.request, filters.LOCAL)[0] and cycle.feasible(fleet, pod.request, others)[row]
         return _nominee(stage, 0, pod, policy, node) if fits else None
+
+
+def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
+    """Give the pods for which others leave a node, in the order in which they are to be given their places."""
+    found = (each for each in pods if each.nominated and each.gang is None)
+    return sorted(found, key=lambda each: (-each.priority, each.created, each.uid))
 
 
 class Emptied:
