@@ -1,10 +1,12 @@
 """PodDisruptionBudgets: how many pods of an application may be taken from it now."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from berth_api.selectors import LabelSelector
+from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.peers.wishes import Identity
 
 MAX_ANSWERS: Final = 2**16
@@ -65,3 +67,14 @@ class Budgets:
             # The identity is kept with its answer: nobody else gets its number meanwhile.
             known = self._answers[id(identity)] = (identity, found)
         return known[1]
+
+    def counting(self, charge: Charge) -> tuple[Budget, ...]:
+        """Give the budgets in which a placed pod is one that is still there."""
+        name = charge.pod.partition("/")[2]
+        return tuple(each for each in self.protecting(charge.identity) if name not in each.disrupted)
+
+    def spent(self, fleet: Fleet) -> Counter[Budget]:
+        """Count the pods of each budget that were told to leave and of which it cannot know yet."""
+        told_to = (fleet.charges.get(uid) for uid in fleet.leaving)
+        unknown = [each for each in told_to if each is not None and not each.terminating]
+        return Counter(budget for each in unknown for budget in self.counting(each))

@@ -12,12 +12,10 @@ Beyond kube-scheduler it looks at every node and not at a tenth of them, and goe
 best of them (docs/decisions/0008-preemption.md). Pods that leave already cost nothing.
 """
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -32,7 +30,7 @@ from berth_operator.core.occupants import Occupants
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Verdict
-from berth_operator.core.whatif import Bench
+from berth_operator.core.whatif import Bench, sets
 
 MOST_TRIALS: Final = 2**13
 """What-ifs that the search for fewer victims may take, some 10 ms."""
@@ -78,12 +76,12 @@ def preempt(
     if not policy.preemption or not pod.preempts or not has_lower(fleet, pod):
         return None
     with fleet.without(fleet.yielding(pod.uid, pod.priority)):
-        helpable = _helpable(fleet, pod.request, policy)
+        can_be_helped = helpable(fleet, pod.request, policy)
         occupants = fleet.census.current(fleet)
         lower = np.zeros(len(occupants.charges), np.bool_)
         lower[fleet.census.numbers()] = True
         lower[fleet.census.numbers_of(unconfirmed)] = False
-        lower &= (occupants.priority < pod.priority) & helpable[occupants.rows]
+        lower &= (occupants.priority < pod.priority) & can_be_helped[occupants.rows]
         return _Search(fleet, pod, policy, lower, budgets).found() if lower.any() else None
 
 
@@ -105,7 +103,7 @@ def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | 
         going = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
         stage = _excerpt_without(fleet, row, going)
         others = [each for each in filters.of(pod.request, policy) if each not in filters.LOCAL]
-        if going and not _is_local(fleet, pod.request):
+        if going and not is_local(fleet, pod.request):
             others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
         fits = cycle.feasible(stage, pod.request, filters.LOCAL)[0] and cycle.feasible(fleet, pod.request, others)[row]
         return _nominee(stage, 0, pod, policy, node) if fits else None
@@ -142,7 +140,7 @@ def told(failure: Failure, text: str) -> Failure:
 # --- whom and where -----------------------------------------------------------------------------------------------
 
 
-def _helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
+def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
     """Give the rows whose first rejection may be undone by pods that leave."""
     left, found = fleet.present.copy(), np.zeros(len(fleet.names), np.bool_)
     for each in filters.of(request, policy):
@@ -155,7 +153,7 @@ def _helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
     return found
 
 
-def _is_local(fleet: Fleet, request: PodRequest) -> bool:
+def is_local(fleet: Fleet, request: PodRequest) -> bool:
     """Tell whether of all placed pods only those of a row decide about it, by their resources and devices."""
     wishes = request.wishes
     if request.ports or request.mounts or wishes.near or wishes.apart or wishes.spread:
@@ -216,7 +214,7 @@ class _Search:
         order = self._order(victims, fits)
         if not order.size:
             return None
-        if _is_local(self._fleet, self._request):
+        if is_local(self._fleet, self._request):
             return self._preemption(self._fewer(order, victims) or self._choice(order[0], victims))
         return self._coupled(order, victims)
 
@@ -280,26 +278,12 @@ class _Search:
             allowed = allowed[~self._violating[allowed]]
         known, left = self._choice(best, victims), MOST_TRIALS
         for size in range(1, int(number[best]) + 1 if finalists.size else 0):
-            places, sets = self._sets(finalists, allowed, size, left)
-            found = self._best_of([*self._fitting(places, sets), known])
-            left -= len(sets)
+            places, found_sets = sets(self._sorts_by, allowed, finalists, size, left)
+            found = self._best_of([*self._fitting(places, found_sets), known])
+            left -= len(found_sets)
             if found is not known:
                 return found
         return None
-
-    def _sets(self, places: Indices, allowed: Indices, size: int, most: int) -> tuple[Indices, Indices]:
-        """Give at most so many sets of allowed pods, of one place each: the place of each set, and its pods."""
-        by_place = allowed[np.argsort(self._sorts_by[allowed], kind="stable")]
-        first = np.searchsorted(self._place[by_place], places)
-        number = np.searchsorted(self._place[by_place], places, side="right") - first
-        found_places, found_sets = [np.zeros(0, np.intp)], [np.zeros((0, size), np.intp)]
-        for each in np.unique(number[number >= size]).tolist():
-            chosen = np.flatnonzero(number == each)[: max(most // math.comb(each, size), 0)]
-            picks = np.array(list(combinations(range(each), size)) if chosen.size else [], np.intp).reshape(-1, size)
-            found_places.append(np.repeat(places[chosen], len(picks)))
-            found_sets.append(by_place[(first[chosen][:, np.newaxis, np.newaxis] + picks)].reshape(-1, size))
-            most -= len(found_sets[-1])
-        return np.concatenate(found_places), np.concatenate(found_sets)
 
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
         """Give those of the sets without which the pod fits."""
@@ -349,7 +333,7 @@ class _Search:
         row, certain = self._rows[least.place], set(least.victims.tolist())
         going = self._going[self._place[self._going] == least.place].tolist()
         pods = self._staying[self._place[self._staying] == least.place].tolist()
-        with _released(whole, [self._occupants.charges[each] for each in (*going, *pods)]):
+        with released(whole, [self._occupants.charges[each] for each in (*going, *pods)]):
             if not cycle.feasible(whole, self._request, self._asked)[row]:
                 return None
             spared = [each for each in pods if each not in certain]
@@ -384,7 +368,7 @@ class _Search:
 
 
 @contextmanager
-def _released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
+def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
     """Do as if these pods were gone."""
     for each in charges:
         fleet.release(each.uid)
@@ -398,7 +382,7 @@ def _violating(fleet: Fleet, occupants: Occupants, ranked: Indices, place: Indic
     found = np.zeros(len(occupants.charges), np.bool_)
     if not budgets:
         return found
-    spent = _spent(fleet, budgets)
+    spent = budgets.spent(fleet)
     for budget, protected in _protected(occupants, ranked, budgets).items():
         pods = np.array(protected, np.intp)
         by_place = pods[np.argsort(place[pods], kind="stable")]
@@ -415,18 +399,6 @@ def _protected(occupants: Occupants, ranked: Indices, budgets: Budgets) -> dict[
     """Give the pods of each budget, the most important first."""
     found: defaultdict[Budget, list[int]] = defaultdict(list)
     for pod in ranked.tolist():
-        for budget in budgets.protecting(occupants.charges[pod].identity):
-            if _counts(budget, occupants.charges[pod]):
-                found[budget].append(pod)
+        for budget in budgets.counting(occupants.charges[pod]):
+            found[budget].append(pod)
     return found
-
-
-def _spent(fleet: Fleet, budgets: Budgets) -> Counter[Budget]:
-    """Count the pods of each budget that were told to leave and of which it cannot know yet."""
-    told_to = (fleet.charges.get(uid) for uid in fleet.leaving)
-    unknown = [each for each in told_to if each is not None and not each.terminating]
-    return Counter(budget for each in unknown for budget in budgets.protecting(each.identity) if _counts(budget, each))
-
-
-def _counts(budget: Budget, charge: Charge) -> bool:
-    return charge.pod.partition("/")[2] not in budget.disrupted

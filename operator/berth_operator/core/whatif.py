@@ -5,6 +5,9 @@ answer for a row depends on what that row's own pods take of its resources and d
 other rows matter too, what-ifs take a `Fleet.copy`.
 """
 
+import math
+from itertools import combinations
+
 import numpy as np
 
 from berth_operator.core import cycle, filters
@@ -59,3 +62,21 @@ class Bench:
             for used, amounts in zip(cards.used, parts.amounts, strict=False):
                 if amounts.any():
                     np.add.at(used.reshape(-1), where, sign * amounts[parts.kinds[found]])
+
+
+def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:
+    """Give at most so many sets of pods, of one place each: the place of each set, and its pods.
+
+    `of` tells the place of every pod there is.
+    """
+    by_place = pods[np.argsort(of[pods], kind="stable")]
+    first = np.searchsorted(of[by_place], places)
+    number = np.searchsorted(of[by_place], places, side="right") - first
+    found_places, found_sets = [np.zeros(0, np.intp)], [np.zeros((0, size), np.intp)]
+    for each in np.unique(number[number >= size]).tolist():
+        chosen = np.flatnonzero(number == each)[: max(most // math.comb(each, size), 0)]
+        picks = np.array(list(combinations(range(each), size)) if chosen.size else [], np.intp).reshape(-1, size)
+        found_places.append(np.repeat(places[chosen], len(picks)))
+        found_sets.append(by_place[(first[chosen][:, np.newaxis, np.newaxis] + picks)].reshape(-1, size))
+        most -= len(found_sets[-1])
+    return np.concatenate(found_places), np.concatenate(found_sets)
