@@ -25,6 +25,7 @@ from berth_operator.core.cards import Indices, Mask
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.occupants import Occupants
+from berth_operator.core.peers.wishes import Crowd
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import helpable, is_local, released
 from berth_operator.core.request import PendingPod, PodRequest
@@ -179,11 +180,15 @@ class _Search:
         return next((why for why, holds in reasons.items() if holds), "")
 
     def _concerned(self) -> Mask:
-        """Tell which pods are in the way: on nodes that could be helped they hold of what the pod lacks there."""
+        """Tell which pods are in the way.
+
+        They hold what the pod lacks, on nodes that could be helped. Where more than that decides, all pods there may be
+        in the way, and those that it wants to be apart from, or that want to be apart from it.
+        """
         fleet, request, occupants = self._fleet, self._pod.request, self._occupants
         there = helpable(fleet, request, self._policies[self._pod.scheduler])[occupants.rows]
         if not self._local:
-            return there
+            return there | np.array([self._are_apart(each) for each in self._charges], np.bool_)
         holding = np.zeros_like(there)
         for name, amount in request.resources:
             if name in fleet.resources:
@@ -194,6 +199,14 @@ class _Search:
             parts = occupants.parts[part.type]
             holding |= (parts.number > 0) | parts.unknown
         return there & holding
+
+    def _are_apart(self, charge: Charge) -> bool:
+        """Tell whether the pod and a placed one do not want to be near each other, wherever that is."""
+        request, neighbours = self._pod.request, self._fleet.neighbours
+        if any(neighbours.includes(Crowd(peers=(term.peers,)), charge.identity) for term in request.wishes.apart):
+            return True
+        namespace, labels = request.identity.namespace, dict(request.identity.labels)
+        return any(term.peers.include(namespace, labels, neighbours.labels_of) for term in charge.wishes.apart)
 
     def _within_budgets(self, pods: Indices) -> bool:
         taken = Counter(budget for each in pods for budget in self._budgets.counting(self._charges[each]))

@@ -147,7 +147,6 @@ def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
         members=tuple(each for each in gang.members if each.uid not in placed),
         placed=gang.placed + len(placements),
         nodes=(*gang.nodes, *(each.node for each in placements)),
-        version=gang.version + 1,
     )
 
 

@@ -92,6 +92,20 @@ def test_one_pod_moves_to_where_another_left_room() -> None:
             id="the one that holds least",
         ),
         pytest.param(
+            Town({"a": 1, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 1000, **HALF}, 0),
+            waiting("one", {"cpu": 1000, **ONE}, nominated="a"),
+            "c",
+            {},
+            id="nobody while there is room",
+        ),
+        pytest.param(
+            Town({"a": 2, "b": 2}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 9000, **HALF}, 0),
+            waiting("big", TWO),
+            "b",
+            {"y": "b > a 1"},
+            id="cards count before processor time",
+        ),
+        pytest.param(
             Town({"a": 2, "b": 1}).settle("x", "a", QUARTER, 0).settle("y", "a", QUARTER, 1),
             waiting("one", TWO),
             "a",
@@ -132,7 +146,7 @@ def test_the_least_is_moved_that_will_do(town: Town, pod: PendingPod, node: str,
     was = plain(town.fleet)
     advice = town.advise(pod)
     assert moved(advice) == expected
-    assert isinstance(advice.result, Placement) is bool(expected)
+    assert isinstance(advice.result, Placement) is bool(node)
     assert getattr(advice.result, "node", "") == node
     assert advice.limits == ()
     assert plain(town.fleet) == was
@@ -150,6 +164,37 @@ def test_pods_that_keep_others_away_are_moved_too() -> None:
     town.settle("w", "c", ONE, 0)
     advice = town.advise(waiting("second", lonely))
     assert (place(advice.result), moved(advice)) == ("b 0", {"y": "b > a 1"})
+
+
+@pytest.mark.parametrize("mutual", [True, False], ids=["the pod minds", "they mind the pod"])
+def test_pods_that_keep_others_away_from_other_nodes_are_moved_too(*, mutual: bool) -> None:
+    peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
+    apart = Wishes(apart=(Term(key="zone", peers=peers),))
+    identity = Identity(namespace="ns", labels=(("x", ""),))
+    placed = replace(asks(ONE), identity=identity, wishes=Wishes() if mutual else apart)
+    town = Town({"a": 1, "b": 2, "c": 1, **{f"n{i}": 1 for i in range(40)}}).settle("x", "a", placed, 0)
+    for i in range(40):
+        town.settle(f"p{i}", f"n{i}", ONE, 0)
+    for name, zone in (("a", "1"), ("b", "1"), ("c", "2")):
+        town.fleet.put_node(node_info(name, labels={"zone": zone}))
+    lonely = waiting("lonely", replace(asks(TWO), identity=identity, wishes=apart if mutual else Wishes()))
+    assert moved(town.advise(lonely)) == {"x": "a > c 0"}
+    town.tenants.clear()
+    assert "ns/x" in [each.pod for each, _ in town.advise(lonely).fixed]
+
+
+@pytest.mark.parametrize(
+    ("fields", "order"),
+    [
+        pytest.param({"priority": -1}, ["small", "large"], id="of higher priority first"),
+        pytest.param({"weight": -1}, ["small", "large"], id="then of higher weight"),
+        pytest.param({}, ["large", "small"], id="then the larger"),
+    ],
+)
+def test_moves_are_told_in_the_order_in_which_they_are_decided(fields: Mapping[str, Any], order: Sequence[str]) -> None:
+    town = Town({"a": 2, "b": 2}).settle("large", "a", ONE, 0, **fields).settle("small", "a", HALF, 1)
+    town.settle("stays", "b", QUARTER, 0, controlled=False)
+    assert list(moved(town.advise(waiting("big", TWO)))) == order
 
 
 def test_a_pod_that_fits_needs_no_moves() -> None:
@@ -224,6 +269,12 @@ def test_no_more_are_moved_than_a_budget_allows(allowed: int, told: int, *, fits
     assert set(moved(found)) == ({"x", "y"} if fits else set())
 
 
+def test_who_counts_as_gone_breaks_no_budget() -> None:
+    town = Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0)
+    assert not moved(town.advise(waiting("big", TWO), PROTECTING))
+    assert moved(town.advise(waiting("big", TWO), replace(PROTECTING, disrupted=frozenset({"x"}))))
+
+
 def test_another_schedulers_pods_are_moved_by_its_own_policy() -> None:
     town = Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, scheduler="lax")
     town.fleet.put_node(node_info("b", cordoned=True))
@@ -236,6 +287,9 @@ def test_what_is_kept_for_a_pod_below_keeps_nothing_from_it() -> None:
     town = Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0)
     town.fleet.nominate(charge("low", grant(1, core=100, ratio=100), node="a", priority=-1))
     assert moved(town.advise(waiting("big", TWO))) == {"x": "a > b 0"}
+    town.settle("z", "a", {"cpu": 1000}, controlled=False)
+    town.fleet.nominate(charge("low", node="a", resources=(("cpu", 62_000),), priority=-1))
+    assert town.advise(waiting("big", {"cpu": 2000, **TWO})).fixed == ()
     town.fleet.nominate(charge("low", grant(1, core=100, ratio=100), node="a", priority=1))
     assert isinstance(town.advise(waiting("big", TWO)).result, Failure)
 
@@ -261,6 +315,15 @@ def test_chains_are_found_among_many() -> None:
         town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
     advice = town.advise(waiting("four", FOUR))
     assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0"}
+
+
+def test_chains_with_others_of_the_node_are_found_among_many() -> None:
+    town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
+    town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("q", "a", QUARTER, 3).settle("y", "b", HALF, 1)
+    for number in range(40):
+        town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
+    advice = town.advise(waiting("four", FOUR))
+    assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0", "q": "a > c 0"}
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------

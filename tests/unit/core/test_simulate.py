@@ -154,14 +154,18 @@ def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
 
 
 def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
-    of = fleet()
-    of.charge(charge("low", grant(0, core=100, ratio=100)))
+    of = fleet({"n": cards(2)})
+    of.charge(charge("low", grant(0, core=100, ratio=100), node="n"))
     of.leaving.add("uid-low")
-    nominee = waiting("high", ONE, priority=5, nominated="node")
-    units = [nominee, waiting("other", ONE)]
+    units = [waiting("high", TWO, priority=5, nominated="n"), waiting("other", ONE)]
     assert not any(each.fits for each in simulate(of, units, DEFAULT).outcomes)
     of.release("uid-low")
-    assert said(simulate(of, units, DEFAULT))["high"] == "node 0"
+    assert said(simulate(of, units, DEFAULT))["high"] == "n 0 1"
+
+
+def test_members_beyond_those_that_fit_are_told_what_they_lack() -> None:
+    units = [gang(*(waiting(f"m{i}", ONE) for i in range(3)), minimum=2)]
+    assert said(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes available")
 
 
 # --- what is left -------------------------------------------------------------------------------------------------
