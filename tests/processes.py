@@ -112,6 +112,7 @@ class Processes:
                 "takeover_pause": 0.1,
                 "health": "",
                 "metrics_port": 0,
+                "debug_port": 0,
                 **flags,
             },
         )

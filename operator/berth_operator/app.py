@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 
-from berth_api import names
 from berth_operator.binding import confirmation
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.preemptor import Preemptor
@@ -23,16 +22,17 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
 from berth_operator.core.verdict import ANY
+from berth_operator.extender import debug
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
 from berth_operator.metrics import counters
 from berth_operator.reloading import ConfigurationFile
 from berth_operator.settings import Settings
-from berth_operator.state import nodes, sinks, storage
+from berth_operator.state import sources, storage
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import PodWatches
-from berth_operator.state.reflector import Reflector, Source
+from berth_operator.state.reflector import Reflector
 
 STUCK_SECONDS: Final = 60.0
 """A scheduler that has had no turn for so long is taken for dead."""
@@ -130,11 +130,21 @@ class App:
             await self._kopf.stop()
 
     async def _serve(self) -> None:
-        """Start kopf, which reads all Devices once more: not while what decisions need is read, unless that waits."""
+        """Start kopf, which reads all Devices once more: not while what decisions need is read, unless that waits.
+
+        The debug API has as much time.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KOPF_SECONDS):
                 await self._read.wait()
         self._kopf.start()
+        await debug.run(
+            settings=self._settings,
+            api=self._client,
+            cluster=self._cluster,
+            knows_pods=self._read.is_set,
+            knows_nodes=lambda: all(each.is_synced for each in self._reflectors.values()),
+        )
 
     async def _fenced(self) -> int:
         """Wait until we lead, and nothing changes under our eyes that the last leader sent; give the term."""
@@ -219,20 +229,12 @@ class App:
         return f"nothing heard about {', '.join(silent)}" if silent else ""
 
     def _make_reflectors(self) -> Mapping[str, Reflector]:
-        settings, cluster = self._settings, self._cluster
-        selected = {"labelSelector": settings.node_selector} if settings.node_selector else {}
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.agent_namespace}/leases"
-        sources = {
-            "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
-            "devices": (Source(path="/apis/berth.dev/v1alpha1/devices"), sinks.devices(cluster)),
-            "leases": (Source(path=leases), sinks.leases(cluster)),
-            "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
-            "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
-            **storage.sources(self._storage),
-        }
-        groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
-        sources["pod groups"] = (groups, sinks.pod_groups(cluster))
-        return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in sources.items()}
+        found = sources.beside_pods(
+            self._storage,
+            node_selector=self._settings.node_selector,
+            agent_namespace=self._settings.agent_namespace,
+        )
+        return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in found.items()}
 
 
 @contextlib.contextmanager

@@ -5,11 +5,12 @@ seeing each other.
 """
 
 import socket
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from uuid import uuid4
 
-from pydantic import Field, model_validator
+from pydantic import Field, IPvAnyAddress, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
@@ -82,6 +83,19 @@ class Settings(BaseSettings):
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
     """Where Prometheus finds the metrics; 0 for nowhere."""
+
+    debug_address: IPvAnyAddress = IPv4Address("127.0.0.1")
+    """Where the debug API listens (docs/debug-api.md). On any other than a loopback address it asks for a bearer token
+    that the API server knows and allows."""
+
+    debug_port: Annotated[int, Field(ge=0, le=65535)] = 10251
+    """Port of the debug API; 0 for nowhere."""
+
+    debug_certificate: Path | None = None
+    """PEM file with the debug API's own certificate chain; without one it speaks plain HTTP, and so do its tokens."""
+
+    debug_key: Path | None = None
+    """PEM file with the certificate's key, if that is another file."""
 
     log_format: Literal["text", "json"] = "json"
     """Form of a log line."""

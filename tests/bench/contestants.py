@@ -52,6 +52,7 @@ def ours(arena: Arena, folder: Path, timing: Mapping[str, float] = STOPPED) -> C
         "lease": arena.lease_name,
         "health": "",
         "metrics_port": 0,
+        "debug_port": 0,
         **timing,
     }
     options = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]

@@ -20,6 +20,8 @@ Object = dict[str, Any]
 
 ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that hold something, or will."""
+BOUND: Final = f"spec.nodeName!=,{ALIVE}"
+"""Those of them that have a node."""
 ENDED: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
 """Field selector of the others."""
 OTHERS: Final = "pods of others"
@@ -105,7 +107,7 @@ class PodWatches:
         self._start(tasks, OTHERS, _of_others(wanted), Selection(self._table, lambda name: name not in wanted))
 
     def _join(self, name: str, tasks: asyncio.TaskGroup) -> None:
-        alive, ended = (_where(f"spec.schedulerName={name},{which}") for which in (ALIVE, ENDED))
+        alive, ended = (pods_where(f"spec.schedulerName={name},{which}") for which in (ALIVE, ENDED))
         self._ended[name] = sinks.ended_pods(self._table.cluster)
         self._start(tasks, f"pods of {name}", alive, Selection(self._table, name.__eq__))
         self._start(tasks, f"ended pods of {name}", replace(ended, keep=groups.keep_ended), self._ended[name])
@@ -129,8 +131,9 @@ class PodWatches:
 
 def _of_others(schedulers: Collection[str]) -> Source:
     unlike = [f"spec.schedulerName!={name}" for name in sorted(schedulers)]
-    return _where(",".join([*unlike, "spec.nodeName!=", ALIVE]))
+    return pods_where(",".join([*unlike, BOUND]))
 
 
-def _where(selector: str) -> Source:
+def pods_where(selector: str) -> Source:
+    """Give the pods that a field selector picks."""
     return Source(path="/api/v1/pods", params={"fieldSelector": selector}, keep=pods.keep)

@@ -137,6 +137,15 @@ class Reflector:
         """Return the seconds since the server last spoke: a list, an accepted watch, an event, a bookmark."""
         return self._clock() - self._heard_at
 
+    async def read(self) -> None:
+        """Hand one list to the sink, and watch nothing.
+
+        Raises:
+            ApiError: the server refused it.
+            Unreachable: it did not answer.
+        """
+        await self._list()
+
     async def run(self) -> None:
         """Reflect until cancelled."""
         while True:

@@ -66,6 +66,29 @@ class Listing:
         self._listed(self._found)
 
 
+class Once:
+    """Passes the objects of one list on, for a reflector that only reads it."""
+
+    def __init__(self, put: Callable[[Object], None]) -> None:
+        self._put = put
+
+    def listing(self, *, requested_at: float) -> "Once":  # noqa: ARG002 - there is but one list
+        """Begin to take it."""
+        return self
+
+    def put(self, objects: list[Object]) -> None:
+        """Take a page."""
+        for each in objects:
+            self._put(each)
+
+    def end(self) -> None:
+        """Know that it was the last."""
+
+    def apply(self, kind: Kind, obj: Object) -> None:
+        """Take no change."""
+        raise AssertionError(f"nothing is watched: {kind} {obj['metadata']['name']}")
+
+
 def _uid(obj: Mapping[str, Any]) -> str:
     return str(obj["metadata"]["uid"])
 

@@ -19,7 +19,7 @@ class Storage:
     """One API object after the other."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self.volumes = cluster, cluster.fleet.volumes
+        self.cluster, self.volumes = cluster, cluster.fleet.volumes
         self.on_claim: Callable[[str], None] = lambda _key: None
         """Called with the claim (namespace/name) that changed, or whose volume did."""
 
@@ -43,7 +43,7 @@ class Storage:
         known = self.volumes.volumes.get(volume.name)
         self.volumes.put_volume(volume)
         if known != volume:
-            self._cluster.changed(Change.VOLUME)
+            self.cluster.changed(Change.VOLUME)
         self._tell_claims(known, volume)
 
     def remove_volume(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Storage:
         storage_class = volumes.storage_class(raw)
         if self.volumes.classes.get(storage_class.name) != storage_class:
             self.volumes.put_class(storage_class)
-            self._cluster.changed(Change.STORAGE_CLASS)
+            self.cluster.changed(Change.STORAGE_CLASS)
 
     def put_capacity(self, raw: Object) -> None:
         """A driver says how much it can make for some nodes."""
@@ -65,7 +65,7 @@ class Storage:
         known = self.volumes.capacities.get(capacity.storage_class, {}).get(capacity.key)
         self.volumes.put_capacity(capacity)
         if known is None or (capacity.limit or 0) > (known.limit or 0):
-            self._cluster.changed(Change.STORAGE_CAPACITY)
+            self.cluster.changed(Change.STORAGE_CAPACITY)
 
     def put_driver(self, raw: Object) -> None:
         """A CSIDriver exists or changed."""
@@ -79,17 +79,17 @@ class Storage:
         """A driver is gone, or no longer says how much it can make."""
         if name in self.volumes.tracked:
             self.volumes.tracked.discard(name)
-            self._cluster.changed(Change.STORAGE_CAPACITY)
+            self.cluster.changed(Change.STORAGE_CAPACITY)
 
     def put_limits(self, raw: Object) -> None:
         """A CSINode exists or changed."""
         self.volumes.put_limits(_name(raw), volumes.limits(raw))
-        self._cluster.changed(Change.VOLUME_LIMITS)
+        self.cluster.changed(Change.VOLUME_LIMITS)
 
     def remove_limits(self, node: str) -> None:
         """A CSINode is gone: the node has no limits."""
         self.volumes.put_limits(node, {})
-        self._cluster.changed(Change.VOLUME_LIMITS)
+        self.cluster.changed(Change.VOLUME_LIMITS)
 
     def put_attachment(self, raw: Object) -> None:
         """A volume is attached to a node, or about to be."""
@@ -99,11 +99,11 @@ class Storage:
     def remove_attachment(self, name: str) -> None:
         """A volume is no longer attached."""
         self.volumes.remove_attachment(name)
-        self._cluster.changed(Change.VOLUME_LIMITS)
+        self.cluster.changed(Change.VOLUME_LIMITS)
 
     def _claim_changed(self, key: str) -> None:
-        if self._cluster.queue.wake(Change.CLAIM, lambda waiting: waiting.mounts.include(key)):
-            self._cluster.on_work()
+        if self.cluster.queue.wake(Change.CLAIM, lambda waiting: waiting.mounts.include(key)):
+            self.cluster.on_work()
 
     def _tell_claims(self, *found: Volume | None) -> None:
         for key in {each.claim for each in found if each is not None and each.claim}:

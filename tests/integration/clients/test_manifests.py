@@ -1,6 +1,7 @@
 """The shipped manifests: accepted by the API server, and granting what is needed and no more."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from devcluster import Arena
 from tests.integration.clients.conftest import manifests
 
 BASE = Path(__file__).parents[3] / "manifests/base"
+DEBUG_API = "../components/debug-api/rbac.yaml"
 FILES: list[str] = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
 
 
@@ -20,7 +22,7 @@ def test_every_file_is_listed() -> None:
 async def test_the_api_server_accepts_every_manifest(admin: kube.KubeClient, arena: Arena) -> None:
     api = arena.cluster.api
     arena.apply(manifests("namespace.yaml"))  # the others need them; nothing else is really made
-    for document in [document for name in FILES for document in manifests(name)]:
+    for document in [document for name in [*FILES, DEBUG_API] for document in manifests(name)]:
         body = await admin.request(
             "PATCH",
             api.path_of(document),
@@ -106,3 +108,22 @@ async def may(admin: kube.KubeClient, arena: Arena, rule: tuple[str, str, str, s
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     answer = await admin.request("POST", path, body=review)
     return bool(answer["status"]["allowed"])
+
+
+def test_what_the_component_patches_is_there() -> None:
+    component = yaml.safe_load((BASE / "../components/debug-api/kustomization.yaml").read_text())
+    [deployment] = [each for each in manifests("operator.yaml") if each["kind"] == "Deployment"]
+    [patch] = component["patches"]
+    target = patch["target"]
+    assert (target["name"], target["namespace"]) == (
+        deployment["metadata"]["name"],
+        deployment["metadata"]["namespace"],
+    )
+    for operation in yaml.safe_load(patch["patch"]):
+        assert operation["op"] == "add"
+        found: Any = deployment
+        for part in operation["path"].strip("/").split("/")[:-1]:
+            found = found[int(part)] if part.isdecimal() else found[part]
+        assert isinstance(found, list)
+        # A patch that says what is there already is one to forget.
+        assert operation["value"] not in found

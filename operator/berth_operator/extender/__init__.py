@@ -1,0 +1,1 @@
+"""What the operator serves by HTTP, beside probes and metrics: the debug API."""

@@ -1,0 +1,99 @@
+"""Who may read the debug API where others than this machine can reach it: whoever the API server knows and allows.
+
+A bearer token is shown to the API server (TokenReview), and whom it names is asked about (SubjectAccessReview for a
+nonResourceURL, verb `get`), as the API servers of extensions do it. That URL is the path below `/debug`: what begins
+with `/apis/` anybody who has logged in may get (Kubernetes' role `system:discovery`). Answers are kept for a few
+seconds, and few are asked for at once: a stranger costs the API server next to nothing.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+KEPT_SECONDS: Final = 10.0
+MOST_KEPT: Final = 1024
+AT_ONCE: Final = 4
+SCHEME: Final = "bearer"
+BELOW: Final = "/debug"
+
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+
+TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class Api(Protocol):
+    """What is needed of a `kube.KubeClient`."""
+
+    async def request(self, method: str, path: str, *, body: Any = None) -> Any:
+        """Return the decoded answer."""
+
+
+class RefusedError(Exception):
+    """A request is not let in.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Guard:
+    """Lets requests in; `clock` gives seconds and never goes back."""
+
+    def __init__(self, *, api: Api, clock: Callable[[], float]) -> None:
+        self._api, self._clock = api, clock
+        self._kept: dict[tuple[bytes, str], tuple[float, RefusedError | None]] = {}
+        """(digest of the token, path) -> (until when, why not)."""
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def check(self, authorization: str, path: str) -> None:
+        """Let a request in by its Authorization header.
+
+        Raises:
+            RefusedError: it is not let in.
+            ApiError: the API server did not say.
+            Unreachable: nor did it answer.
+        """
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != SCHEME or not token.strip():
+            raise RefusedError(UNAUTHORIZED, "a bearer token is needed")
+        refusal = await self._answer(token.strip(), path)
+        if refusal is not None:
+            raise refusal
+
+    async def _answer(self, token: str, path: str) -> RefusedError | None:
+        key = hashlib.sha256(token.encode()).digest(), path
+        async with self._turns:
+            until, refusal = self._kept.get(key, (0.0, None))
+            if self._clock() >= until:
+                refusal = await self._ask(token, path)
+                if len(self._kept) >= MOST_KEPT:
+                    self._kept.clear()
+                self._kept[key] = self._clock() + KEPT_SECONDS, refusal
+        return refusal
+
+    async def _ask(self, token: str, path: str) -> RefusedError | None:
+        review = await self._api.request("POST", TOKEN_REVIEWS, body={"spec": {"token": token}})
+        if not review["status"].get("authenticated"):
+            return RefusedError(UNAUTHORIZED, "the API server does not know this token")
+        user = review["status"]["user"]
+        access = await self._api.request("POST", ACCESS_REVIEWS, body={"spec": _access(user, path)})
+        if not access["status"].get("allowed"):
+            return RefusedError(FORBIDDEN, f"{user['username']} may not get the nonResourceURL {BELOW}{path}")
+        return None
+
+
+def _access(user: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {
+        "user": user["username"],
+        "uid": user.get("uid") or "",
+        "groups": user.get("groups") or [],
+        "extra": user.get("extra") or {},
+        "nonResourceAttributes": {"path": BELOW + path, "verb": "get"},
+    }

@@ -1,0 +1,149 @@
+"""The debug API, in the form of Koordinator's: who holds which device, what is free.
+
+    GET /apis/v1/plugins/DeviceShare/nodeDeviceSummaries         {node: summary}
+    GET /apis/v1/plugins/DeviceShare/nodeDeviceSummaries/<node>  summary
+
+It runs in the loop that decides. A large cluster is rendered a few nodes at a time, with turns for decisions between.
+"""
+
+import asyncio
+import ipaddress
+import re
+import ssl
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+from aiohttp import web
+
+from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
+from berth_operator.core import summary
+from berth_operator.core.fleet import Fleet
+from berth_operator.extender.access import UNAUTHORIZED, Guard, RefusedError
+from berth_operator.extender.pictures import Listed, Live, Pictures, UnreadError
+from berth_operator.settings import Settings
+from berth_operator.state.cluster import Cluster
+
+PATH: Final = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+SLICE: Final = 16
+"""Nodes that are rendered in one turn, some 3 ms."""
+JSON: Final = "application/json"
+UNAVAILABLE: Final = 503
+_NODE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+def needs_guard(address: str) -> bool:
+    """Tell whether others than this machine may reach an address."""
+    return not ipaddress.ip_address(address).is_loopback
+
+
+async def run(
+    *,
+    settings: Settings,
+    api: KubeClient,
+    cluster: Cluster,
+    knows_pods: Callable[[], bool],
+    knows_nodes: Callable[[], bool],
+) -> None:
+    """Serve as it is set until cancelled."""
+    if not settings.debug_port:
+        return
+    address = str(settings.debug_address)
+    guard = Guard(api=api, clock=cluster.clock) if needs_guard(address) else None
+    live, listed = Live(cluster), Listed(api=api, cluster=cluster, knows_nodes=knows_nodes)
+    served = DebugApi(pictures=lambda: live if knows_pods() else listed, guard=guard)
+    await served.serve(address, settings.debug_port, settings.debug_certificate, settings.debug_key)
+
+
+class DebugApi:
+    """Answers requests; without a guard anybody's."""
+
+    def __init__(self, *, pictures: Callable[[], Pictures], guard: Guard | None) -> None:
+        self._pictures, self._guard = pictures, guard
+
+    async def serve(self, address: str, port: int, certificate: Path | None, key: Path | None) -> None:
+        """Serve until cancelled; what keeps it from that is told, and is no reason to end the process."""
+        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            tls = None if certificate is None else _tls(certificate, key)
+            await web.TCPSite(runner, address, port, ssl_context=tls).start()
+            log.info("debug API served", address=address, port=port, authenticated=self._guard is not None)
+            await asyncio.Event().wait()
+        except OSError as error:
+            log.warning("debug API not served", address=address, port=port, error=str(error))
+        finally:
+            await runner.cleanup()
+
+    def application(self) -> web.Application:
+        """Give what aiohttp serves."""
+        application = web.Application(middlewares=[self._answer])
+        application.router.add_get(PATH, self._summaries)
+        application.router.add_get(PATH + "/{node}", self._summary)
+        return application
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request in or not, and make every failure a JSON message."""
+        try:
+            if self._guard is not None:
+                await self._guard.check(request.headers.get("Authorization", ""), request.path)
+            return await handler(request)
+        except RefusedError as refused:
+            headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
+            return _message(refused.status, str(refused), headers)
+        except (ApiError, Unreachable) as error:
+            return _message(UNAVAILABLE, f"the API server does not answer: {error}")
+        except UnreadError as error:
+            return _message(UNAVAILABLE, str(error))
+        except web.HTTPError as error:
+            return _message(error.status, f"{error.reason}: {request.method} {request.path}")
+
+    async def _summary(self, request: web.Request) -> web.StreamResponse:
+        node = request.match_info["node"]
+        found = None
+        if _NODE.fullmatch(node):
+            found = summary.summary(await self._pictures().of(node), node)
+        if found is None:
+            return _message(web.HTTPNotFound.status_code, f"cannot find node {node}")
+        return _json(found)
+
+    async def _summaries(self, request: web.Request) -> web.StreamResponse:
+        fleet = await self._pictures().whole()
+        response = web.StreamResponse(headers={"Content-Type": JSON})
+        await response.prepare(request)
+        names, between = iter(summary.nodes(fleet)), b"{"
+        while chosen := list(islice(names, SLICE)):
+            # Some may have gone meanwhile.
+            if rendered := [each for name in chosen if (each := _entry(fleet, name))]:
+                await response.write(between + b",".join(rendered))
+                between = b","
+            await asyncio.sleep(0)
+        await response.write(b"{}" if between == b"{" else b"}")
+        return response
+
+
+def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def _entry(fleet: Fleet, name: str) -> bytes:
+    """Give a node's part of the answer; nothing if it has gone."""
+    found = summary.summary(fleet, name)
+    return b"" if found is None else orjson.dumps(name) + b":" + orjson.dumps(found)
+
+
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type=JSON, headers=headers)
+
+
+def _message(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return _json({"message": text}, status, headers)

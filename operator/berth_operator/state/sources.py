@@ -1,0 +1,25 @@
+"""What is read of the cluster beside pods, and where it goes."""
+
+from berth_api import names
+from berth_operator.state import nodes, sinks, storage
+from berth_operator.state.reflector import Source
+from berth_operator.state.sinks import Table
+
+Sources = dict[str, tuple[Source, Table]]
+
+
+def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str) -> Sources:
+    """Give all that decisions read beside pods."""
+    cluster = to.cluster
+    selected = {"labelSelector": node_selector} if node_selector else {}
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
+    groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
+    return {
+        "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
+        "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
+        "leases": (Source(path=leases), sinks.leases(cluster)),
+        "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
+        "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
+        **storage.sources(to),
+        "pod groups": (groups, sinks.pod_groups(cluster)),
+    }

@@ -1,0 +1,128 @@
+"""A replica that stands by reads pods when it is asked: once for all who ask, and no more than is needed."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import pytest
+
+from berth_operator.clients.kube import ApiError
+from berth_operator.core import summary
+from berth_operator.core.fleet import Fleet
+from berth_operator.extender.pictures import KEPT_SECONDS, Listed, Live, UnreadError
+from berth_operator.state.cluster import Cluster
+from tests.builders import device, entry, half, lease, node, pod
+
+pytestmark = pytest.mark.looptime
+
+
+class Replica:
+    """One that knows two nodes, and an API server with a pod on each."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(grace=0, clock=asyncio.get_running_loop().time)
+        for name in "ab":
+            self.cluster.put_lease(lease(name, duration=100))
+            self.cluster.put_node(node(name))
+            self.cluster.put_device(device(name, entry(0)))
+        self.pods = [pod("p", {"kubernetes.io/gpu": "50"}, on="a", allocated=half(0)), pod("q", on="b")]
+        self.asked: list[str] = []
+        self.fault: ApiError | None = None
+        self.knows_nodes = True
+        self.listed = Listed(api=self, cluster=self.cluster, knows_nodes=lambda: self.knows_nodes)
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
+        assert (method, path) == ("GET", "/api/v1/pods")
+        selector = (params or {})["fieldSelector"]
+        self.asked.append(selector)
+        await asyncio.sleep(0.1)
+        if self.fault is not None:
+            raise self.fault
+        named = selector.partition(",")[0].removeprefix("spec.nodeName=")
+        items = [
+            each for each in self.pods if selector.startswith("spec.nodeName!=") or each["spec"]["nodeName"] == named
+        ]
+        return {"metadata": {"resourceVersion": "1"}, "items": items}
+
+    def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
+        raise AssertionError(f"nobody watches {path} {params} {idle_timeout}")
+
+
+def told(fleet: Fleet, name: str) -> dict[str, Any]:
+    found = summary.summary(fleet, name)
+    assert found is not None
+    return found
+
+
+ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_all_pods_are_read_once_for_those_who_ask_within_a_while() -> None:
+    replica = Replica()
+    first, second = await asyncio.gather(replica.listed.whole(), replica.listed.whole())
+    assert first is second
+    assert replica.asked == [f"spec.nodeName!=,{ALIVE}"]
+    assert (told(first, "a")["ready"], list(told(first, "a")["allocateSet"]["gpu"])) == (True, ["ns/p"])
+    assert first.charges.keys() == {"uid-p", "uid-q"}
+    # What it will decide by is not touched.
+    assert not replica.cluster.fleet.charges
+
+    await asyncio.sleep(KEPT_SECONDS - 0.1)
+    assert await replica.listed.whole() is first
+    await asyncio.sleep(0.2)
+    # Nothing of it stays behind.
+    assert replica.listed._reading is None
+    assert await replica.listed.whole() is not first
+    assert len(replica.asked) == 2
+
+
+async def test_of_one_node_no_other_pods_are_read() -> None:
+    replica = Replica()
+    fleet = await replica.listed.of("a")
+    assert replica.asked == [f"spec.nodeName=a,{ALIVE}"]
+    assert fleet.charges.keys() == {"uid-p"}
+    assert told(fleet, "a")["deviceFree"]["kubernetes.io/gpu-core"] == "50"
+
+
+async def test_an_agent_that_fell_silent_is_told() -> None:
+    replica = Replica()
+    assert told(await replica.listed.of("a"), "a")["ready"] is True
+    await asyncio.sleep(200)
+    assert told(await replica.listed.of("a"), "a")["ready"] is False
+
+
+async def test_a_failure_is_not_kept() -> None:
+    replica = Replica()
+    replica.fault = ApiError(500, "InternalError", "no")
+    for asked in (replica.listed.whole, replica.listed.whole, lambda: replica.listed.of("a")):
+        with pytest.raises(ApiError):
+            await asked()
+    replica.fault = None
+    assert (await replica.listed.whole()).charges
+
+
+async def test_before_nodes_are_known_nothing_is_told() -> None:
+    replica = Replica()
+    replica.knows_nodes = False
+    for asked in (replica.listed.whole, lambda: replica.listed.of("a")):
+        with pytest.raises(UnreadError):
+            await asked()
+    assert replica.asked == []
+    replica.knows_nodes = True
+    assert (await replica.listed.whole()).charges
+
+
+async def test_who_asks_no_longer_takes_nothing_from_the_others() -> None:
+    replica = Replica()
+    impatient = asyncio.create_task(replica.listed.whole())
+    patient = asyncio.create_task(replica.listed.whole())
+    await asyncio.sleep(0.05)
+    impatient.cancel()
+    assert (await patient).charges
+    assert len(replica.asked) == 1
+
+
+async def test_a_leader_shows_what_it_decides_by() -> None:
+    cluster = Cluster(grace=10)
+    assert await Live(cluster).whole() is cluster.fleet
+    assert await Live(cluster).of("a") is cluster.fleet
