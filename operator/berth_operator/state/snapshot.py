@@ -1,0 +1,215 @@
+"""A picture of the cluster that can be written down, and read back into the state by the same code as live objects.
+
+It holds what scheduling reads and nothing else: `KEPT` names every field, so that neither the environment and commands
+of containers nor parameters of storage classes get into a file. Of annotations those are kept that are named for
+scheduling.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from berth_operator.state import groups, sinks, sources
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
+from berth_operator.state.reflector import Api, Kind, Reflector, Source
+from berth_operator.state.storage import Storage
+
+Object = dict[str, Any]
+Tree = Mapping[str, Any]
+"""Field -> tree of what is kept below it, `...` for all; of a list the same for each element."""
+
+PODS: Final = "pods"
+ENDED_PODS: Final = "ended pods"
+PRIORITY_CLASSES: Final = "priority classes"
+
+ANNOTATIONS: Final = (
+    "berth.dev/",
+    "scheduling.koordinator.sh/",
+    "nvidia-gpu-scheduler/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "pv.kubernetes.io/bind-completed",
+    "storageclass.kubernetes.io/",
+)
+"""How the annotations begin that are kept."""
+
+_METADATA: Final = {
+    **dict.fromkeys(("name", "namespace", "uid", "labels", "generation", "resourceVersion"), ...),
+    **dict.fromkeys(("creationTimestamp", "deletionTimestamp", "annotations"), ...),
+    "ownerReferences": dict.fromkeys(("kind", "name", "uid", "controller"), ...),
+}
+_CONTAINER: Final = {
+    **dict.fromkeys(("name", "image", "resources", "restartPolicy"), ...),
+    "ports": dict.fromkeys(("hostPort", "hostIP", "protocol"), ...),
+    "restartPolicyRules": {"action": ...},
+}
+_DISKS: Final = {
+    "awsElasticBlockStore": {"volumeID": ...},
+    "azureDisk": {"diskURI": ...},
+    "cinder": {"volumeID": ...},
+    "gcePersistentDisk": {"pdName": ..., "readOnly": ...},
+    "portworxVolume": {"volumeID": ...},
+}
+_VOLUME: Final = {
+    **_DISKS,
+    "name": ...,
+    "persistentVolumeClaim": {"claimName": ...},
+    # That it is there is all that counts.
+    "ephemeral": {},
+    "image": {"reference": ...},
+    "iscsi": {"iqn": ..., "readOnly": ...},
+    "rbd": dict.fromkeys(("monitors", "pool", "image", "readOnly"), ...),
+}
+_RESIZED: Final = dict.fromkeys(("name", "resources", "allocatedResources"), ...)
+_STORAGE: Final = dict.fromkeys(("storageClassName", "accessModes", "volumeMode", "volumeAttributesClassName"), ...)
+
+KEPT: Final[Mapping[str, Tree]] = {
+    "nodes": {
+        "spec": {"taints": ..., "unschedulable": ...},
+        "status": {
+            **dict.fromkeys(("allocatable", "capacity", "declaredFeatures", "images"), ...),
+            "conditions": {"type": ..., "status": ...},
+        },
+    },
+    "devices": {"spec": ..., "status": {"conditions": ...}},
+    "leases": {"spec": {"renewTime": ..., "leaseDurationSeconds": ...}},
+    "namespaces": {},
+    "budgets": {"spec": {"selector": ...}, "status": {"disruptionsAllowed": ..., "disruptedPods": ...}},
+    "claims": {"spec": {**_STORAGE, "resources": ..., "selector": ..., "volumeName": ...}, "status": {"phase": ...}},
+    "volumes": {
+        "spec": {
+            **_STORAGE,
+            **_DISKS,
+            "capacity": ...,
+            "claimRef": dict.fromkeys(("namespace", "name", "uid"), ...),
+            "nodeAffinity": ...,
+            "csi": {"driver": ..., "volumeHandle": ...},
+        },
+        "status": {"phase": ...},
+    },
+    "storage classes": dict.fromkeys(("provisioner", "volumeBindingMode", "allowedTopologies"), ...),
+    "storage capacities": dict.fromkeys(("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"), ...),
+    "storage drivers": {"spec": {"storageCapacity": ...}},
+    "volume limits": {"spec": {"drivers": {"name": ..., "allocatable": ...}}},
+    "volume attachments": {
+        "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
+    },
+    "pod groups": {"spec": {"minMember": ..., "scheduleTimeoutSeconds": ...}, "status": {"phase": ...}},
+    PODS: {
+        "spec": {
+            **dict.fromkeys(("nodeName", "schedulerName", "priority", "priorityClassName", "preemptionPolicy"), ...),
+            **dict.fromkeys(("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"), ...),
+            **dict.fromkeys(("schedulingGates", "schedulingGroup", "resourceClaims", "resources", "overhead"), ...),
+            **dict.fromkeys(("hostNetwork", "hostUsers"), ...),
+            "containers": _CONTAINER,
+            "initContainers": _CONTAINER,
+            "volumes": _VOLUME,
+        },
+        "status": {
+            **dict.fromkeys(("phase", "nominatedNodeName", "startTime", "resources", "allocatedResources"), ...),
+            "conditions": dict.fromkeys(("type", "status", "reason", "message"), ...),
+            "containerStatuses": _RESIZED,
+            "initContainerStatuses": _RESIZED,
+        },
+    },
+    ENDED_PODS: {"spec": {"schedulerName": ...}, "status": {"phase": ...}},
+    PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
+}
+"""By the name of what is read: what is kept beside the metadata."""
+
+
+def kept(of: str, obj: Object) -> Object:
+    """Give what is kept of an object."""
+    found = _pruned(obj, {"metadata": _METADATA, **KEPT[of]})
+    annotations = found["metadata"].get("annotations") or {}
+    found["metadata"]["annotations"] = {
+        name: text for name, text in annotations.items() if name.startswith(ANNOTATIONS)
+    }
+    return dict(found)
+
+
+def _pruned(value: Any, tree: Any) -> Any:
+    if tree is ... or value is None:
+        return value
+    if isinstance(value, list):
+        return [_pruned(each, tree) for each in value]
+    return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}
+
+
+class _Collector:
+    """A sink that passes objects on."""
+
+    def __init__(self, put: Callable[[Object], None]) -> None:
+        self._put = put
+
+    def listing(self, *, requested_at: float) -> "_Collector":  # noqa: ARG002 - there is but one list
+        return self
+
+    def put(self, objects: list[Object]) -> None:
+        for each in objects:
+            self._put(each)
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+    def apply(self, kind: Kind, obj: Object) -> None:
+        raise AssertionError(f"nothing is watched: {kind} {obj['metadata']['name']}")
+
+
+async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
+    """Read the cluster: give (of what, object), one kind after the other.
+
+    Raises:
+        ApiError: a list was refused.
+        Unreachable: nobody answered.
+    """
+    # Only where to read is asked here; nobody reads into this state.
+    nowhere = Storage(Cluster(grace=0.0))
+    beside = sources.beside_pods(nowhere, node_selector=node_selector, agent_namespace=agent_namespace)
+    found = {
+        **{name: source for name, (source, _) in beside.items()},
+        PRIORITY_CLASSES: Source(path="/apis/scheduling.k8s.io/v1/priorityclasses"),
+        PODS: pods_where(ALIVE),
+        ENDED_PODS: replace(pods_where(ENDED), keep=groups.keep_ended),
+    }
+    for name, source in found.items():
+        objects: list[Object] = []
+        await Reflector(api=api, source=source, sink=_Collector(objects.append)).read()
+        for each in objects:
+            if name != ENDED_PODS or groups.of_placed(each) is not None:
+                yield name, kept(name, each)
+
+
+class Picture:
+    """The state after a snapshot was read into it; the clock stands still."""
+
+    def __init__(self, *, grace: float, schedulers: Collection[str]) -> None:
+        self.cluster = Cluster(grace=grace, clock=lambda: 0.0)
+        self.cluster.schedulers = schedulers
+        self.placed: dict[str, Object] = {}
+        """UID -> pod that has a node."""
+        self.priority_classes: dict[str, Object] = {}
+        """By name."""
+        beside = sources.beside_pods(Storage(self.cluster), node_selector="", agent_namespace="")
+        self._put: dict[str, Callable[[Object], object]] = {
+            **{name: table.put for name, (_, table) in beside.items()},
+            PODS: self._put_pod,
+            ENDED_PODS: sinks.ended_pods(self.cluster).put,
+            PRIORITY_CLASSES: self.put_priority_class,
+        }
+
+    def put(self, of: str, obj: Object) -> None:
+        """Take an object of one of the kinds in `KEPT`."""
+        self._put[of](obj)
+
+    def put_priority_class(self, obj: Object) -> None:
+        """Take a PriorityClass."""
+        self.priority_classes[obj["metadata"]["name"]] = obj
+
+    def _put_pod(self, pod: Object) -> None:
+        if pod["spec"].get("nodeName"):
+            self.placed[pod["metadata"]["uid"]] = pod
+            self.cluster.put_bound(pod)
+        elif pod["spec"].get("schedulerName") in (self.cluster.schedulers or ()):
+            self.cluster.put_pending(pod)

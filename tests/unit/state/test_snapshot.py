@@ -1,0 +1,209 @@
+"""What is kept of objects for a snapshot: enough to decide the same, and nothing that is nobody's business."""
+
+import copy
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from berth_api import names
+from berth_operator.core import summary
+from berth_operator.state import budgets, devices, groups, nodes, pods, snapshot, sources, volumes
+from berth_operator.state.snapshot import Picture, kept
+from tests.builders import container, device, entry, half, lease, node, pod, pod_group
+from tests.differential import generate, on_volumes
+from tests.differential.draft import Draft
+
+Raw = dict[str, Any]
+SCENARIOS = 200
+
+
+def pending(raw: Raw) -> Any:
+    return replace(pods.pending(raw), annotated=0)
+
+
+READERS: dict[str, tuple[str, Callable[[Raw], Any]]] = {
+    "/api/v1/persistentvolumeclaims": ("claims", volumes.claim),
+    "/api/v1/persistentvolumes": ("volumes", volumes.volume),
+    "/apis/storage.k8s.io/v1/storageclasses": ("storage classes", volumes.storage_class),
+    "/apis/storage.k8s.io/v1/csistoragecapacities": ("storage capacities", volumes.capacity),
+    "/apis/storage.k8s.io/v1/csidrivers": ("storage drivers", volumes.tracks_capacity),
+    "/apis/storage.k8s.io/v1/csinodes": ("volume limits", volumes.limits),
+    "/apis/storage.k8s.io/v1/volumeattachments": ("volume attachments", volumes.attachment),
+    "/apis/policy/v1/poddisruptionbudgets": ("budgets", budgets.budget),
+}
+
+
+def listed(obj: Raw, namespace: str = "ns") -> Raw:
+    """Give an object with what the API server adds."""
+    added = {"namespace": namespace, "uid": f"uid-{obj['metadata']['name']}", "resourceVersion": "7"}
+    return {**copy.deepcopy(obj), "metadata": {**added, **copy.deepcopy(obj["metadata"])}}
+
+
+def same(of: str, obj: Raw, *readers: Callable[[Raw], Any]) -> None:
+    """Check that what is read of an object is the same after most of it was dropped."""
+    for read in readers:
+        assert read(kept(of, copy.deepcopy(obj))) == read(copy.deepcopy(obj)), obj
+
+
+def check(draft: Draft) -> int:
+    for each in draft.nodes:
+        same("nodes", nodes.keep(listed(each)), nodes.info)
+    same("pods", pods.keep(listed(draft.probe)), pending)
+    for each in draft.pods:
+        same("pods", pods.keep(listed(each)), pending, pods.charge)
+    for path, obj in draft.objects:
+        # Namespaced paths name their namespace.
+        of, read = READERS[path.replace(f"/namespaces/{draft.namespace}", "")]
+        same(of, listed(obj), read)
+    return len(draft.objects)
+
+
+def test_what_is_kept_decides_the_same() -> None:
+    objects = sum(check(generate.scenario(3, number, "ns")) for number in range(SCENARIOS))
+    assert objects > SCENARIOS // 10
+
+
+def test_what_scenarios_have_in_common_is_kept_too() -> None:
+    for path, obj in on_volumes.OBJECTS:
+        of, read = READERS[path]
+        same(of, listed(obj), read)
+
+
+@pytest.mark.parametrize(
+    ("of", "obj", "read"),
+    [
+        pytest.param("devices", device("n", entry(0), labels={names.VENDOR_LABEL: "amd"}), devices.record, id="Device"),
+        pytest.param("pod groups", pod_group(timeout=5, status={"phase": "Running"}), groups.group, id="PodGroup"),
+        pytest.param(
+            "pods",
+            pod(
+                requests={"nvidia.com/gpu": "1"},
+                annotations={names.MODEL_EXACT: "x", names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "2"},
+                status={"nominatedNodeName": "n"},
+            ),
+            pending,
+            id="annotations of a pod that waits",
+        ),
+        pytest.param(
+            "pods", pod(requests={"kubernetes.io/gpu": "50"}, on="n", allocated=half()), pods.charge, id="allocation"
+        ),
+        pytest.param(
+            "pods",
+            pod(
+                requests={"cpu": "1"},
+                on="n",
+                status={
+                    "startTime": "2026-01-01T00:00:00Z",
+                    "containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}],
+                },
+            ),
+            pods.charge,
+            id="a resize",
+        ),
+    ],
+)
+def test_what_no_scenario_has_is_kept(of: str, obj: Raw, read: Callable[[Raw], Any]) -> None:
+    found = kept(of, copy.deepcopy(obj))
+    # Dropped is what nobody reads; what is read stands in it.
+    assert read(found) == read(obj) or (of == "devices" and replace(read(found), told=read(obj).told) == read(obj))
+
+
+PRIVATE = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("of", "obj"),
+    [
+        pytest.param(
+            "pods", pod(annotations={"kubectl.kubernetes.io/last-applied-configuration": PRIVATE}), id="applied"
+        ),
+        pytest.param("pods", pod(imagePullSecrets=[{"name": PRIVATE}]), id="pull secrets"),
+        pytest.param("pods", pod(volumes=[{"name": "v", "iscsi": {"iqn": "i", "secretRef": PRIVATE}}]), id="volumes"),
+        pytest.param("storage classes", {"metadata": {"name": "c"}, "parameters": {"key": PRIVATE}}, id="parameters"),
+        pytest.param("nodes", node() | {"metadata": {"name": "n", "annotations": {"x": PRIVATE}}}, id="node"),
+        *[
+            pytest.param("pods", pod(containers=[{**container(), field: [{"name": "A", "value": PRIVATE}]}]), id=field)
+            for field in ("env", "envFrom", "command", "args", "volumeMounts", "livenessProbe", "lifecycle")
+        ],
+        pytest.param("pods", pod(initContainers=[container(env=[{"name": "A", "value": PRIVATE}])]), id="init env"),
+    ],
+)
+def test_nothing_else_is_kept(of: str, obj: Raw) -> None:
+    assert PRIVATE in str(obj)
+    assert PRIVATE not in orjson.dumps(kept(of, obj)).decode()
+
+
+# --- taking and reading -----------------------------------------------------------------------------------------
+
+
+class Api:
+    """Lists, one page each."""
+
+    def __init__(self, objects: Mapping[str, list[Raw]]) -> None:
+        self.objects = objects
+        self.asked: list[tuple[str, Mapping[str, str]]] = []
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
+        assert method == "GET"
+        self.asked.append((path, params or {}))
+        selector = (params or {}).get("fieldSelector", "")
+        wanted = "ended" if "status.phase!=Running" in selector else "alive"
+        items = self.objects.get(f"{path} {wanted}" if path == "/api/v1/pods" else path, [])
+        return {"metadata": {"resourceVersion": "1"}, "items": copy.deepcopy(items)}
+
+    def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
+        raise AssertionError(f"nobody watches {path} {params} {idle_timeout}")
+
+
+def member(name: str, phase: str = "Pending", **fields: Any) -> Raw:
+    labels, version = {names.POD_GROUP_LABEL: "g"}, {"resourceVersion": "1"}
+    status = {"phase": phase}
+    return pod(name, labels=labels, metadata=version, schedulerName=names.SCHEDULER, status=status, **fields)
+
+
+async def test_a_picture_is_what_the_api_server_tells() -> None:
+    foreign = pod("foreign", schedulerName="default-scheduler")
+    api = Api(
+        {
+            sources.NODES: [node("n")],
+            sources.DEVICES: [device("n", entry(0), entry(1))],
+            sources.leases("leases"): [lease("n")],
+            "/api/v1/pods alive": [
+                pod("p", {"kubernetes.io/gpu": "50"}, on="n", allocated=half(0)),
+                member("m"),
+                foreign,
+            ],
+            "/api/v1/pods ended": [
+                member("done", "Succeeded", on="n"),
+                pod("old", metadata={"resourceVersion": "1"}, status={"phase": "Failed"}),
+            ],
+            f"{names.POD_GROUP_API}/{names.POD_GROUPS}": [pod_group(minimum=2)],
+            "/apis/scheduling.k8s.io/v1/priorityclasses": [{"metadata": {"name": "high"}, "value": 5}],
+        }
+    )
+    lines = [each async for each in snapshot.taken(api, node_selector="pool=x", agent_namespace="leases")]
+    assert {of for of, _ in lines} < snapshot.KEPT.keys()
+    assert dict(api.asked)[sources.NODES]["labelSelector"] == "pool=x"
+    assert [obj["metadata"]["name"] for of, obj in lines if of == "ended pods"] == ["done"]
+
+    picture = Picture(grace=10, schedulers=[names.SCHEDULER])
+    for of, obj in lines:
+        picture.put(of, orjson.loads(orjson.dumps(obj)))
+    cluster = picture.cluster
+    found = summary.summary(cluster.fleet, "n")
+    assert found is not None
+    assert (found["ready"], found["deviceFree"]["kubernetes.io/gpu-core"]) == (True, "150")
+    assert picture.placed.keys() == {"uid-p"}
+    assert picture.priority_classes["high"]["value"] == 5
+    # Of two members one has succeeded: the other is ready to be decided. Pods of others are nobody's here.
+    assert {unit.uid for unit in [cluster.queue.pop(0.0)] if unit} == {"PodGroup ns/g"}
+    assert cluster.queue.pop(0.0) is None
+
+
+async def test_every_kind_that_is_read_is_kept() -> None:
+    api = Api({})
+    assert [each async for each in snapshot.taken(api, node_selector="", agent_namespace="leases")] == []
+    assert len({path for path, _ in api.asked}) == len(snapshot.KEPT) - 1  # pods stand for two
