@@ -5,11 +5,20 @@ begins once the program is there (`process`).
 """
 
 import gc
+import sys
+from typing import Final
+
+COMMANDS: Final = frozenset({"advise", "simulate", "snapshot"})
+"""What is not the operator, but a question of somebody's."""
 
 
 def main() -> None:
-    """Start the operator."""
+    """Start the operator, or answer a question."""
     gc.disable()
+    if COMMANDS.intersection(sys.argv[1:2]):
+        from berth_operator.commands import main as commands  # noqa: PLC0415 - only now
+
+        sys.exit(commands.main(sys.argv[1:]))
     from berth_operator import process  # noqa: PLC0415 - only now
 
     process.main()

@@ -259,7 +259,7 @@ def parse(content: bytes, path: Path) -> Configuration:
     except _SyntaxError as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {'; '.join(_told(error))}") from error
+        raise ConfigurationError(f"{path}: {'; '.join(told(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
     return Configuration(policies=policies, hash=hashlib.sha256(content).hexdigest())
 
@@ -278,7 +278,7 @@ def _document(content: bytes) -> Any:
         raise _SyntaxError(f"{type(error).__name__}: {error}") from error
 
 
-def _told(error: ValidationError) -> Iterator[str]:
+def told(error: ValidationError) -> Iterator[str]:
     """Write each mistake as `profiles[0].preemption: must be a valid boolean, not "yes"`."""
     for each in error.errors():
         where, message = _path(each["loc"]), each["msg"]

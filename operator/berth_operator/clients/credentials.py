@@ -19,6 +19,9 @@ from kubernetes_asyncio import client, config
 RELOAD_SECONDS: Final = 60.0
 """Kubernetes rotates a token after 80 % of its life, and at least two minutes before its end."""
 
+LoginError: type[Exception] = config.ConfigException
+"""A kubeconfig, or what stands for one in a pod, cannot be used."""
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 

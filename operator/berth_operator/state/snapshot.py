@@ -12,7 +12,7 @@ from typing import Any, Final
 from berth_operator.state import groups, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
-from berth_operator.state.reflector import Api, Kind, Reflector, Source
+from berth_operator.state.reflector import Api, Reflector, Source
 from berth_operator.state.storage import Storage
 
 Object = dict[str, Any]
@@ -137,26 +137,6 @@ def _pruned(value: Any, tree: Any) -> Any:
     return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}
 
 
-class _Collector:
-    """A sink that passes objects on."""
-
-    def __init__(self, put: Callable[[Object], None]) -> None:
-        self._put = put
-
-    def listing(self, *, requested_at: float) -> "_Collector":  # noqa: ARG002 - there is but one list
-        return self
-
-    def put(self, objects: list[Object]) -> None:
-        for each in objects:
-            self._put(each)
-
-    def end(self) -> None:
-        """Nothing is left to do."""
-
-    def apply(self, kind: Kind, obj: Object) -> None:
-        raise AssertionError(f"nothing is watched: {kind} {obj['metadata']['name']}")
-
-
 async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
     """Read the cluster: give (of what, object), one kind after the other.
 
@@ -175,7 +155,7 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
     }
     for name, source in found.items():
         objects: list[Object] = []
-        await Reflector(api=api, source=source, sink=_Collector(objects.append)).read()
+        await Reflector(api=api, source=source, sink=sinks.Once(objects.append)).read()
         for each in objects:
             if name != ENDED_PODS or groups.of_placed(each) is not None:
                 yield name, kept(name, each)

@@ -10,7 +10,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.core import summary
-from berth_operator.state import budgets, devices, groups, nodes, pods, snapshot, sources, volumes
+from berth_operator.state import budgets, devices, groups, nodes, pods, snapshot, volumes
 from berth_operator.state.snapshot import Picture, kept
 from tests.builders import container, device, entry, half, lease, node, pod, pod_group
 from tests.differential import generate, on_volumes
@@ -168,9 +168,9 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
     foreign = pod("foreign", schedulerName="default-scheduler")
     api = Api(
         {
-            sources.NODES: [node("n")],
-            sources.DEVICES: [device("n", entry(0), entry(1))],
-            sources.leases("leases"): [lease("n")],
+            "/api/v1/nodes": [node("n")],
+            "/apis/berth.dev/v1alpha1/devices": [device("n", entry(0), entry(1))],
+            "/apis/coordination.k8s.io/v1/namespaces/leases/leases": [lease("n")],
             "/api/v1/pods alive": [
                 pod("p", {"kubernetes.io/gpu": "50"}, on="n", allocated=half(0)),
                 member("m"),
@@ -186,7 +186,7 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
     )
     lines = [each async for each in snapshot.taken(api, node_selector="pool=x", agent_namespace="leases")]
     assert {of for of, _ in lines} < snapshot.KEPT.keys()
-    assert dict(api.asked)[sources.NODES]["labelSelector"] == "pool=x"
+    assert dict(api.asked)["/api/v1/nodes"]["labelSelector"] == "pool=x"
     assert [obj["metadata"]["name"] for of, obj in lines if of == "ended pods"] == ["done"]
 
     picture = Picture(grace=10, schedulers=[names.SCHEDULER])

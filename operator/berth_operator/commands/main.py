@@ -1,0 +1,166 @@
+"""`berth-operator simulate`, `advise` and `snapshot`: read-only questions, for people.
+
+Exit status: 0 if all fit, 1 if some do not, 2 if the question could not be asked.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import orjson
+import structlog
+
+from berth_api import names
+from berth_operator import configuration
+from berth_operator.clients.credentials import LoginError
+from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
+from berth_operator.commands import reports, snapshots, tables, workload
+from berth_operator.commands.errors import InputError
+from berth_operator.commands.planning import Planner
+from berth_operator.configuration import ConfigurationError
+from berth_operator.core.policy import Policy
+from berth_operator.state import snapshot
+from berth_operator.state.snapshot import Picture
+
+ALL_FIT: Final = 0
+SOME_DO_NOT: Final = 1
+NOT_ASKED: Final = 2
+
+GRACE: Final = 10.0
+"""Seconds; the clock of a picture stands still, so that any number would do."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer one question; give the exit status."""
+    options = _parser().parse_args(arguments)
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
+    try:
+        status: int = options.answer(options)
+    except (InputError, ConfigurationError, ApiError, Unreachable) as error:
+        sys.stderr.write(f"berth-operator {options.command}: {error}\n")
+        return NOT_ASKED
+    return status
+
+
+# --- the questions ------------------------------------------------------------------------------------------
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    answer = _planner(options).simulate(options.without)
+    report = reports.of_simulation(answer)
+    _print_json(report) if options.output == "json" else tables.show_simulation(report, tables.console())
+    return ALL_FIT if answer.fits else SOME_DO_NOT
+
+
+def _advise(options: argparse.Namespace) -> int:
+    report = reports.of_advice(*_planner(options).advise(options.pod))
+    _print_json(report) if options.output == "json" else tables.show_advice(report, tables.console())
+    return ALL_FIT if report["fits"] else SOME_DO_NOT
+
+
+def _snapshot(options: argparse.Namespace) -> int:
+    taken = asyncio.run(_taken(options))
+    sys.stdout.buffer.writelines([snapshots.head(), *(snapshots.line(of, obj) for of, obj in taken)])
+    return ALL_FIT
+
+
+def _planner(options: argparse.Namespace) -> Planner:
+    policies = _policies(options.config)
+    picture = Picture(grace=GRACE, schedulers=policies)
+    asked = workload.read(_text(options.file), options.file) if options.file else None
+    if options.snapshot:
+        snapshots.load(options.snapshot, picture)
+    else:
+        for of, obj in asyncio.run(_taken(options)):
+            picture.put(of, obj)
+    planner = Planner(picture, policies, namespace=options.namespace)
+    if asked is not None:
+        planner.add(asked)
+    return planner
+
+
+def _policies(config: Path | None) -> dict[str, Policy]:
+    return {names.SCHEDULER: Policy()} if config is None else dict(configuration.load(config).policies)
+
+
+def _text(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object]]:
+    login = _kubeconfig(options.kubeconfig)
+    try:
+        client = await KubeClient.connect(login, "berth-operator/commands", limit=4)
+    except (LoginError, OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # To a file of another form the library says what Python says.
+        told = f"cannot be used: {type(error).__name__}: {error}"
+        raise InputError(f"{login or 'the service account of this pod'}: {told}") from error
+    try:
+        taken = snapshot.taken(client, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
+        return [each async for each in taken]
+    finally:
+        await client.close()
+
+
+def _kubeconfig(given: Path | None) -> Path | None:
+    """Give the kubeconfig as kubectl finds it; None for the service account of this pod."""
+    if given is not None:
+        return given
+    if named := os.environ.get("KUBECONFIG"):
+        return Path(named)
+    usual = Path.home() / ".kube/config"
+    return usual if usual.exists() else None
+
+
+def _print_json(report: reports.Report) -> None:
+    sys.stdout.buffer.write(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+# --- how they are asked -------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="berth-operator",
+        description="Questions to a cluster; nothing is changed. docs/simulation.md explains them.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    live = argparse.ArgumentParser(add_help=False)
+    live.add_argument(
+        "--kubeconfig", type=Path, help="as kubectl's; without one $KUBECONFIG, ~/.kube/config or this pod's"
+    )
+    live.add_argument("--node-selector", default="", help="label selector of the nodes to look at, as the operator's")
+    live.add_argument("--agent-namespace", default=names.LEASE_NAMESPACE, help="namespace of the agents' Leases")
+    asking = argparse.ArgumentParser(add_help=False, parents=[live])
+    asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, in place of the live cluster")
+    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration; without one a default profile")
+    asking.add_argument("-n", "--namespace", default="default", help="of objects that name none")
+    asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
+
+    simulate = commands.add_parser("simulate", parents=[asking], help="would these pods fit, where, and what is left")
+    simulate.add_argument("-f", "--file", required=True, help="workload: YAML or JSON, - for standard input")
+    simulate.add_argument(
+        "--without", action="append", default=[], metavar="PATTERN", help="namespace/name of pods as if gone; * and ?"
+    )
+    simulate.set_defaults(answer=_simulate)
+
+    advise = commands.add_parser("advise", parents=[asking], help="which few pods to move to make room for one")
+    which = advise.add_mutually_exclusive_group(required=True)
+    which.add_argument("-f", "--file", help="the pod: YAML or JSON, - for standard input")
+    which.add_argument("--pod", default="", help="namespace/name of one that waits in the cluster")
+    advise.set_defaults(answer=_advise)
+
+    take = commands.add_parser("snapshot", parents=[live], help="write down what scheduling reads, as JSON lines")
+    take.set_defaults(answer=_snapshot)
+    return parser

@@ -1,0 +1,174 @@
+"""From files and objects to the core's questions: would these pods fit, and whom to move for one of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from berth_operator.commands.errors import InputError
+from berth_operator.commands.workload import Admission, Document, Workload
+from berth_operator.core.cycle import Failure
+from berth_operator.core.defragmentation import Advice, Tenant, advise
+from berth_operator.core.gang import Gang
+from berth_operator.core.policy import Policy
+from berth_operator.core.preemption import holds, nominated
+from berth_operator.core.request import PendingPod
+from berth_operator.core.roster import SETTLE
+from berth_operator.core.simulate import Outcome, Simulation, simulate
+from berth_operator.core.verdict import Change
+from berth_operator.state import pods
+from berth_operator.state.snapshot import Object, Picture
+
+KUBELET: Final = "Node"
+"""The owner of pods that a kubelet runs from files of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a workload."""
+
+    simulation: Simulation
+    asked: tuple[Outcome, ...]
+    """The pods of the workload, in its order."""
+    waiting: tuple[Outcome, ...]
+    """Those that wait in the cluster already, and are decided with them."""
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether all pods of the workload get a place."""
+        return all(each.fits for each in self.asked)
+
+
+class Planner:
+    """A picture of the cluster, and the pods that are added to it."""
+
+    def __init__(self, picture: Picture, policies: Mapping[str, Policy], *, namespace: str) -> None:
+        self._picture, self._cluster, self._policies = picture, picture.cluster, policies
+        self._namespace = namespace
+        self._asked: dict[str, Object] = {}
+        """UID -> pod of the workload."""
+        self._there = {each.pod for each in self._cluster.fleet.charges.values()}
+        self._there |= {each.key for each in self._cluster.pending.values()}
+        self._notes: list[str] = []
+
+    # --- what is asked ----------------------------------------------------------------------------------------
+
+    def add(self, workload: Workload) -> None:
+        """Let the pods of a workload wait.
+
+        Raises:
+            InputError: one of them would be refused, or cannot be read.
+        """
+        for each in workload.priority_classes:
+            self._picture.put_priority_class(each)
+        admission = Admission(
+            namespace=self._namespace,
+            schedulers=tuple(self._policies),
+            priority_classes=self._picture.priority_classes,
+        )
+        self._notes += workload.notes
+        for document, group in workload.groups:
+            self._add_group(document, group)
+        for number, (document, pod) in enumerate(workload.pods):
+            self._add_pod(document, pods.keep(admission.admit(document, pod, number)))
+        if again := sorted(self._there.intersection(map(_key, self._asked.values()))):
+            self._notes.append(f"there already, and simulated once more: {', '.join(again)}")
+
+    def _add_group(self, document: Document, group: Object) -> None:
+        metadata = {"namespace": self._namespace, **group["metadata"], "uid": f"simulated/{document.where}"}
+        self._cluster.put_group({**group, "metadata": metadata})
+
+    def _add_pod(self, document: Document, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        if uid in self._asked:
+            raise InputError(f"{document.where} ({document.title}): there is a second pod {_key(pod)}")
+        try:
+            self._cluster.put_pending(pod)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{document.where} ({document.title}): spec cannot be read: {error!r}") from error
+        self._asked[uid] = pod
+
+    # --- what is answered -------------------------------------------------------------------------------------
+
+    def simulate(self, without: Sequence[str] = ()) -> Answer:
+        """Decide all that wait, as if the placed pods that these patterns name were gone."""
+        gone = [
+            uid for uid, pod in self._picture.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
+        ]
+        budgets = self._cluster.budgets
+        found = simulate(self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone)
+        outcomes = {each.pod.uid: each for each in (*found.outcomes, *self._unready(), *self._gated())}
+        return Answer(
+            simulation=found,
+            asked=tuple(outcomes[uid] for uid in self._asked),
+            waiting=tuple(each for uid, each in outcomes.items() if uid not in self._asked),
+            notes=tuple(self._notes),
+        )
+
+    def advise(self, key: str = "") -> tuple[PendingPod, Advice]:
+        """Say whom to move for the workload's only pod, or for one that waits (namespace/name).
+
+        Raises:
+            InputError: there is no such pod, or it is not decided by itself.
+        """
+        pod = self._waiting(key) if key else self._only()
+        if pod.gang is not None:
+            raise InputError(
+                f"{pod.key} is a member of {pod.gang.key}: advice is for pods that are decided by themselves"
+            )
+        fleet = self._cluster.fleet
+        for each in nominated(self._cluster.pending.values()):
+            if each != pod and (held := holds(fleet, each, self._policies[each.scheduler], each.nominated)) is not None:
+                fleet.nominate(held)
+        return pod, advise(fleet, pod, self._tenants(), self._policies, self._cluster.budgets)
+
+    def _units(self) -> list[PendingPod | Gang]:
+        units = []
+        while (unit := self._cluster.queue.pop(0.0)) is not None:
+            units.append(unit)
+        return units
+
+    def _unready(self) -> Iterator[Outcome]:
+        """Give the members of gangs that lack members or sense."""
+        roster = self._cluster.roster
+        _ = list(roster.unready(0.0))  # who is lacking something now is told so once a while has passed
+        for lack, members in roster.unready(SETTLE):
+            yield from (_not_now(each, lack) for each in members)
+
+    def _gated(self) -> Iterator[Outcome]:
+        for pod in self._asked.values():
+            if pods.is_gated(pod):
+                yield _not_now(pods.pending(pod), "waits for its scheduling gates")
+
+    def _waiting(self, key: str) -> PendingPod:
+        found = [each for each in self._cluster.pending.values() if each.key == key]
+        if not found:
+            allowed = ", ".join(sorted(each.key for each in self._cluster.pending.values())) or "none, nobody waits"
+            raise InputError(f"no pod {key} waits for a scheduler that has a profile; allowed: {allowed}")
+        return found[0]
+
+    def _only(self) -> PendingPod:
+        if len(self._asked) != 1:
+            raise InputError(f"advice is for one pod, and the workload has {len(self._asked)}")
+        return next(pods.pending(each) for each in self._asked.values())
+
+    def _tenants(self) -> dict[str, Tenant]:
+        return {
+            uid: Tenant(pod=replace(pods.pending(pod), nominated=""), controlled=_is_controlled(pod))
+            for uid, pod in self._picture.placed.items()
+        }
+
+
+def _key(pod: Object) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _not_now(pod: PendingPod, why: str) -> Outcome:
+    return Outcome(pod=pod, result=Failure(message=why, wakes_on=Change(0)))
+
+
+def _is_controlled(pod: Object) -> bool:
+    """Tell whether a controller makes a pod anew; the kubelet, which owns mirror pods, does not."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(each.get("controller") and each.get("kind") != KUBELET for each in owners)

@@ -1,0 +1,78 @@
+"""Answers as JSON: what `-o json` prints, and what the tables show."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from berth_api import allocation, names
+from berth_api.allocation import Grant
+from berth_operator.commands.planning import Answer
+from berth_operator.core.cycle import Failure, Placement
+from berth_operator.core.defragmentation import Advice, Move
+from berth_operator.core.request import PendingPod
+from berth_operator.core.rooms import NOTHING_LEFT, Left, by_model
+from berth_operator.core.simulate import Outcome
+
+Report = dict[str, Any]
+K = TypeVar("K", bound=tuple[str, ...])
+"""Where something is left: device type and model come last."""
+
+
+def of_simulation(answer: Answer) -> Report:
+    """Give what became of a workload."""
+    found = answer.simulation
+    before, after = by_model(found.before), by_model(found.after)
+    return {
+        "fits": answer.fits,
+        "pods": [_outcome(each) for each in answer.asked],
+        "waiting": [_outcome(each) for each in answer.waiting],
+        "devices": [{"node": place[0], **_room(place, found.before, found.after)} for place in sorted(found.after)],
+        "totals": [_room(place, before, after) for place in sorted(after)],
+        "unusedNodes": sorted(found.unused),
+        "emptiedNodes": sorted(found.emptied),
+        "notes": list(answer.notes),
+    }
+
+
+def of_advice(pod: PendingPod, advice: Advice) -> Report:
+    """Give whom to move for a pod."""
+    return {
+        **_outcome(Outcome(pod=pod, result=advice.result)),
+        "moves": [_move(each) for each in advice.moves],
+        "fixed": [{"pod": each.pod, "node": each.node, "why": why} for each, why in advice.fixed],
+        "tried": advice.tried,
+        "limits": list(advice.limits),
+    }
+
+
+def _outcome(outcome: Outcome) -> Report:
+    result = outcome.result
+    place = _place(result.node, result.grants) if isinstance(result, Placement) else {}
+    reason = {"reason": result.message} if isinstance(result, Failure) else {}
+    return {"pod": outcome.pod.key, "fits": outcome.fits, **place, **reason}
+
+
+def _place(node: str, grants: Iterable[Grant]) -> Report:
+    devices: dict[str, list[int]] = {}
+    for each in grants:
+        devices.setdefault(each.type, []).append(each.minor)
+    return {"node": node, "devices": devices}
+
+
+def _move(move: Move) -> Report:
+    before, after = move.charge, move.placement
+    return {"pod": before.pod, "from": _place(before.node, before.grants), "to": _place(after.node, after.grants)}
+
+
+def _room(place: K, before: Mapping[K, Left], after: Mapping[K, Left]) -> Report:
+    was, will_be = before.get(place, NOTHING_LEFT), after[place]
+    return {
+        "type": place[-2],
+        "model": place[-1],
+        "cards": will_be.cards,
+        "idle": {"before": was.idle, "after": will_be.idle},
+        "free": {"before": _amounts(was), "after": _amounts(will_be)},
+    }
+
+
+def _amounts(left: Left) -> dict[str, str]:
+    return {allocation.long(name, names.PREFIX): allocation.text(name, amount) for name, amount in left.free}

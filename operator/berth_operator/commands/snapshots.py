@@ -1,0 +1,70 @@
+"""Snapshots in files: JSON lines, first what it is, then one object a line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from berth_operator.commands.errors import InputError
+from berth_operator.state.snapshot import KEPT, Object, Picture
+
+HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
+
+
+def head() -> bytes:
+    """Give the first line."""
+    return orjson.dumps(HEAD) + b"\n"
+
+
+def line(of: str, obj: Object) -> bytes:
+    """Give the line of an object."""
+    return orjson.dumps({"of": of, "object": obj}) + b"\n"
+
+
+def load(path: Path, into: Picture) -> None:
+    """Read a file into the state.
+
+    Raises:
+        InputError: it cannot be read, or something in it is wrong.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    lines = _lines(content, path)
+    if next(lines, ("", None))[1] != HEAD:
+        raise InputError(f"{path}: line 1: not a snapshot; it begins with {head().decode().strip()}")
+    for where, found in lines:
+        of, obj = _object(found, where)
+        put(into, of, obj, where)
+
+
+def put(into: Picture, of: str, obj: Object, where: str) -> None:
+    """Read an object into the state.
+
+    Raises:
+        InputError: it is not what it should be.
+    """
+    try:
+        into.put(of, obj)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{where}: cannot be read as one of the {of}: {error!r}") from error
+
+
+def _lines(content: bytes, path: Path) -> Iterator[tuple[str, Any]]:
+    for number, text in enumerate(content.splitlines(), start=1):
+        where = f"{path}: line {number}"
+        try:
+            yield where, orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{where}: not JSON: {error}") from error
+
+
+def _object(found: Any, where: str) -> tuple[str, Object]:
+    if not isinstance(found, dict) or not isinstance(found.get("object"), dict):
+        raise InputError(f'{where}: not of the form {{"of": "nodes", "object": {{…}}}}')
+    of = str(found.get("of"))
+    if of not in KEPT:
+        raise InputError(f'{where}: of: "{of}"; allowed: {", ".join(KEPT)}')
+    return of, found["object"]

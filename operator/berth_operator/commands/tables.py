@@ -1,0 +1,108 @@
+"""Answers as people read them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from berth_operator.commands.reports import Report
+
+WIDTH = 160
+"""Columns where nobody tells: of a file or a pipe."""
+
+
+def console() -> Console:
+    """Give where to write: as wide as the terminal is."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def show_simulation(report: Report, to: Console) -> None:
+    """Write what became of a workload."""
+    _pods(report["pods"], to)
+    fitting = sum(each["fits"] for each in report["pods"])
+    to.print(f"\n{fitting} of {len(report['pods'])} pods would get a place.")
+    if report["waiting"]:
+        to.print("\nPods that wait already, and are decided with them:\n")
+        _pods(report["waiting"], to)
+    changed = [each for each in report["devices"] if _has_changed(each)]
+    to.print(f"\nDevices, now and then ({len(report['devices']) - len(changed)} more stay as they are):\n")
+    _devices([*changed, *({"node": "all nodes", **each} for each in report["totals"])], to)
+    _names("\nNodes whose devices nobody would use: ", report["unusedNodes"], to)
+    _names("Of them in use now: ", report["emptiedNodes"], to)
+    _lines("\nNote: ", report["notes"], to)
+
+
+def show_advice(report: Report, to: Console) -> None:
+    """Write whom to move for a pod."""
+    if not report["fits"]:
+        to.print(escape(f"{report['pod']} fits nowhere: {report['reason']}"))
+        to.print("\nNo pods were found that could be moved for it.")
+        _lines("Not looked at: ", report["limits"], to)
+    else:
+        to.print(escape(f"{report['pod']} would get {_place(report)}."))
+        if report["moves"]:
+            to.print("\nFirst these pods have to be moved:\n")
+            rows = [(each["pod"], _place(each["from"]), _place(each["to"])) for each in report["moves"]]
+            _table(("POD", "FROM", "TO"), rows, to)
+    if report["fixed"]:
+        to.print("\nIn the way, and not to be moved:\n")
+        _table(("POD", "NODE", "WHY"), [(each["pod"], each["node"], each["why"]) for each in report["fixed"]], to)
+
+
+def _pods(found: Sequence[Report], to: Console) -> None:
+    rows = [(each["pod"], each.get("node", "-"), _minors(each), each.get("reason", "")) for each in found]
+    _table(("POD", "NODE", "DEVICES", "WHY NOT"), rows, to)
+
+
+def _devices(found: Iterable[Report], to: Console) -> None:
+    rows = [
+        (
+            *(each[name] for name in ("node", "type", "model")),
+            str(each["cards"]),
+            _then(str(each["idle"]["before"]), str(each["idle"]["after"])),
+            ", ".join(_free(each["free"])),
+        )
+        for each in found
+    ]
+    _table(("NODE", "TYPE", "MODEL", "CARDS", "IDLE", "FREE"), rows, to)
+
+
+def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
+    for name, after in free["after"].items():
+        yield f"{name.partition('/')[2]} {_then(free['before'].get(name, '0'), after)}"
+
+
+def _then(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _has_changed(room: Report) -> bool:
+    return any(each["before"] != each["after"] for each in (room["idle"], room["free"]))
+
+
+def _place(found: Report) -> str:
+    return f"{found['node']} {_minors(found)}".strip()
+
+
+def _minors(found: Report) -> str:
+    devices: Mapping[str, Sequence[int]] = found.get("devices", {})
+    return ", ".join(f"{kind} {','.join(map(str, minors))}" for kind, minors in devices.items())
+
+
+def _names(title: str, names: Sequence[str], to: Console) -> None:
+    _lines(title, [", ".join(names)] if names else [], to)
+
+
+def _lines(title: str, texts: Iterable[str], to: Console) -> None:
+    for each in texts:
+        to.print(escape(title + each))
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]], to: Console) -> None:
+    table = Table(*titles, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    to.print(table)

@@ -1,0 +1,351 @@
+"""Workload files: Pods and what makes pods, turned into the pods that the API server and controllers would make.
+
+A file holds YAML documents or JSON, or Lists of them. Pods get what admission would give them and scheduling reads:
+requests where only limits are given, their class's priority, a namespace. Documents of other kinds are left out and
+named, so that what `helm template` or `kustomize build` writes can be used as it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from berth_api import quantity
+from berth_operator.commands.errors import InputError
+from berth_operator.configuration import told
+
+Object = dict[str, Any]
+
+MOST_PODS: Final = 100_000
+"""Of one file."""
+HASH: Final = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One object of a file."""
+
+    where: str
+    """The file and the document's number in it."""
+    body: Object
+
+    @property
+    def kind(self) -> str:
+        """Give its kind."""
+        return str(self.body.get("kind") or "")
+
+    @property
+    def title(self) -> str:
+        """Give kind and name."""
+        return f"{self.kind} {(self.body.get('metadata') or {}).get('name')}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Workload:
+    """What a file asks for."""
+
+    pods: list[tuple[Document, Object]] = field(default_factory=list)
+    """Each with the document that makes it, in their order."""
+    groups: list[tuple[Document, Object]] = field(default_factory=list)
+    priority_classes: list[Object] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What of the file is not simulated."""
+
+
+# --- the form of documents ----------------------------------------------------------------------------------
+
+
+def _check_quantity(value: str | float) -> str | float:
+    quantity.parse(str(value))
+    return value
+
+
+Quantity = Annotated[str | int | float, AfterValidator(_check_quantity)]
+Count = Annotated[int, Field(ge=0, le=MOST_PODS)]
+Strings = dict[str, str]
+
+
+class _Form(BaseModel):
+    """What a document must look like for us; all else is passed on as it is."""
+
+    model_config = ConfigDict(alias_generator=to_camel, strict=True, extra="allow")
+
+
+class _Metadata(_Form):
+    labels: Strings | None = None
+    annotations: Strings | None = None
+    namespace: str | None = None
+
+
+class _Named(_Metadata):
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class _Resources(_Form):
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class _Container(_Form):
+    name: str
+    resources: _Resources | None = None
+
+
+class _PodSpec(_Form):
+    containers: Annotated[list[_Container], Field(min_length=1)]
+    init_containers: list[_Container] | None = None
+    resources: _Resources | None = None
+    overhead: dict[str, Quantity] | None = None
+    scheduler_name: str | None = None
+    priority_class_name: str | None = None
+    priority: int | None = None
+    node_selector: Strings | None = None
+    affinity: dict[str, Any] | None = None
+    tolerations: list[dict[str, Any]] | None = None
+    topology_spread_constraints: list[dict[str, Any]] | None = None
+    volumes: list[dict[str, Any]] | None = None
+
+
+class _Template(_Form):
+    metadata: _Metadata | None = None
+    spec: _PodSpec
+
+
+class _Pod(_Form):
+    metadata: _Named
+    spec: _PodSpec
+
+
+class _ReplicasSpec(_Form):
+    replicas: Count | None = None
+    template: _Template
+
+
+class _Replicas(_Form):
+    metadata: _Named
+    spec: _ReplicasSpec
+
+
+class _JobSpec(_Form):
+    parallelism: Count | None = None
+    completions: Count | None = None
+    suspend: bool | None = None
+    template: _Template
+
+
+class _Job(_Form):
+    metadata: _Named
+    spec: _JobSpec
+
+
+class _GroupSpec(_Form):
+    min_member: Annotated[int, Field(ge=1)]
+
+
+class _Group(_Form):
+    metadata: _Named
+    spec: _GroupSpec
+
+
+class _PriorityClass(_Form):
+    metadata: _Named
+    value: int
+
+
+# --- what makes which pods ----------------------------------------------------------------------------------
+
+
+def _copies(
+    count: Callable[[Object], int], labels: Callable[[str, int], Strings]
+) -> Callable[[Object], Iterator[Object]]:
+    def made(body: Object) -> Iterator[Object]:
+        spec, name = body["spec"], body["metadata"]["name"]
+        metadata = spec["template"].get("metadata") or {}
+        for number in range(count(spec)):
+            own = f"{name}-{number}"
+            every = {**(metadata.get("labels") or {}), **labels(name, number)}
+            namespace = body["metadata"].get("namespace")
+            yield {
+                "metadata": {**metadata, "name": own, "namespace": namespace, "labels": every},
+                "spec": dict(spec["template"]["spec"]),
+            }
+
+    return made
+
+
+def _replicas(spec: Object) -> int:
+    count = spec.get("replicas")
+    return 1 if count is None else int(count)
+
+
+def _at_once(spec: Object) -> int:
+    """Give how many pods of a Job run at once."""
+    parallelism, completions = spec.get("parallelism"), spec.get("completions")
+    count = 1 if parallelism is None else int(parallelism)
+    return 0 if spec.get("suspend") else count if completions is None else min(count, int(completions))
+
+
+def _itself(body: Object) -> Iterator[Object]:
+    yield {"metadata": dict(body["metadata"]), "spec": dict(body["spec"])}
+
+
+def _hashed(_name: str, _number: int) -> Strings:
+    return {"pod-template-hash": HASH}
+
+
+def _numbered(name: str, number: int) -> Strings:
+    return {"statefulset.kubernetes.io/pod-name": f"{name}-{number}", "apps.kubernetes.io/pod-index": str(number)}
+
+
+def _of_job(name: str, _number: int) -> Strings:
+    return {"batch.kubernetes.io/job-name": name, "job-name": name}
+
+
+_MAKERS: Final[Mapping[str, tuple[type[_Form], Callable[[Object], Iterator[Object]]]]] = {
+    "Pod": (_Pod, _itself),
+    "Deployment": (_Replicas, _copies(_replicas, _hashed)),
+    "ReplicaSet": (_Replicas, _copies(_replicas, _hashed)),
+    "StatefulSet": (_Replicas, _copies(_replicas, _numbered)),
+    "Job": (_Job, _copies(_at_once, _of_job)),
+}
+"""Kind -> its form, and the pods that come of it."""
+
+
+def read(text: str, name: str) -> Workload:
+    """Read a workload file; `name` is for errors.
+
+    Raises:
+        InputError: something in it is wrong.
+    """
+    found = Workload()
+    for document in _documents(text, name):
+        _take(document, found)
+        if len(found.pods) > MOST_PODS:
+            raise InputError(f"{name}: more than {MOST_PODS:,} pods")
+    return found
+
+
+def _take(document: Document, to: Workload) -> None:
+    kind = document.kind
+    if kind in _MAKERS:
+        form, make = _MAKERS[kind]
+        _check(document, form)
+        to.pods += [(document, pod) for pod in make(document.body)]
+    elif kind == "PodGroup":
+        _check(document, _Group)
+        to.groups.append((document, document.body))
+    elif kind == "PriorityClass":
+        _check(document, _PriorityClass)
+        to.priority_classes.append(document.body)
+    else:
+        to.notes.append(f"{document.where}: {document.title} is left out: it makes no pods here")
+    if document.body.get("spec", {}).get("volumeClaimTemplates"):
+        to.notes.append(f"{document.where}: the volumeClaimTemplates of {document.title} are left out")
+
+
+def _check(document: Document, form: type[_Form]) -> None:
+    try:
+        form.model_validate(document.body)
+    except ValidationError as error:
+        raise InputError(f"{document.where} ({document.title}): {'; '.join(told(error))}") from error
+
+
+def _documents(text: str, name: str) -> Iterator[Document]:
+    try:
+        bodies = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        raise InputError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    for number, body in enumerate(bodies, start=1):
+        if body is not None:
+            yield from _unpacked(body, f"{name}: document {number}")
+
+
+def _unpacked(body: Any, where: str) -> Iterator[Document]:
+    if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
+        raise InputError(f"{where}: not an object of Kubernetes: it has no kind")
+    if not body["kind"].endswith("List"):
+        yield Document(where=where, body=body)
+        return
+    for number, item in enumerate(body.get("items") or ()):
+        yield from _unpacked(item, f"{where}, items[{number}]")
+
+
+# --- what admission adds ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What is given to pods that leave it out."""
+
+    namespace: str
+    schedulers: Sequence[str]
+    """Those that a pod may name; the first is for pods that name none."""
+    priority_classes: Mapping[str, Object]
+
+    def admit(self, document: Document, pod: Object, number: int) -> Object:
+        """Give a pod as the API server would have it, the `number`th that is created.
+
+        Raises:
+            InputError: it would be refused, or none of our schedulers would place it.
+        """
+        metadata, spec = pod["metadata"], pod["spec"]
+        namespace = metadata.get("namespace") or self.namespace
+        where = f"{document.where} ({document.title}): spec"
+        return {
+            "metadata": {
+                **metadata,
+                "namespace": namespace,
+                "uid": f"simulated/{namespace}/{metadata['name']}",
+                # After all that there are: the queue minds age.
+                "creationTimestamp": f"9999-01-01T00:00:00.{number:06d}Z",
+            },
+            "spec": {
+                **spec,
+                "schedulerName": self._scheduler(spec, where),
+                **self._priority(spec, where),
+                **{
+                    kind: [_requesting(each) for each in spec.get(kind) or ()]
+                    for kind in ("containers", "initContainers")
+                },
+                **({"resources": _completed(spec["resources"])} if spec.get("resources") else {}),
+            },
+            "status": {},
+        }
+
+    def _scheduler(self, spec: Object, where: str) -> str:
+        if spec.get("nodeName"):
+            raise InputError(f'{where}.nodeName: "{spec["nodeName"]}": nobody schedules a pod that names its node')
+        name = spec.get("schedulerName") or self.schedulers[0]
+        if name not in self.schedulers:
+            allowed = ", ".join(self.schedulers)
+            raise InputError(f'{where}.schedulerName: "{name}" has no profile; allowed: {allowed}')
+        return str(name)
+
+    def _priority(self, spec: Object, where: str) -> Object:
+        name = spec.get("priorityClassName")
+        if not name:
+            found = next((each for each in self.priority_classes.values() if each.get("globalDefault")), {"value": 0})
+        elif name in self.priority_classes:
+            found = self.priority_classes[name]
+        else:
+            allowed = ", ".join(sorted(self.priority_classes)) or "none, there are no PriorityClasses"
+            raise InputError(f'{where}.priorityClassName: "{name}" does not exist; allowed: {allowed}')
+        policy = spec.get("preemptionPolicy") or found.get("preemptionPolicy")
+        given = spec.get("priority")
+        return {
+            "priority": found["value"] if given is None else given,
+            **({"preemptionPolicy": policy} if policy else {}),
+        }
+
+
+def _requesting(container: Object) -> Object:
+    resources = container.get("resources")
+    return {**container, "resources": _completed(resources)} if resources else container
+
+
+def _completed(resources: Object) -> Object:
+    """Request what is limited and not requested."""
+    return {**resources, "requests": {**(resources.get("limits") or {}), **(resources.get("requests") or {})}}

@@ -1,0 +1,147 @@
+"""What the commands say of a real cluster is what the operator then does there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.api import Manifest
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+CARD, TWO, HALF = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}, {"kubernetes.io/gpu": "50"}
+
+
+class Desk:
+    """The commands, run as people run them."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.folder = world, folder
+        head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
+        self.config = folder / "profiles.yaml"
+        self.config.write_text(yaml.safe_dump({**head, "profiles": [{"schedulerName": world.arena.scheduler_name}]}))
+        self.live = (f"--kubeconfig={world.arena.cluster.kubeconfig}", f"--node-selector={world.arena.selector}")
+
+    def run(self, *arguments: str | Path) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "berth_operator", *map(str, arguments)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    def ask(self, command: str, *more: str | Path) -> tuple[int, dict[str, Any]]:
+        asked = ("-o", "json", "--config", self.config, "-n", self.world.arena.namespace)
+        status, out, err = self.run(command, *asked, *more)
+        assert status in (0, 1), err
+        return status, json.loads(out)
+
+    def snapshot(self) -> Path:
+        status, out, err = self.run("snapshot", *self.live)
+        assert status == 0, err
+        path = self.folder / "cluster.jsonl"
+        path.write_text(out)
+        return path
+
+    def file(self, *documents: Manifest) -> Path:
+        path = self.folder / "workload.yaml"
+        path.write_text(yaml.safe_dump_all(documents))
+        return path
+
+
+@pytest.fixture
+def desk(world: World, tmp_path: Path) -> Desk:
+    world.agent()
+    world.operator()
+    return Desk(world, tmp_path)
+
+
+def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
+    world, arena = desk.world, desk.world.arena
+    world.nodes(2, gpus=2)
+    world.nodes(1, profile="t4", gpus=2)
+    secret = {"env": [{"name": "PASSWORD", "value": "hunter2"}]}
+    for number in range(2):
+        pod = arena.pod(f"there-{number}", requests=HALF, limits=HALF)
+        pod["spec"]["containers"][0] |= secret
+        arena.create([pod])
+        world.bound(f"there-{number}")
+    wanted = {"a": CARD, "b": HALF, "c": TWO, "d": {**HALF, "cpu": "4"}, "e": CARD, "f": TWO}
+    pods = [arena.pod(name, requests=requests, limits=requests) for name, requests in wanted.items()]
+    workload = desk.file(*pods)
+
+    snapshot = desk.snapshot()
+    assert "hunter2" not in snapshot.read_text()
+    status, report = desk.ask("simulate", "-f", workload, "--snapshot", snapshot)
+    assert desk.ask("simulate", "-f", workload, *desk.live) == (status, report)
+
+    said = {each["pod"].partition("/")[2]: each for each in report["pods"]}
+    for name, pod in zip(wanted, pods, strict=True):
+        arena.create([pod])
+        if said[name]["fits"]:
+            bound = world.bound(name)
+            found = (bound["spec"]["nodeName"], words.minors(bound))
+            assert found == (said[name]["node"], said[name]["devices"]["gpu"]), name
+        else:
+            assert world.waits(name, "insufficient") == said[name]["reason"]
+    assert status == 1
+    assert sum(each["fits"] for each in said.values()) == 5
+
+    # What was to be left is left.
+    after = {each["node"]: each["free"]["after"] for each in report["devices"]}
+    _, now = desk.ask("simulate", "-f", desk.file(), *desk.live)
+    assert {each["node"]: each["free"]["before"] for each in now["devices"]} == after
+    # Who could not be placed waits in the cluster now.
+    assert [each["fits"] for each in now["waiting"]] == [False]
+
+
+def test_what_is_advised_makes_room(desk: Desk) -> None:
+    world, arena = desk.world, desk.world.arena
+    world.nodes(2, gpus=2)
+    world.pod("first", CARD)
+    world.bound("first")
+    _replicas(world, 2)
+    world.remove("first")
+    world.pod("big", TWO)
+    world.waits("big", "insufficient free GPU")
+    wants = f"{arena.namespace}/big"
+
+    status, report = desk.ask("advise", "--pod", wants, *desk.live)
+    assert status == 0
+    [move] = report["moves"]
+    assert move["from"]["node"] == report["node"] != move["to"]["node"]
+
+    # As docs/simulation.md tells it: nobody comes back to a node that is being cleared.
+    world.cordon(report["node"], on=True)
+    world.remove(move["pod"].partition("/")[2])
+    world.wait(lambda: len(_on(world, move["to"]["node"])) == 2, what="the pod to be made anew elsewhere")
+    world.cordon(report["node"], on=False)
+    bound = world.bound("big")
+    assert (bound["spec"]["nodeName"], words.minors(bound)) == (report["node"], report["devices"]["gpu"])
+
+
+def _replicas(world: World, count: int) -> None:
+    """Have a ReplicaSet make pods of one card, and wait until they are bound."""
+    labels = {"app": "replica"}
+    template = {"metadata": {"labels": labels}, "spec": world.arena.pod("x", requests=CARD, limits=CARD)["spec"]}
+    world.arena.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {"name": "replica"},
+            "spec": {"replicas": count, "selector": {"matchLabels": labels}, "template": template},
+        }
+    )
+    world.wait(lambda: len(world.bound_names()) == count + 1, what="replicas to be bound")
+
+
+def _on(world: World, node: str) -> list[Manifest]:
+    return [each for each in world.arena.list("pods") if each["spec"].get("nodeName") == node]
+
+
+def test_who_may_not_list_is_told(desk: Desk) -> None:
+    nobody = desk.world.arena.service_account("nobody", "system:discovery")
+    status, out, err = desk.run("snapshot", f"--kubeconfig={nobody}")
+    assert (status, out) == (2, "")
+    assert "nodes is forbidden" in err

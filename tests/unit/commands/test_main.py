@@ -1,0 +1,384 @@
+"""The commands as people call them: a workload and a snapshot in, tables or JSON and a status out."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_api import names
+from berth_operator.commands import snapshots
+from berth_operator.commands.main import main
+from berth_operator.state.snapshot import kept
+from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
+
+Raw = dict[str, Any]
+CARD = {"nvidia.com/gpu": "1"}
+SCHEDULER = {"schedulerName": names.SCHEDULER}
+OWNED = {"ownerReferences": [{"kind": "ReplicaSet", "name": "rs", "uid": "1", "controller": True}]}
+MIRROR = {"ownerReferences": [{"kind": "Node", "name": "a", "uid": "1", "controller": True}]}
+
+
+class Desk:
+    """A folder with a workload and a snapshot in it, and what commands print there."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+        self.snapshot, self.workload = folder / "cluster.jsonl", folder / "w.yaml"
+        self.config = folder / "berth.yaml"
+        self._lines = [snapshots.head()]
+        self.write()
+
+    def nodes(self, **cards: int) -> "Desk":
+        for name, count in cards.items():
+            self.put("nodes", node(name)).put("devices", device(name, *(entry(minor) for minor in range(count))))
+            self.put("leases", lease(name))
+        return self
+
+    def put(self, of: str, *objects: Raw) -> "Desk":
+        self._lines += [snapshots.line(of, kept(of, each)) for each in objects]
+        self.write()
+        return self
+
+    def write(self, *more: bytes) -> None:
+        self.snapshot.write_bytes(b"".join([*self._lines, *more]))
+
+    def asked(self, *documents: Raw) -> "Desk":
+        self.workload.write_text(yaml.safe_dump_all(documents))
+        return self
+
+    def run(self, command: str, *more: str, file: bool = True) -> tuple[int, str, str]:
+        arguments = [command, "--snapshot", str(self.snapshot), *(["-f", str(self.workload)] if file else []), *more]
+        status = main(arguments)
+        captured = self._capture.readouterr()
+        return status, captured.out, captured.err
+
+    def json(self, command: str, *more: str, file: bool = True) -> tuple[int, Raw]:
+        status, out, err = self.run(command, "-o", "json", *more, file=file)
+        assert err == ""
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capfd)
+
+
+def wanting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:
+    """Give a document of a Pod."""
+    spec = {"containers": [{"name": "main", "resources": {"limits": dict(requests)}}], **fields.pop("spec", {})}
+    return {"kind": "Pod", "metadata": {"name": name, **fields}, "spec": spec}
+
+
+def found(report: Raw, of: str = "pods") -> dict[str, str]:
+    """Give each pod's node and GPUs, or why it has none."""
+    return {
+        each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
+    }
+
+
+# --- simulate -----------------------------------------------------------------------------------------------------
+
+
+def test_all_fit(desk: Desk) -> None:
+    desk.nodes(a=2).asked(wanting("one", CARD), wanting("two", CARD, namespace="theirs"))
+    status, report = desk.json("simulate")
+    assert (status, report["fits"]) == (0, True)
+    assert found(report) == {"default/one": "a [0]", "theirs/two": "a [1]"}
+    [room] = report["devices"]
+    assert (room["node"], room["type"], room["cards"], room["idle"]) == ("a", "gpu", 2, {"before": 2, "after": 0})
+    assert room["free"]["before"]["kubernetes.io/gpu-core"] == "200"
+    assert room["free"]["after"]["kubernetes.io/gpu-core"] == "0"
+    [total] = report["totals"]
+    assert total == {name: value for name, value in room.items() if name != "node"}
+
+
+def test_some_do_not_fit(desk: Desk) -> None:
+    desk.nodes(a=1).asked(wanting("one", CARD), wanting("two", CARD))
+    status, report = desk.json("simulate", "-n", "ml")
+    assert (status, report["fits"]) == (1, False)
+    assert found(report)["ml/two"].startswith("0/1 nodes available: 1 insufficient free GPU")
+
+
+def test_pods_that_wait_already_come_before(desk: Desk) -> None:
+    desk.nodes(a=1).put("pods", pod("older", CARD, **SCHEDULER), pod("foreign", CARD, schedulerName="kai"))
+    status, report = desk.asked(wanting("new", CARD)).json("simulate")
+    assert status == 1
+    assert found(report, "waiting") == {"ns/older": "a [0]"}
+    # What they lack is not what was asked.
+    desk.asked()
+    assert desk.json("simulate")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("minimum", "size", "status", "said"),
+    [
+        pytest.param(2, 2, 0, "a [", id="fits"),
+        pytest.param(3, 3, 1, "PodGroup default/g: room for 2 of the 3 members", id="does not fit"),
+        pytest.param(3, 2, 1, "PodGroup default/g: waiting for members: 2 of 3", id="lacks members"),
+    ],
+)
+def test_gangs(desk: Desk, minimum: int, size: int, status: int, said: str) -> None:
+    group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": minimum}}
+    template = {
+        "metadata": {"labels": {names.POD_GROUP_LABEL: "g"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": CARD}}]},
+    }
+    job = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"parallelism": size, "template": template}}
+    desk.nodes(a=2).asked(job, group)
+    found_status, report = desk.json("simulate")
+    assert found_status == status
+    assert len(report["pods"]) == size
+    assert all(text.startswith(said) for text in found(report).values())
+
+
+def test_a_gang_of_the_cluster_is_completed(desk: Desk) -> None:
+    labels = {names.POD_GROUP_LABEL: "g"}
+    done = pod("done", labels=labels, on="a", status={"phase": "Succeeded"}, schedulerName=names.SCHEDULER)
+    desk.nodes(a=1).put("pod groups", pod_group()).put("ended pods", done)
+    desk.asked(wanting("last", CARD, namespace="ns", labels=labels))
+    assert found(desk.json("simulate")[1]) == {"ns/last": "a [0]"}
+
+
+def test_a_gated_pod_waits(desk: Desk) -> None:
+    desk.nodes(a=1).asked(wanting("p", CARD, spec={"schedulingGates": [{"name": "g"}]}))
+    status, report = desk.json("simulate")
+    assert (status, found(report)) == (1, {"default/p": "waits for its scheduling gates"})
+
+
+def test_a_request_that_means_nothing_is_told_of_its_pod(desk: Desk) -> None:
+    desk.nodes(a=1).asked(wanting("p", {"kubernetes.io/gpu": "150"}))
+    status, report = desk.json("simulate")
+    assert (status, found(report)["default/p"][:17]) == (1, "invalid request: ")
+
+
+def test_pods_may_be_thought_away(desk: Desk) -> None:
+    holders = [pod(f"job-{minor}", CARD, on="a", allocated=whole(minor)) for minor in range(2)]
+    desk.nodes(a=2, b=1).put("pods", *holders, pod("stays", CARD, on="b", allocated=whole(0))).asked(wanting("p", CARD))
+    assert desk.json("simulate")[0] == 1
+    status, report = desk.json("simulate", "--without", "ns/job-*")
+    assert (status, report["emptiedNodes"], report["unusedNodes"]) == (0, [], [])
+    desk.asked()
+    _, report = desk.json("simulate", "--without", "ns/job-0", "--without", "ns/job-1")
+    assert (report["emptiedNodes"], report["unusedNodes"]) == (["a"], ["a"])
+
+
+def test_classes_order_and_namespaces_count(desk: Desk) -> None:
+    desk.nodes(a=1).put("priority classes", {"metadata": {"name": "high"}, "value": 9})
+    urgent = {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 99}
+    pods = [wanting(name, CARD, spec={"priorityClassName": name}) for name in ("high", "urgent")]
+    _, report = desk.asked(*pods, urgent).json("simulate")
+    assert found(report)["default/urgent"] == "a [0]"
+    # In the order in which they were asked.
+    assert list(found(report)) == ["default/high", "default/urgent"]
+
+
+def test_a_profile_decides(desk: Desk) -> None:
+    desk.put("nodes", {**node("a"), "spec": {"unschedulable": True}}).asked(wanting("p", {"cpu": "1"}))
+    assert desk.json("simulate")[0] == 1
+    profile = {"schedulerName": "mine", "plugins": {"filters": {"disabled": ["cordon", "taints"]}}}
+    head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
+    desk.config.write_text(yaml.safe_dump({**head, "profiles": [profile]}))
+    assert desk.json("simulate", "--config", str(desk.config))[0] == 0
+
+
+def test_notes_are_told(desk: Desk) -> None:
+    desk.nodes(a=1).put("pods", pod("p", CARD, on="a", allocated=whole(0)))
+    _, report = desk.asked(wanting("p", {"cpu": "1"}, namespace="ns"), {"kind": "Secret"}).json("simulate")
+    assert report["notes"] == [
+        f"{desk.workload}: document 2: Secret None is left out: it makes no pods here",
+        "there already, and simulated once more: ns/p",
+    ]
+
+
+def test_the_tables(desk: Desk) -> None:
+    holder, waiting = pod("h", CARD, on="b", allocated=half(0)), pod("w", {"cpu": "1"}, schedulerName=names.SCHEDULER)
+    desk.nodes(a=1, b=1, idle=1).put("pods", holder, waiting)
+    desk.asked(*(wanting(f"p{number}", CARD) for number in range(3)), {"kind": "Secret", "metadata": {"name": "[s]"}})
+    status, out, err = desk.run("simulate", "--without", "ns/h")
+    assert (status, err) == (0, "")
+    # Equal cards are taken in the order of the rows.
+    told = [line.split() for line in out.splitlines() if line]
+    assert ["default/p0", "a", "gpu", "0"] in told
+    assert "3 of 3 pods would get a place." in out
+    assert ["ns/w", "a"] in [line[:2] for line in told]
+    assert any(line[:2] == ["all", "nodes"] and "→" in line for line in told)
+    assert "Secret [s] is left out" in out
+    desk.asked(wanting("p", {"kubernetes.io/gpu": "50"}))
+    out = desk.run("simulate", "--without", "ns/h")[1]
+    assert "(1 more stay as they are)" in out
+    assert "gpu-core 100 → 50" in out
+    assert "Nodes whose devices nobody would use: " in out
+
+
+# --- advise -------------------------------------------------------------------------------------------------------
+
+
+def crowded(desk: Desk, **owner: Any) -> Desk:
+    """Give a node on which one pod of one card is in the way of a pod of two, and a node where that would fit."""
+    desk.nodes(a=2, b=1).put("pods", pod("x", CARD, on="a", allocated=whole(0), metadata=owner, **SCHEDULER))
+    return desk.asked(wanting("big", {"nvidia.com/gpu": "2"}))
+
+
+def test_advice(desk: Desk) -> None:
+    status, report = crowded(desk, **OWNED).json("advise")
+    assert (status, report["fits"], report["node"], report["devices"]) == (0, True, "a", {"gpu": [0, 1]})
+    assert report["moves"] == [
+        {"pod": "ns/x", "from": {"node": "a", "devices": {"gpu": [0]}}, "to": {"node": "b", "devices": {"gpu": [0]}}}
+    ]
+    out = desk.run("advise")[1]
+    assert "default/big would get a gpu 0,1." in out
+    assert ["ns/x", "a", "gpu", "0", "b", "gpu", "0"] in [line.split() for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("owner", [{}, MIRROR], ids=["nobody's", "the kubelet's"])
+def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[str, Any]) -> None:
+    status, report = crowded(desk, **owner).json("advise")
+    assert (status, report["moves"]) == (1, [])
+    assert report["fixed"] == [{"pod": "ns/x", "node": "a", "why": "no controller would make it anew"}]
+    out = desk.run("advise")[1]
+    assert "default/big fits nowhere: 0/2 nodes available" in out
+    assert "In the way, and not to be moved:" in out
+
+
+def test_advice_minds_budgets(desk: Desk) -> None:
+    crowded(desk, **OWNED)
+    budget = {
+        "metadata": {"name": "b", "namespace": "ns"},
+        "spec": {"selector": {}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    status, report = desk.put("budgets", budget).json("advise")
+    assert (status, report["fixed"][0]["why"]) == (1, "its PodDisruptionBudget lets none go")
+
+
+def test_advice_for_one_that_waits(desk: Desk) -> None:
+    crowded(desk, **OWNED).put("pods", pod("waits", {"nvidia.com/gpu": "2"}, **SCHEDULER))
+    status, report = desk.json("advise", "--pod", "ns/waits", file=False)
+    assert (status, report["pod"], len(report["moves"])) == (0, "ns/waits", 1)
+    status, _, err = desk.run("advise", "--pod", "ns/nobody", file=False)
+    assert (status, "no pod ns/nobody waits" in err, err.endswith("allowed: ns/waits\n")) == (2, True, True)
+
+
+def test_a_place_kept_for_another_is_not_given_away(desk: Desk) -> None:
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", **OWNED}
+    desk.nodes(a=1).put("pods", pod("low", CARD, on="a", allocated=whole(0), metadata=leaving))
+    desk.put("pods", pod("high", CARD, priority=5, status={"nominatedNodeName": "a"}, **SCHEDULER))
+    assert desk.asked(wanting("p", CARD)).json("advise")[0] == 1
+    assert desk.json("advise", "--pod", "ns/high", file=False)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [
+        pytest.param([], "advice is for one pod, and the workload has 0", id="none"),
+        pytest.param(
+            [wanting("a", CARD), wanting("b", CARD)], "advice is for one pod, and the workload has 2", id="two"
+        ),
+        pytest.param(
+            [wanting("a", CARD, annotations={names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "1"})],
+            "default/a is a member of pod group default/g: advice is for pods that are decided by themselves",
+            id="of a gang",
+        ),
+    ],
+)
+def test_advice_is_for_single_pods(desk: Desk, documents: Sequence[Raw], said: str) -> None:
+    status, out, err = desk.nodes(a=1).asked(*documents).run("advise")
+    assert (status, out, err) == (2, "", f"berth-operator advise: {said}\n")
+
+
+def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
+    desk.nodes(a=40)
+    holders = [
+        pod(f"p{minor}", CARD, on="a", allocated=whole(minor), metadata=OWNED, **SCHEDULER) for minor in range(40)
+    ]
+    status, out, _ = desk.put("pods", *holders).asked(wanting("big", {"nvidia.com/gpu": "40"})).run("advise")
+    assert status == 1
+    assert "Not looked at: sets of more than 8 pods" in out
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param(b"{", "line 2: not JSON", id="no JSON"),
+        pytest.param(b"[]", 'line 2: not of the form {"of": "nodes", "object": {', id="another form"),
+        pytest.param(
+            b'{"of": "secrets", "object": {}}', 'line 2: of: "secrets"; allowed: nodes, devices', id="unknown"
+        ),
+        pytest.param(
+            b'{"of": "nodes", "object": {}}', "line 2: cannot be read as one of the nodes: KeyError", id="no node"
+        ),
+    ],
+)
+def test_a_mistake_in_a_snapshot_is_told(desk: Desk, line: bytes, said: str) -> None:
+    desk.asked().write(line)
+    status, out, err = desk.run("simulate")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"berth-operator simulate: {desk.snapshot}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"", "line 1: not a snapshot; it begins with", id="empty"),
+        pytest.param(b'{"kind":"BerthSnapshot","version":2}', "line 1: not a snapshot", id="another version"),
+        pytest.param(None, "No such file", id="missing"),
+    ],
+)
+def test_what_is_no_snapshot_is_told(desk: Desk, content: bytes | None, said: str) -> None:
+    desk.asked()
+    desk.snapshot.unlink() if content is None else desk.snapshot.write_bytes(content)
+    status, _, err = desk.run("simulate")
+    assert (status, said in err, str(desk.snapshot) in err) == (2, True, True)
+
+
+def test_a_mistake_in_the_workload_is_told(desk: Desk) -> None:
+    spread = [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    for documents, said in (
+        ([wanting("a", CARD), wanting("a", CARD)], "document 2 (Pod a): there is a second pod default/a"),
+        (
+            [wanting("a", CARD, spec={"topologySpreadConstraints": spread})],
+            "document 1 (Pod a): spec cannot be read: KeyError",
+        ),
+        (
+            [wanting("a", CARD, spec={"schedulerName": "x"})],
+            'document 1 (Pod a): spec.schedulerName: "x" has no profile',
+        ),
+    ):
+        status, out, err = desk.nodes().asked(*documents).run("simulate")
+        assert (status, out) == (2, "")
+        assert err.startswith(f"berth-operator simulate: {desk.workload}: {said}")
+
+
+def test_files_that_are_not_there_are_told(desk: Desk) -> None:
+    status, _, err = desk.run("simulate")
+    assert (status, f"{desk.workload}: " in err, "No such file" in err) == (2, True, True)
+    status, _, err = desk.asked().run("simulate", "--config", "/nowhere")
+    assert (status, err) == (2, "berth-operator simulate: /nowhere: No such file or directory\n")
+
+
+def test_the_workload_may_come_by_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(wanting("p", CARD))))
+    status, report = desk.nodes(a=1).json("simulate", "-f", "-", file=False)
+    assert (status, found(report)) == (0, {"default/p": "a [0]"})
+
+
+@pytest.mark.parametrize("content", [None, "", "clusters: [{}]"])
+def test_a_kubeconfig_that_cannot_be_used_is_told(desk: Desk, tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    assert main(["snapshot", "--kubeconfig", str(path)]) == 2
+    status, out, err = main(["snapshot", "--kubeconfig", str(path)]), *desk._capture.readouterr()
+    assert (status, out.count("{"), f"{path}: cannot be used: " in err) == (2, 0, True)
+
+
+def test_memory_is_told_in_binary_units(desk: Desk) -> None:
+    _, report = desk.nodes(a=1).asked().json("simulate")
+    assert report["totals"][0]["free"]["after"]["kubernetes.io/gpu-memory"] == f"{A100_BYTES // 1024}Ki"
