@@ -20,7 +20,10 @@ from berth_operator.core.policy import Policy
 
 
 class Settings(BaseSettings):
-    """The Berth operator: decides which pod gets which devices, and binds it."""
+    """The Berth operator: decides which pod gets which devices, and binds it.
+
+    With `simulate`, `advise` or `snapshot` in front it answers questions instead: `berth-operator simulate --help`.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="BERTH_",
