@@ -52,10 +52,11 @@ def _outcome(outcome: Outcome) -> Report:
 
 
 def _place(node: str, grants: Iterable[Grant]) -> Report:
-    devices: dict[str, list[int]] = {}
+    devices: dict[str, dict[int, None]] = {}
     for each in grants:
-        devices.setdefault(each.type, []).append(each.minor)
-    return {"node": node, "devices": devices}
+        # Several instances of one card are one card.
+        devices.setdefault(each.type, {})[each.minor] = None
+    return {"node": node, "devices": {kind: list(minors) for kind, minors in devices.items()}}
 
 
 def _move(move: Move) -> Report:

@@ -434,11 +434,6 @@ class Fleet:
         """Give how many models of cards there are."""
         return len(self.catalogue.models)
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """Give the name of each model id."""
-        return tuple(self._models)
-
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
         """Give for each model id whether the constraint accepts it."""
         mask = self._model_masks.get(constraint)

@@ -1,15 +1,16 @@
 """What is left of cards: how many nobody holds, and how much of the others, of each model on each node.
 
-Only cards count that could be handed out: healthy ones on a node that is there and whose agent is alive.
+Only cards count that could be handed out, whole or in parts, on a node that is there and whose agent is alive.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from berth_operator.core.cards import Cards, Mask
+from berth_operator.core.cards import Cards, Column, Mask
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.offers import offers
 
 Place = tuple[str, str, str]
 """Node, device type and model."""
@@ -53,19 +54,21 @@ def unused(fleet: Fleet) -> set[str]:
 
 
 def _of_type(fleet: Fleet, kind: str) -> Iterator[tuple[Place, Left]]:
-    cards, models = fleet.cards[kind], fleet.model_names
-    usable = cards.present & cards.healthy & (fleet.present & fleet.fresh)[:, np.newaxis]
+    cards, models = fleet.cards[kind], fleet.catalogue.models
+    there = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
+    found = [(name, np.where(there, total, 0), taken) for name, total, taken in offers(cards)]
+    usable: Mask = np.sum([total for _, total, _ in found], axis=0) > 0
     for model in np.unique(cards.model[usable]).tolist():
-        for row, left in _of_model(cards, usable & (cards.model == model)):
+        for row, left in _of_model(cards, usable & (cards.model == model), found):
             yield (fleet.names[row], kind, models[model]), left
 
 
-def _of_model(cards: Cards, mask: Mask) -> Iterator[tuple[int, Left]]:
+def _of_model(cards: Cards, mask: Mask, found: Sequence[tuple[str, Column, Column]]) -> Iterator[tuple[int, Left]]:
     count, idle = mask.sum(axis=1), (mask & (cards.users == 0)).sum(axis=1)
-    free = np.where(mask, np.maximum(cards.free, 0), 0).sum(axis=2)
-    offered = np.where(mask, cards.total, 0).sum(axis=(1, 2))
+    offered = {name: np.where(mask, total, 0).sum(axis=1) for name, total, _ in found}
+    free = {name: np.where(mask, np.maximum(total - taken, 0), 0).sum(axis=1) for name, total, taken in found}
     for row in np.flatnonzero(count).tolist():
-        amounts = ((name, int(free[index, row])) for name, index in cards.index.items() if offered[index])
+        amounts = ((name, int(free[name][row])) for name in free if offered[name][row])
         yield row, Left(cards=int(count[row]), idle=int(idle[row]), free=tuple(amounts))
 
 

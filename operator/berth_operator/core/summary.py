@@ -6,16 +6,21 @@ as in Koordinator; what pods hold of it is told all the same. `devices`, `ready`
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from berth_api import allocation, names
-from berth_operator.core.cards import Cards
+from berth_operator.core.cards import LINKS, NVLINK, Cards
+from berth_operator.core.catalogue import Wiring
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.offers import offers
 
 Resources = dict[str, str]
 Amounts = Mapping[str, int]
 Detail = dict[str, dict[str, Resources]]
 """Device type -> minor -> resources."""
+_WAYS: Final = {strength: name for name, strength in LINKS.items()}
 
 
 def nodes(fleet: Fleet) -> list[str]:
@@ -64,31 +69,51 @@ class _Report:
     """The cards of one row."""
 
     def __init__(self, fleet: Fleet, row: int) -> None:
-        self._fleet, self._row = fleet, row
+        self._fleet, self._row, self._only = fleet, row, np.array([row])
         self.total, self.free, self.used = _Sums(), _Sums(), _Sums()
         self.devices: dict[str, dict[str, Any]] = {}
 
     def add(self, kind: str) -> None:
         """Take in the cards of one type."""
-        cards, row = self._fleet.cards[kind], self._row
-        for slot in cards.slots(row):
-            minor, healthy = int(cards.minor[row, slot]), bool(cards.healthy[row, slot])
-            offered, taken = cards.total[:, row, slot].tolist(), cards.used[:, row, slot].tolist()
-            known = {name: offered[index] for name, index in cards.index.items() if healthy and offered[index]}
-            used = {name: taken[index] for name, index in cards.index.items() if taken[index] or name in known}
-            self.total.add(kind, minor, known)
-            self.free.add(kind, minor, {name: max(0, amount - used[name]) for name, amount in known.items()})
-            self.used.add(kind, minor, used)
-            self.devices.setdefault(kind, {})[str(minor)] = {
-                "id": cards.ids[row].get(minor, ""),
-                "model": self._model(cards, slot),
-                "health": healthy,
-            }
+        cards = self._fleet.cards[kind]
+        found = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
+        for slot in cards.slots(self._row):
+            minor = int(cards.minor[self._row, slot])
+            offered = {name: total[0][slot] for name, total, _ in found if total[0][slot]}
+            taken = {name: used[0][slot] for name, _, used in found if used[0][slot] or name in offered}
+            self.total.add(kind, minor, offered)
+            self.free.add(kind, minor, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
+            self.used.add(kind, minor, taken)
+            self.devices.setdefault(kind, {})[str(minor)] = self._card(cards, slot, minor)
 
-    def _model(self, cards: Cards, slot: int) -> str:
-        """Give a card's model; of a card that is gone and still held, nobody knows."""
-        there = cards.present[self._row, slot]
-        return self._fleet.model_names[cards.model[self._row, slot]] if there else ""
+    def _card(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
+        """Tell of a card itself; of one that is gone and still held, nobody knows more."""
+        row, catalogue = self._row, self._fleet.catalogue
+        if not cards.present[row, slot]:
+            return {"id": "", "model": "", "health": False}
+        return {
+            "id": cards.ids[row].get(minor, ""),
+            "model": catalogue.models[int(cards.model[row, slot])],
+            "health": bool(cards.healthy[row, slot]) or minor in cards.instances.get(row, ()),
+            "topology": self._topology(cards, slot, minor),
+        }
+
+    def _topology(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
+        """Tell where a card sits, as far as its Device tells."""
+        numa, catalogue = int(cards.numa[self._row, slot]), self._fleet.catalogue
+        switch = catalogue.switches[int(cards.pcie[self._row, slot])]
+        links = _links(catalogue.wirings[int(cards.wiring[self._row])], minor)
+        found = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
+        return {name: each for name, each in found.items() if each is not None}
+
+
+def _links(wiring: Wiring, minor: int) -> dict[str, str]:
+    """Name the way from a card to each other one that it is told of."""
+    return {str(other): _way(strength) for _, own, links in wiring if own == minor for other, strength in links}
+
+
+def _way(strength: int) -> str:
+    return f"NVLink x{strength // NVLINK}" if strength >= NVLINK else _WAYS[strength]
 
 
 def _has_devices(fleet: Fleet, row: int) -> bool:
@@ -100,11 +125,18 @@ def _resources(amounts: Iterable[tuple[str, int]]) -> Resources:
 
 
 def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
-    found: defaultdict[str, Detail] = defaultdict(dict)
+    held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
     for charge in fleet.on_node(node):
         for grant in charge.grants:
-            found[grant.type].setdefault(charge.pod, {})[str(grant.minor)] = _resources(grant.amounts)
-    return found
+            # Of a card in MIG mode a pod may hold several instances.
+            held[grant.type].setdefault(charge.pod, {}).setdefault(grant.minor, Counter()).update(dict(grant.amounts))
+    return {
+        kind: {
+            pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
+            for pod, cards in pods.items()
+        }
+        for kind, pods in held.items()
+    }
 
 
 def _unaccounted(fleet: Fleet, node: str) -> dict[str, list[str]]:

@@ -2,11 +2,12 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 
 from berth_api import names
@@ -63,8 +64,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Desk:
-    return Desk(tmp_path, capfd)
+def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    yield Desk(tmp_path, capfd)
+    # It sends log lines to what is standard error now.
+    structlog.reset_defaults()
 
 
 def wanting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
+from berth_api.selectors import EVERYTHING, LabelSelector, Requirement
 from berth_operator.core import defragmentation
 from berth_operator.core.budgets import Budget, Budgets
 from berth_operator.core.cycle import Failure, Placement, decide
@@ -18,7 +19,6 @@ from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers.wishes import Identity, Peers, Term, Wishes
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import Membership, PendingPod, PodRequest
-from berth_operator.core.selectors import EVERYTHING, LabelSelector, Requirement
 from tests.builders import GPU, NVIDIA, add, asks, cards, charge, grant, inventory, node_info, waiting
 from tests.unit.core.test_whatif import plain
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.model import of_pod
+from berth_api.selectors import LabelSelector, Requirement
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.gang import Gang
@@ -17,7 +18,6 @@ from berth_operator.core.peers.wishes import Identity, Peers, Term, Wishes
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod
 from berth_operator.core.rooms import Left, by_model
-from berth_operator.core.selectors import LabelSelector, Requirement
 from berth_operator.core.simulate import Simulation, simulate
 from tests.builders import (
     A100,
@@ -35,6 +35,7 @@ from tests.builders import (
     fleet,
     gang,
     grant,
+    instance,
     inventory,
     node_info,
     other_card,
@@ -205,6 +206,14 @@ def test_devices_of_other_types_are_left_too(kind: str) -> None:
     found = simulate(of, [waiting("pod", {f"kubernetes.io/{kind}": 30})], DEFAULT)
     assert found.before == {("n", kind, ""): Left(cards=2, idle=2, free=((kind, 200),))}
     assert found.after == {("n", kind, ""): Left(cards=2, idle=1, free=((kind, 170),))}
+
+
+def test_of_a_card_in_mig_mode_its_instances_are_left() -> None:
+    piece = "nvidia.com/mig-1g.10gb"
+    pieces = tuple((f"MIG-0-{number}", piece) for number in range(7))
+    of = fleet({"n": (card(0, healthy=False, more={piece: 7}, instances=pieces), card(1, healthy=False))})
+    of.charge(charge("pod", instance(0, 3), node="n"))
+    assert simulate(of, [], DEFAULT).before == {("n", "gpu", A100): Left(cards=1, idle=0, free=((piece, 6),))}
 
 
 def test_cards_that_nobody_could_be_given_are_not_left() -> None:

@@ -5,9 +5,23 @@ from typing import Any
 
 import pytest
 
+from berth_operator.core.cards import LINKS, NVLINK
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.summary import nodes, summary
-from tests.builders import A100, GI, add, card, charge, fleet, grant, inventory, node_info, other_card
+from tests.builders import (
+    A100,
+    GI,
+    add,
+    card,
+    charge,
+    fleet,
+    grant,
+    instance,
+    inventory,
+    node_info,
+    other_card,
+    with_functions,
+)
 
 CORE, MEMORY, RATIO = "kubernetes.io/gpu-core", "kubernetes.io/gpu-memory", "kubernetes.io/gpu-memory-ratio"
 
@@ -94,11 +108,11 @@ ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n"
                 "allocateSet": {"gpu": {"ns/lost": {"7": WHOLE}}},
                 "devices": {
                     "gpu": {
-                        "0": {"id": "GPU-0", "model": A100, "health": True},
-                        "1": {"id": "GPU-1", "model": A100, "health": False},
+                        "0": {"id": "GPU-0", "model": A100, "health": True, "topology": {}},
+                        "1": {"id": "GPU-1", "model": A100, "health": False, "topology": {}},
                         "7": {"id": "", "model": "", "health": False},
                     },
-                    "rdma": {"3": {"id": "rdma-3", "model": "", "health": True}},
+                    "rdma": {"3": {"id": "rdma-3", "model": "", "health": True, "topology": {}}},
                 },
             },
             id="a card that is gone is held",
@@ -121,6 +135,37 @@ ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n"
 def test_a_node_is_summed_up(charges: tuple[Charge, ...], expected: Mapping[str, Any]) -> None:
     found = told(made(*charges))
     assert {name: found[name] for name in expected} == expected
+
+
+def test_where_cards_sit_and_how_they_are_linked_is_told() -> None:
+    first = card(0, numa=1, pcie="0000:3b", links=((1, 4 * NVLINK), (2, LINKS["System"])))
+    of = fleet({"n": (first, card(1, numa=0, links=((0, 4 * NVLINK),)), card(2))})
+    found = told(of)["devices"]["gpu"]
+    assert {minor: each["topology"] for minor, each in found.items()} == {
+        "0": {"nodeID": 1, "pcieID": "0000:3b", "links": {"1": "NVLink x4", "2": "System"}},
+        "1": {"nodeID": 0, "links": {"0": "NVLink x4"}},
+        "2": {},
+    }
+
+
+SLICE = "nvidia.com/mig-1g.10gb"
+
+
+def test_a_card_in_mig_mode_offers_its_instances_alone() -> None:
+    pieces = tuple((f"MIG-0-{number}", SLICE) for number in range(7))
+    of = fleet({"n": (card(0, healthy=False, more={SLICE: 7}, instances=pieces),)})
+    of.charge(charge("two", instance(0, 0), instance(0, 1), node="n"))
+    found = told(of)
+    assert (found["deviceTotal"], found["deviceFree"]) == ({SLICE: "7"}, {SLICE: "5"})
+    assert found["deviceUsed"] == {SLICE: "2"}
+    assert found["allocateSet"] == {"gpu": {"ns/two": {"0": {SLICE: "2"}}}}
+    assert found["devices"]["gpu"]["0"]["health"] is True
+
+
+def test_virtual_functions_are_no_resource() -> None:
+    of = fleet({"n": (other_card("rdma", 0),)})
+    of.charge(charge("pod", with_functions(0, "0000:01:00.1"), node="n"))
+    assert told(of)["deviceUsed"] == {"kubernetes.io/rdma": "1"}
 
 
 @pytest.mark.parametrize("missing", ["agent", "node", "device"])
