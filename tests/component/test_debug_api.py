@@ -37,6 +37,7 @@ class Shown:
     def __init__(self, of: Fleet, on_asked: Callable[[], object] = lambda: None) -> None:
         self.fleet, self.on_asked = of, on_asked
         self.error: Exception | None = None
+        self.asked: list[str] = []
 
     async def whole(self) -> Fleet:
         if self.error is not None:
@@ -45,7 +46,7 @@ class Shown:
         return self.fleet
 
     async def of(self, node: str) -> Fleet:
-        assert node
+        self.asked.append(node)
         return await self.whole()
 
 
@@ -103,8 +104,11 @@ async def test_without_nodes_there_is_an_empty_object() -> None:
     ],
 )
 async def test_what_there_is_not_is_told_in_json(path: str, method: str, status: int, message: str) -> None:
-    async with serving(Shown(many())) as ask:
+    shown = Shown(many())
+    async with serving(shown) as ask:
         assert (await ask(path, method))[:2] == (status, {"message": message})
+    # What is no name is not asked for: it would get into a selector.
+    assert shown.asked in ([], ["unheard-of"])
 
 
 async def test_nodes_that_go_meanwhile_are_left_out() -> None:

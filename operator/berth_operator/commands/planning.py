@@ -119,7 +119,7 @@ class Planner:
             )
         fleet = self._cluster.fleet
         for each in nominated(self._cluster.pending.values()):
-            if each != pod and (held := holds(fleet, each, self._policies[each.scheduler], each.nominated)) is not None:
+            if (held := holds(fleet, each, self._policies[each.scheduler], each.nominated)) is not None:
                 fleet.nominate(held)
         return pod, advise(fleet, pod, self._tenants(), self._policies, self._cluster.budgets)
 

@@ -1,15 +1,17 @@
 """Answers as people read them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from berth_api import names, quantity
 from berth_operator.commands.reports import Report
 
-WIDTH = 160
+GI: Final = 2**30
+WIDTH: Final = 160
 """Columns where nobody tells: of a file or a pipe."""
 
 
@@ -30,8 +32,8 @@ def show_simulation(report: Report, to: Console) -> None:
     changed = [each for each in report["devices"] if _has_changed(each)]
     to.print(f"\nDevices, now and then ({len(report['devices']) - len(changed)} more stay as they are):\n")
     _devices([*changed, *({"node": "all nodes", **each} for each in report["totals"])], to)
-    _names("\nNodes whose devices nobody would use: ", report["unusedNodes"], to)
-    _names("Of them in use now: ", report["emptiedNodes"], to)
+    _nodes("\nNodes whose devices nobody would use: ", report["unusedNodes"], to)
+    _nodes("Of them in use now: ", report["emptiedNodes"], to)
     _lines("\nNote: ", report["notes"], to)
 
 
@@ -72,7 +74,13 @@ def _devices(found: Iterable[Report], to: Console) -> None:
 
 def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     for name, after in free["after"].items():
-        yield f"{name.partition('/')[2]} {_then(free['before'].get(name, '0'), after)}"
+        told = [_round(name, amount) for amount in (free["before"].get(name, "0"), after)]
+        yield f"{name.removeprefix(names.PREFIX)} {_then(*told)}"
+
+
+def _round(name: str, amount: str) -> str:
+    """Give an amount of memory in gibibytes, as exactly as people look at it."""
+    return f"{quantity.parse(amount) / GI:.4g}Gi" if name == names.PREFIX + names.GPU_MEMORY else amount
 
 
 def _then(before: str, after: str) -> str:
@@ -92,8 +100,8 @@ def _minors(found: Report) -> str:
     return ", ".join(f"{kind} {','.join(map(str, minors))}" for kind, minors in devices.items())
 
 
-def _names(title: str, names: Sequence[str], to: Console) -> None:
-    _lines(title, [", ".join(names)] if names else [], to)
+def _nodes(title: str, found: Sequence[str], to: Console) -> None:
+    _lines(title, [", ".join(found)] if found else [], to)
 
 
 def _lines(title: str, texts: Iterable[str], to: Console) -> None:

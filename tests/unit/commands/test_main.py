@@ -138,6 +138,12 @@ def test_gangs(desk: Desk, minimum: int, size: int, status: int, said: str) -> N
     assert all(text.startswith(said) for text in found(report).values())
 
 
+def test_a_group_may_be_in_another_namespace(desk: Desk) -> None:
+    group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "theirs"}, "spec": {"minMember": 1}}
+    pod = wanting("p", CARD, namespace="theirs", labels={names.POD_GROUP_LABEL: "g"})
+    assert desk.nodes(a=1).asked(group, pod).json("simulate")[0] == 0
+
+
 def test_a_gang_of_the_cluster_is_completed(desk: Desk) -> None:
     labels = {names.POD_GROUP_LABEL: "g"}
     done = pod("done", labels=labels, on="a", status={"phase": "Succeeded"}, schedulerName=names.SCHEDULER)
@@ -215,6 +221,12 @@ def test_the_tables(desk: Desk) -> None:
     assert "(1 more stay as they are)" in out
     assert "gpu-core 100 → 50" in out
     assert "Nodes whose devices nobody would use: " in out
+
+
+@pytest.mark.parametrize("command", ["simulate", "advise"])
+def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
+    desk.nodes(a=1).asked(wanting("p", CARD, labels={names.MODEL_REGEX: "[hH]100"}))
+    assert "1 GPU model is not [hH]100" in desk.run(command)[1]
 
 
 # --- advise -------------------------------------------------------------------------------------------------------
@@ -385,3 +397,5 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(desk: Desk, tmp_path: Path, co
 def test_memory_is_told_in_binary_units(desk: Desk) -> None:
     _, report = desk.nodes(a=1).asked().json("simulate")
     assert report["totals"][0]["free"]["after"]["kubernetes.io/gpu-memory"] == f"{A100_BYTES // 1024}Ki"
+    # People need not know it to the byte.
+    assert "gpu-memory 79.35Gi" in desk.run("simulate")[1]

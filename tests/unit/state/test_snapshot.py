@@ -87,6 +87,9 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             pending,
             id="annotations of a pod that waits",
         ),
+        pytest.param("pods", pod(hostNetwork=True, hostUsers=False), pending, id="features that it needs"),
+        pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="whom it may evict"),
+        pytest.param("pods", pod(schedulingGates=[{"name": "g"}]), pods.is_gated, id="gates"),
         pytest.param(
             "pods", pod(requests={"kubernetes.io/gpu": "50"}, on="n", allocated=half()), pods.charge, id="allocation"
         ),
