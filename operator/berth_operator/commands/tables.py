@@ -42,13 +42,13 @@ def show_advice(report: Report, to: Console) -> None:
     if not report["fits"]:
         to.print(escape(f"{report['pod']} fits nowhere: {report['reason']}"))
         to.print("\nNo pods were found that could be moved for it.")
-        _lines("Not looked at: ", report["limits"], to)
     else:
         to.print(escape(f"{report['pod']} would get {_place(report)}."))
         if report["moves"]:
             to.print("\nFirst these pods have to be moved:\n")
             rows = [(each["pod"], _place(each["from"]), _place(each["to"])) for each in report["moves"]]
             _table(("POD", "FROM", "TO"), rows, to)
+    _lines("\nNot looked at: ", report["limits"], to)
     if report["fixed"]:
         to.print("\nIn the way, and not to be moved:\n")
         _table(("POD", "NODE", "WHY"), [(each["pod"], each["node"], each["why"]) for each in report["fixed"]], to)

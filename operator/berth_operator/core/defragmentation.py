@@ -81,7 +81,7 @@ class Advice:
     tried: int = 0
     """Sets of pods for which all decisions were made."""
     limits: tuple[str, ...] = ()
-    """Where the search gave up; none if it has looked at everything."""
+    """What was not looked at; if nothing, no fewer pods would do, nor others that hold less."""
 
 
 def advise(
@@ -106,7 +106,7 @@ def advise(
         moves=found[1] if found else (),
         fixed=search.fixed,
         tried=search.tried,
-        limits=() if found else tuple(search.limits),
+        limits=tuple(search.limits),
     )
 
 
@@ -228,20 +228,23 @@ class _Search:
         return found
 
     def _anywhere(self, size: int) -> Indices:
-        pods = self._promising()
+        pods = self._promising(size)
         if (number := math.comb(len(pods), size)) > MOST_SETS:
             self.limits[f"sets of {size} pods of several nodes"] = None
             number = 0
         picks = combinations(sorted(pods), size) if number else ()
         return np.array(list(picks), np.intp).reshape(number, size)
 
-    def _promising(self) -> Sequence[int]:
+    def _promising(self, size: int) -> Sequence[int]:
         """Give the pods whose sets are tried whatever nodes they are on; all, if they are few.
 
         Else those that are known to be in the way, and such as would leave a place for one of those.
         """
         if len(self._movable) <= MOST_APART:
             return self._movable.tolist()
+        if size == 1 and self._local:
+            # Each of these is of one node.
+            return ()
         self.limits[f"sets of several nodes with others than {MOST_APART} promising pods"] = None
         found = dict.fromkeys(list(self._stuck)[: MOST_APART // 2])
         for request in self._homeless:

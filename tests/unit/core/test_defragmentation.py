@@ -307,6 +307,12 @@ def test_a_search_that_gives_up_says_so() -> None:
     assert advice.limits
 
 
+def test_among_many_one_pod_is_known_to_be_the_fewest() -> None:
+    town = scattered(nodes=60)
+    advice = town.advise(waiting("big", TWO))
+    assert (len(advice.moves), advice.limits) == (1, ())
+
+
 def test_chains_are_found_among_many() -> None:
     # Nobody finds a place for x unless the one small pod y of b makes way.
     town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
@@ -324,6 +330,8 @@ def test_chains_with_others_of_the_node_are_found_among_many() -> None:
         town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
     advice = town.advise(waiting("four", FOUR))
     assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0", "q": "a > c 0"}
+    # Others, of several nodes, might hold less.
+    assert advice.limits
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------
