@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cards import CardInfo
@@ -181,6 +182,27 @@ def test_a_pod_without_gpus_and_one_with_instances_go_to_different_nodes() -> No
     made = fleet({"a": (divided(0, *SEVEN),), "b": (card(0),)})
     assert place(made, waiting("mig", {MIG_1G: 1})).node == "a"
     assert place(made, waiting("whole", {NVIDIA: 1})).node == "b"
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        pytest.param("", ["MIG-0-0", "MIG-1-0"], id="anywhere"),
+        pytest.param("PCIe", ["MIG-1-0", "MIG-2-0"], id="under one switch"),
+        pytest.param("Device", [], id="of one card"),
+    ],
+)
+def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[str]) -> None:
+    cards = [divided(0, "1g.10gb"), divided(1, "3g.40gb"), divided(2, "1g.10gb")]
+    made = fleet({"node": tuple(replace(each, pcie=at) for each, at in zip(cards, "abb", strict=True))})
+    wanted = asks(
+        {MIG_1G: 1, MIG_3G: 1}, annotations={names.ALLOCATE_HINT: f'{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}'}
+    )
+    found = decide(made, waiting("pod", wanted), Policy())
+    assert sorted(each.id for each in getattr(found, "grants", ())) == expected
+    if scope == "Device":
+        assert isinstance(found, Failure)
+        assert "not all that is asked for is free in one device" in found.message
 
 
 # --- in one way only --------------------------------------------------------------------------------------------
