@@ -185,6 +185,7 @@ def test_a_sliced_card_is_one_like_any_other_until_a_slice_is_held(wanted: dict[
         ),
         pytest.param([divided(0, *THREE), card(1)], False, [], 1, ["GPU-1"], id="under mixed instances are no slots"),
         pytest.param([divided(0, *THREE), card(1)], False, [], 2, [], id="under mixed only cards are"),
+        pytest.param([divided(0, *THREE), sliced(1, 2)], False, [], 3, [], id="under mixed only cards and slices are"),
         pytest.param([divided(0, *THREE)], True, [grant(0, core=1)], 1, [], id="no instance of a card that is shared"),
         pytest.param([card(0), card(1)], True, [], 2, ["GPU-0", "GPU-1"], id="single, and no card in MIG mode"),
     ],
@@ -211,6 +212,15 @@ def test_cards_of_other_nodes_are_chosen_as_if_no_card_were_sliced() -> None:
         pods = [waiting(f"pod-{number}-{len(plain.charges)}", {NVIDIA: number}) for _ in range(2)]
         first, second = place(plain, pods[0]), place(mixed, pods[1])
         assert (first.node, first.grants) == (second.node, second.grants)
+
+
+def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
+    linked = tuple(card(minor, links=((1 - minor, 500),)) for minor in range(2))
+    made = fleet({"cards": linked, "sliced": (sliced(0, 4), sliced(1, 4))})
+    wanted = asks({NVIDIA: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"})
+    assert ids(made, wanted) == ["GPU-0", "GPU-1"]
+    made.remove_device("cards")
+    assert ids(made, wanted) == ["GPU-0::0", "GPU-0::1"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def choose(
     found: list[Grant] = []
     for slot, count in zip(order.tolist(), given[parts.index(part)].tolist(), strict=True):
         found += islice(pieces.instances_of(fleet, row, slot, part, [_profile(part)]), count)
-    return tuple(found)
+    return pieces.complete(fleet, row, part, found)
 
 
 def _parts(request: PodRequest) -> tuple[Part, ...]:

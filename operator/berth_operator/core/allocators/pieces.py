@@ -112,19 +112,20 @@ def together(fleet: Fleet, common: Reach, column: Column, rows: Rows) -> Column:
     """Give for each card how many pieces there are on those that have what they must in common with it."""
     if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
-    found: Column = (_alike(fleet.cards[GPU], common, rows) * column[:, np.newaxis, :]).sum(axis=2)
+    found = np.zeros_like(column)
+    for slot in np.flatnonzero(column.any(axis=0)).tolist():
+        found += _alike(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
     return found
 
 
-def _alike(cards: Cards, common: Reach, rows: Rows) -> Mask:
-    """Tell for any two cards of a row whether they have it in common: shape (rows, slots, slots)."""
-    one = np.eye(cards.minor.shape[1], dtype=np.bool_)
-    places = ((getattr(cards, name)[rows], reach.NOWHERE[name]) for name in common.places)
-    told = [
-        (at[:, :, np.newaxis] == at[:, np.newaxis, :]) & (at != nowhere)[:, np.newaxis, :] for at, nowhere in places
-    ]
-    same: Mask = one | (np.logical_and.reduce(told) if told else np.zeros_like(one))
-    return np.broadcast_to(same, (len(cards.minor[rows]), *one.shape))
+def _alike(cards: Cards, common: Reach, slot: int, rows: Rows) -> Mask:
+    """Give the cards of each row that have it in common with the one in a slot; that one is among them."""
+    places = [(getattr(cards, name)[rows], reach.NOWHERE[name]) for name in common.places]
+    mask = np.full_like(cards.present[rows], bool(places))
+    for at, nowhere in places:
+        mask &= (at == at[:, [slot]]) & (at != nowhere)
+    mask[:, slot] = True
+    return mask
 
 
 # --- which ------------------------------------------------------------------------------------------------------
@@ -143,7 +144,8 @@ def preferred(
         return order
     found = [together(fleet, common, column, rows)[0] >= part.count for part, column in wanted]
     [first, *_] = order[np.logical_and.reduce(found)[order]]
-    beside: Indices = order[_alike(cards, common, rows)[0, first][order]]
+    [alike] = _alike(cards, common, int(first), rows)
+    beside: Indices = order[alike[order]]
     return beside
 
 
@@ -192,6 +194,17 @@ def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant
         if (name := f"{cards.ids[row][minor]}{REPLICA_MARK}{number}") not in taken:
             named = (*amounts, (REPLICAS, 1))
             yield Grant(type=GPU, minor=minor, amounts=named, id=name, exclusive=part.exclusive)
+
+
+def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
+    """Give what was found, which must be all.
+
+    Raises:
+        LookupError: the row does not pass.
+    """
+    if len(found) < part.count:
+        raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
+    return tuple(found)
 
 
 # --- why not ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ spreads.
 """
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -69,7 +70,8 @@ def choose(
     order = pieces.preferred(fleet, row, request, [(part, left)], policy, near=near)
     places = pieces.in_turns(left[0, order], part.count)
     of_place = {place: _of_card(fleet, row, int(order[place]), part) for place in set(places)}
-    return tuple(next(of_place[place]) for place in places)
+    found = [each for place in places for each in islice(of_place[place], 1)]
+    return pieces.complete(fleet, row, part, found)
 
 
 def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
