@@ -334,7 +334,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 REQUESTS = st.sampled_from(
     [
-        *({name: count} for name in (MIG_1G, REPLICAS, NVIDIA) for count in (1, 2, 4)),
+        *({name: count} for name in (MIG_1G, REPLICAS, NVIDIA) for count in (1, 2, 3, 5)),
         {MIG_1G: 1, MIG_3G: 1},
         {MIG_1G: 2, MIG_3G: 2},
         {GPU: 50},
