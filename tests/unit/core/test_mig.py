@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_api.model import of_pod
+from berth_operator.core import allocators
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Failure, Placement, decide
@@ -31,6 +33,7 @@ from tests.builders import (
     node_info,
     place,
     replica,
+    sliced,
     waiting,
 )
 
@@ -177,10 +180,58 @@ def test_nodes_in_use_are_filled_first_unless_the_policy_spreads(policy: Policy,
     assert found.node == node
 
 
+def test_a_policy_that_spreads_takes_the_node_with_the_emptiest_card() -> None:
+    made = fleet({name: (divided(0, *SEVEN), divided(1, *SEVEN)) for name in "ab"})
+    made.charge(charge("a", *(instance(minor, number) for minor in (0, 1) for number in range(3)), node="a"))
+    made.charge(charge("b", *(instance(0, number) for number in range(6)), node="b"))
+    found = decide(made, waiting("pod", {MIG_1G: 1}), Policy(weights=(("card-spreading", 1.0),)))
+    assert isinstance(found, Placement)
+    assert found.node == "b"
+
+
+def test_an_exclusive_pod_keeps_others_like_it_from_the_instances_of_its_card() -> None:
+    made = fleet({"node": (divided(0, *SEVEN[:2]), divided(1, *SEVEN[:2]))})
+    wanted = asks({MIG_1G: 1}, annotations={names.ALLOCATE_HINT: '{"gpu":{"exclusivePolicy":"DeviceLevel"}}'})
+    assert place(made, waiting("a", wanted)).grants == (replace(instance(0, 0), exclusive="DeviceLevel"),)
+    assert place(made, waiting("b", wanted)).grants == (replace(instance(1, 0), exclusive="DeviceLevel"),)
+    found = decide(made, waiting("c", wanted), Policy())
+    assert isinstance(found, Failure)
+    assert "kept by other pods with an exclusivePolicy (DeviceLevel is asked for)" in found.message
+    assert ids(made, {MIG_1G: 2}) == ["MIG-0-1", "MIG-1-1"]
+
+
+def test_a_row_that_does_not_pass_gives_nothing() -> None:
+    made = fleet({"node": (divided(0, *SEVEN), sliced(1, 2))})
+    for wanted in ({MIG_1G: 8}, {"nvidia.com/gpu.shared": 3}):
+        with pytest.raises(LookupError, match="does not pass"):
+            allocators.choose(made, made.rows["node"], asks(wanted), Policy())
+
+
 def test_a_pod_without_gpus_and_one_with_instances_go_to_different_nodes() -> None:
     made = fleet({"a": (divided(0, *SEVEN),), "b": (card(0),)})
     assert place(made, waiting("mig", {MIG_1G: 1})).node == "a"
     assert place(made, waiting("whole", {NVIDIA: 1})).node == "b"
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        pytest.param("", ["MIG-0-0", "MIG-1-0"], id="anywhere"),
+        pytest.param("PCIe", ["MIG-1-0", "MIG-2-0"], id="under one switch"),
+        pytest.param("Device", [], id="of one card"),
+    ],
+)
+def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[str]) -> None:
+    cards = [divided(0, "1g.10gb"), divided(1, "3g.40gb"), divided(2, "1g.10gb")]
+    made = fleet({"node": tuple(replace(each, pcie=at) for each, at in zip(cards, "abb", strict=True))})
+    wanted = asks(
+        {MIG_1G: 1, MIG_3G: 1}, annotations={names.ALLOCATE_HINT: f'{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}'}
+    )
+    found = decide(made, waiting("pod", wanted), Policy())
+    assert sorted(each.id for each in getattr(found, "grants", ())) == expected
+    if scope == "Device":
+        assert isinstance(found, Failure)
+        assert "not all that is asked for is free in one device" in found.message
 
 
 # --- in one way only --------------------------------------------------------------------------------------------
@@ -322,15 +373,14 @@ def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
     made = holding([divided(0, *SEVEN[:3])])
     made.charge(charge("going", instance(0, 2), terminating=True))
     made.charge(charge("low", instance(0, 0), instance(0, 1)))
-    pod = waiting("pod", {MIG_1G: 2}, priority=5)
+    pod = waiting("pod", {MIG_1G: 3}, priority=5)
     found = preempt(made, pod, Policy(), Budgets())
     assert found is not None
-    assert len(found.nominee.grants) == 2
-    assert len({each.id for each in found.nominee.grants}) == 2
+    assert {each.id for each in found.nominee.grants} == {"MIG-0-0", "MIG-0-1", "MIG-0-2"}
     made.release("uid-low")
     found_again = holds(made, pod, Policy(), "node")
     assert found_again is not None
-    assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1"]
+    assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1", "MIG-0-2"]
 
 
 def test_what_is_nominated_is_given_to_nobody_else() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api import names
 from berth_api.allocation import REPLICAS, Grant
-from berth_api.request import Topology
-from berth_api.request.values import Level
 from berth_operator.core import room
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Failure, Placement, decide, feasible
@@ -21,6 +21,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from tests.builders import (
     A100_BYTES,
+    GI,
     GPU,
     MEMORY,
     NVIDIA,
@@ -184,6 +185,7 @@ def test_a_sliced_card_is_one_like_any_other_until_a_slice_is_held(wanted: dict[
         ),
         pytest.param([divided(0, *THREE), card(1)], False, [], 1, ["GPU-1"], id="under mixed instances are no slots"),
         pytest.param([divided(0, *THREE), card(1)], False, [], 2, [], id="under mixed only cards are"),
+        pytest.param([divided(0, *THREE), sliced(1, 2)], False, [], 3, [], id="under mixed only cards and slices are"),
         pytest.param([divided(0, *THREE)], True, [grant(0, core=1)], 1, [], id="no instance of a card that is shared"),
         pytest.param([card(0), card(1)], True, [], 2, ["GPU-0", "GPU-1"], id="single, and no card in MIG mode"),
     ],
@@ -212,28 +214,72 @@ def test_cards_of_other_nodes_are_chosen_as_if_no_card_were_sliced() -> None:
         assert (first.node, first.grants) == (second.node, second.grants)
 
 
+def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
+    linked = tuple(card(minor, links=((1 - minor, 500),)) for minor in range(2))
+    made = fleet({"cards": linked, "sliced": (sliced(0, 4), sliced(1, 4))})
+    wanted = asks({NVIDIA: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"})
+    assert ids(made, wanted) == ["GPU-0", "GPU-1"]
+    made.remove_device("cards")
+    assert ids(made, wanted) == ["GPU-0::0", "GPU-0::1"]
+
+
 @pytest.mark.parametrize(
-    ("level", "places", "expected"),
+    ("level", "places", "expected", "most"),
     [
-        pytest.param("numa", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], id="on one NUMA node"),
-        pytest.param("numa", (0, -1, -1), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], id="where nobody told, on one card"),
-        pytest.param("pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], id="under one switch"),
-        pytest.param("nvlink", (0, 0, 0), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], id="by NVLink: of one card"),
+        pytest.param("numa", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "on one NUMA node, at most 6", id="numa"),
+        pytest.param(
+            "numa", (0, -1, -1), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], "on one NUMA node, at most 3", id="nobody told"
+        ),
+        pytest.param("pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "one PCIe switch, at most 6", id="pcie"),
+        pytest.param(
+            "nvlink", (0, 0, 0), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], "in one device, at most 3", id="NVLink: of one card"
+        ),
     ],
 )
-def test_pieces_lie_within_what_is_asked(level: Level, places: Sequence[int], expected: list[str]) -> None:
-    told = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
+def test_pieces_lie_within_what_is_asked(level: str, places: Sequence[int], expected: list[str], most: str) -> None:
+    told: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
     made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(told)), single=True)
-    wanted = asks({NVIDIA: 3})
-    within = replace(wanted, devices=replace(wanted.devices, topology=Topology(level=level)))
-    assert ids(made, within) == expected
-    preferred = replace(wanted, devices=replace(wanted.devices, topology=Topology(level=level, required=False)))
-    assert ids(made, preferred) == ["MIG-0-0", "MIG-1-0", "MIG-2-0"]
-    many = asks({NVIDIA: 7})
-    beyond = replace(many, devices=replace(many.devices, topology=Topology(level=level)))
-    found = decide(made, waiting("pod", beyond), Policy())
+    required = {names.GPU_TOPOLOGY: level}
+    assert ids(made, asks({NVIDIA: 3}, annotations=required)) == expected
+    preferred = {**required, names.GPU_TOPOLOGY_POLICY: "preferred"}
+    assert ids(made, asks({NVIDIA: 3}, annotations=preferred)) == ["MIG-0-0", "MIG-1-0", "MIG-2-0"]
+    found = decide(made, waiting("pod", asks({NVIDIA: 7}, annotations=required)), Policy())
     assert isinstance(found, Failure)
-    assert "insufficient free nvidia.com/gpu (7 wanted o" in found.message.replace("under", "o")
+    assert most in found.message
+
+
+def hint(**fields: Any) -> dict[str, str]:
+    return {names.ALLOCATE_HINT: orjson.dumps({"gpu": fields}).decode()}
+
+
+@pytest.mark.parametrize("single", [pytest.param(False, id="slices"), pytest.param(True, id="instances")])
+@pytest.mark.parametrize(
+    ("annotations", "minors", "words"),
+    [
+        pytest.param(hint(selector={"matchLabels": {"x": "y"}}), {1, 2}, "other labels", id="selector"),
+        pytest.param({names.MIN_GPU_MEMORY: "40Gi"}, {0, 1}, "less memory than 40Gi", id="size of the card"),
+        pytest.param(hint(requiredTopologyScope="Device"), {0}, "in one device, at most 2", id="one device"),
+        pytest.param(hint(exclusivePolicy="DeviceLevel"), {0, 2}, "exclusivePolicy", id="exclusive"),
+    ],
+)
+def test_pieces_are_of_cards_that_the_pod_accepts(
+    annotations: dict[str, str], minors: set[int], words: str, *, single: bool
+) -> None:
+    there = [divided(minor, "1g.10gb", "1g.10gb") if single else sliced(minor, 2) for minor in range(3)]
+    labelled = [each if each.minor == 0 else replace(each, labels=(("x", "y"),)) for each in there]
+    small = tuple((name, GI if name == "gpu-memory" else amount) for name, amount in labelled[2].amounts)
+    made = node(*labelled[:2], replace(labelled[2], amounts=small), single=single)
+    mate = instance(1, 0) if single else slices(1, 0, of=2)[0]
+    alone = "exclusivePolicy" in str(annotations)
+    made.charge(charge("mate", *([replace(mate, exclusive="DeviceLevel")] if alone else [])))
+    count = 2 if minors == {0} else 4
+    found = decide(made, waiting("pod", asks({NVIDIA: count}, annotations=annotations)), Policy())
+    assert isinstance(found, Placement)
+    assert {each.minor for each in found.grants} == minors
+    assert {each.exclusive for each in found.grants} == ({"DeviceLevel"} if alone else {""})
+    failed = decide(made, waiting("pod", asks({NVIDIA: count + 1}, annotations=annotations)), Policy())
+    assert isinstance(failed, Failure)
+    assert words in failed.message
 
 
 # --- why not ----------------------------------------------------------------------------------------------------
@@ -288,7 +334,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 REQUESTS = st.sampled_from(
     [
-        *({name: count} for name in (MIG_1G, REPLICAS, NVIDIA) for count in (1, 2, 4)),
+        *({name: count} for name in (MIG_1G, REPLICAS, NVIDIA) for count in (1, 2, 3, 5)),
         {MIG_1G: 1, MIG_3G: 1},
         {MIG_1G: 2, MIG_3G: 2},
         {GPU: 50},

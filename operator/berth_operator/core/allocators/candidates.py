@@ -20,7 +20,7 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
     """Give the cards that can serve the part now, but for what it asks of several of them together."""
     mask = free(fleet, request, part, rows)
     if part.exclusive:
-        mask &= ~_kept_away(fleet.cards[part.type], part, rows)
+        mask &= ~kept_away(fleet.cards[part.type], part, rows)
     return mask
 
 
@@ -29,7 +29,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mas
     cards = fleet.cards[part.type]
     mask = cards.healthy[rows] & accepted(fleet, request, part, rows)
     if part.min_memory:
-        mask &= _large(cards, part, rows)
+        mask &= large(cards, part, rows)
     if part.whole:
         mask &= cards.users[rows] == 0
     elif len(cards.index) > len(RESOURCES[part.type]):
@@ -39,7 +39,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mas
     return mask
 
 
-def _kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
+def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
     """Give the cards from which pods that are exclusive keep another such pod.
 
     No two of them share a card; and no two with PCIeLevel a switch. Where nobody tells of a card on which switch it is,
@@ -79,13 +79,13 @@ def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 def large_enough(fleet: Fleet, part: Part) -> Mask:
     """Give the cards that could serve the part were they free."""
     cards = fleet.cards[part.type]
-    mask = _large(cards, part, ALL)
+    mask = large(cards, part, ALL)
     for index, amount in needs(cards, part, ALL):
         mask &= cards.total[index] >= amount
     return mask
 
 
-def _large(cards: Cards, part: Part, rows: Rows) -> Mask:
+def large(cards: Cards, part: Part, rows: Rows) -> Mask:
     """Give the cards with as much memory in all as the pod wants of each."""
     if not part.min_memory:
         return np.ones_like(cards.healthy[rows])

@@ -5,12 +5,13 @@ possible are begun, then as few cards as possible used, then the fullest. All pa
 """
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.request import INSTANCE, Part
-from berth_operator.core.allocators import candidates, pieces
+from berth_operator.core.allocators import pieces
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
@@ -35,17 +36,14 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     here = pieces.offered(cards, [name], ALL)
     yield f"no {name}", here.sum(axis=1) == 0
     yield f"MIG strategy single: instances are nvidia.com/gpu, not {name}", fleet.single
-    accepted = _offered(fleet, request, part)
-    yield f"GPU model is not {request.model}", accepted.sum(axis=1) == 0
-    wanted = _wanted(fleet, request, ALL)
-    own_first = sorted(wanted, key=lambda each: each[0] != part)
-    yield from pieces.reasons(fleet, request, own_first, accepted, name, rejected=rejected)
+    own_first = sorted(_wanted(fleet, request, ALL), key=lambda each: each[0] != part)
+    yield from pieces.reasons(fleet, request, own_first, here, name, rejected=rejected)
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give how many instances for the part each card can give now."""
     left = pieces.free_instances(fleet.cards[part.type], [_profile(part)], rows)
-    return left * _serving(fleet, request, part, rows)
+    return left * (_serving(fleet, request, part, rows) & ~pieces.kept_away(fleet, part, rows))
 
 
 def choose(
@@ -61,8 +59,8 @@ def choose(
     given = _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
     found: list[Grant] = []
     for slot, count in zip(order.tolist(), given[parts.index(part)].tolist(), strict=True):
-        found += pieces.instances_of(cards, row, slot, count, [_profile(part)])
-    return tuple(found)
+        found += islice(pieces.instances_of(fleet, row, slot, part, [_profile(part)]), count)
+    return pieces.complete(fleet, row, part, found)
 
 
 def _parts(request: PodRequest) -> tuple[Part, ...]:
@@ -84,7 +82,7 @@ def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
 
 
 def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    mask: Mask = candidates.accepted(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis]
+    mask: Mask = pieces.serving(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis]
     return mask
 
 

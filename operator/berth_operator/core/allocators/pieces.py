@@ -5,25 +5,23 @@ of one kind while the two are equal, and none while anybody holds it in another 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from berth_api import mig
-from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, text
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
+from berth_operator.core.allocators import candidates, reach
+from berth_operator.core.allocators.reach import Reach
 from berth_operator.core.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.rowwise import ALL, Rows
 
-_SCOPES: Final = {"Device": "on one GPU", "PCIe": "under one PCIe switch", "NUMANode": "on one NUMA node"}
-"""Within what all pieces may have to be, the narrowest first."""
-_LEVELS: Final = {"nvlink": "Device", "pcie": "PCIe", "numa": "NUMANode"}
-"""What each topology comes to: no NVLink leads from one piece to another, but those of a card are together."""
 _SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 
 Wanted = Sequence[tuple[Part, Column]]
@@ -80,39 +78,54 @@ def free_replicas(cards: Cards, rows: Rows) -> Column:
 # --- together ---------------------------------------------------------------------------------------------------
 
 
-def scope(request: PodRequest, part: Part) -> str:
-    """Give within what all pieces must be; empty where that is left open."""
-    topology = request.devices.topology
-    asked = {part.scope, _LEVELS[topology.level] if topology is not None and topology.required else ""}
-    return next((each for each in _SCOPES if each in asked), "")
+def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Give the cards whose pieces will do for a part, free or not."""
+    mask: Mask = candidates.accepted(fleet, request, part, rows) & candidates.large(fleet.cards[part.type], part, rows)
+    return mask
+
+
+def kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+    """Give the cards of whose pieces another pod's exclusive policy keeps this one away."""
+    cards = fleet.cards[part.type]
+    return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
+
+
+def within(request: PodRequest, wanted: Wanted) -> Reach:
+    """Give what any two cards must have in common that a pod gets pieces of.
+
+    No NVLink leads from one piece to another: where that is asked for, all must be of one card.
+    """
+    part = replace(wanted[0][0], count=sum(each.count for each, _ in wanted))
+    found = reach.required(request, part)
+    return Reach(alone=True) if found.linked or found.alone else found
 
 
 def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mask:
-    """Give the rows that have enough for all parts, within the scope that the pod asks for."""
-    found = [together(fleet, request, part, column, rows) >= part.count for part, column in wanted]
+    """Give the rows that have enough for all parts, within what the pod asks for."""
+    common = within(request, wanted)
+    found = [together(fleet, common, column, rows) >= part.count for part, column in wanted]
     mask: Mask = np.logical_and.reduce(found).any(axis=1)
     return mask
 
 
-def together(fleet: Fleet, request: PodRequest, part: Part, column: Column, rows: Rows) -> Column:
-    """Give for each card how many pieces there are within one scope with it."""
-    within = scope(request, part)
-    if not within:
+def together(fleet: Fleet, common: Reach, column: Column, rows: Rows) -> Column:
+    """Give for each card how many pieces there are on those that have what they must in common with it."""
+    if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
-    groups = _groups(fleet.cards[part.type], within, rows)
-    same = groups[:, :, np.newaxis] == groups[:, np.newaxis, :]
-    found: Column = (same * column[:, np.newaxis, :]).sum(axis=2)
+    found = np.zeros_like(column)
+    for slot in np.flatnonzero(column.any(axis=0)).tolist():
+        found += _alike(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
     return found
 
 
-def _groups(cards: Cards, within: str, rows: Rows) -> Column:
-    """Give for each card a number that those of its group have; one whose place nobody told is a group by itself."""
-    alone = np.broadcast_to(-1 - np.arange(cards.minor.shape[1]), cards.minor[rows].shape)
-    if within == "PCIe":
-        return np.where(cards.pcie[rows] > 0, cards.pcie[rows], alone)
-    if within == "NUMANode":
-        return np.where(cards.numa[rows] >= 0, cards.numa[rows], alone)
-    return alone
+def _alike(cards: Cards, common: Reach, slot: int, rows: Rows) -> Mask:
+    """Give the cards of each row that have it in common with the one in a slot; that one is among them."""
+    places = [(getattr(cards, name)[rows], reach.NOWHERE[name]) for name in common.places]
+    mask = np.full_like(cards.present[rows], bool(places))
+    for at, nowhere in places:
+        mask &= (at == at[:, [slot]]) & (at != nowhere)
+    mask[:, slot] = True
+    return mask
 
 
 # --- which ------------------------------------------------------------------------------------------------------
@@ -126,14 +139,14 @@ def preferred(
     [left] = fullness(cards, rows)
     # The last key sorts first.
     order: Indices = np.lexsort((cards.minor[row], left if policy.spreads_cards else -left, _far(cards, row, near)))
-    within = scope(request, wanted[0][0])
-    if not within:
+    common = within(request, wanted)
+    if not common:
         return order
-    [groups] = _groups(cards, within, rows)
-    found = [together(fleet, request, part, column, rows)[0] >= part.count for part, column in wanted]
-    together_with = groups[order[np.logical_and.reduce(found)[order]][0]]
-    within_it: Indices = order[groups[order] == together_with]
-    return within_it
+    found = [together(fleet, common, column, rows)[0] >= part.count for part, column in wanted]
+    [first, *_] = order[np.logical_and.reduce(found)[order]]
+    [alike] = _alike(cards, common, int(first), rows)
+    beside: Indices = order[alike[order]]
+    return beside
 
 
 def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
@@ -161,23 +174,37 @@ def in_turns(free: Column, count: int) -> list[int]:
     return [place for _, place in sorted(turns)[:count]]
 
 
-def instances_of(cards: Cards, row: int, slot: int, count: int, names: Collection[str]) -> Iterator[Grant]:
-    """Give free instances of these profiles, in the order of the Device."""
+def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collection[str]) -> Iterator[Grant]:
+    """Give the free instances of these profiles that a card has, in the order of the Device."""
+    cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     there = cards.instances.get(row, {}).get(minor, ())
-    free = ((uuid, name) for uuid, name in there if name in names and uuid not in taken)
-    for uuid, name in islice(free, count):
-        yield Grant(type=cards.kind, minor=minor, amounts=((name, 1),), id=uuid)
+    for uuid, name in there:
+        if name in names and uuid not in taken:
+            yield Grant(type=GPU, minor=minor, amounts=((name, 1),), id=uuid, exclusive=part.exclusive)
 
 
-def replicas_of(cards: Cards, row: int, slot: int, count: int) -> Iterator[Grant]:
-    """Give the free replicas of a card with the lowest numbers."""
+def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
+    """Give the free replicas of a card, the lowest number first."""
+    cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     there = int(cards.total[cards.index[REPLICAS], row, slot])
     amounts = [(name, int(cards.total[cards.index[name], row, slot]) // there) for name in _SHARED]
-    ids = (f"{cards.ids[row][minor]}{REPLICA_MARK}{number}" for number in range(there))
-    for each in islice((each for each in ids if each not in taken), count):
-        yield Grant(type=cards.kind, minor=minor, amounts=(*amounts, (REPLICAS, 1)), id=each)
+    for number in range(there):
+        if (name := f"{cards.ids[row][minor]}{REPLICA_MARK}{number}") not in taken:
+            named = (*amounts, (REPLICAS, 1))
+            yield Grant(type=GPU, minor=minor, amounts=named, id=name, exclusive=part.exclusive)
+
+
+def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
+    """Give what was found, which must be all.
+
+    Raises:
+        LookupError: the row does not pass.
+    """
+    if len(found) < part.count:
+        raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
+    return tuple(found)
 
 
 # --- why not ----------------------------------------------------------------------------------------------------
@@ -188,15 +215,26 @@ def reasons(
 ) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing of the first part, or of all of them together, and the rows where it is.
 
-    `there` are the pieces that accepted cards have, held or not; `name` is what users call them.
+    `there` are the pieces that cards have, held or not; `name` is what users call them.
     """
     part, free = wanted[0]
-    every = slice(None)
-    yield f"fewer than {part.count} {name}", there.sum(axis=1) < part.count
-    yield "GPU devices held by pods whose allocation is unknown", fleet.cards[part.type].unknown > 0
-    best = int(together(fleet, request, part, free, every)[rejected].max(initial=0))
-    within = _SCOPES.get(scope(request, part), "")
-    told = f"{part.count} wanted{within and ' ' + within}, at most {best} free"
-    yield f"insufficient free {name} ({told})", ~enough(fleet, request, wanted[:1], every)
-    if within:
-        yield f"not all that is asked is free {within}", ~enough(fleet, request, wanted, every)
+    yield f"fewer than {part.count} {name}", _few(there, part)
+    yield f"GPU model is not {request.model}", _few(there * candidates.of_model(fleet, request, part), part)
+    accepted = there * candidates.accepted(fleet, request, part)
+    yield "GPU devices have other labels than the pod's selector asks for", _few(accepted, part)
+    serves = there * serving(fleet, request, part, ALL)
+    yield f"GPU devices have less memory than {text(GPU_MEMORY, part.min_memory)}", _few(serves, part)
+    yield "GPU devices held by pods whose allocation is unknown", fleet.cards[GPU].unknown > 0
+    kept = f"GPU devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
+    yield kept, _few(serves * ~kept_away(fleet, part, ALL), part)
+    common = within(request, wanted)
+    best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
+    told = f"{part.count} wanted{f' {common}' if common else ''}, at most {best} free"
+    yield f"insufficient free {name} ({told})", ~enough(fleet, request, wanted[:1], ALL)
+    if common:
+        yield f"not all that is asked for is free {common}", ~enough(fleet, request, wanted, ALL)
+
+
+def _few(there: Column, part: Part) -> Mask:
+    few: Mask = there.sum(axis=1) < part.count
+    return few

@@ -7,6 +7,7 @@ spreads.
 """
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -33,7 +34,8 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     """Give the rows with as many slots or replicas, were all of them free."""
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
-    mask = pieces.enough(fleet, request, [(part, _offered(fleet, request, part))], ALL)
+    there = _offered(fleet, part) * pieces.serving(fleet, request, part, ALL)
+    mask = pieces.enough(fleet, request, [(part, there)], ALL)
     return mask if part.unit != SLOT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
 
 
@@ -50,10 +52,9 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     name = NVIDIA_GPU if part.unit == SLOT else NVIDIA_SHARED
-    there = _offered(fleet, request, part)
     if part.unit != SLOT:
         yield f"no {name}", _sliced(fleet.cards[GPU], ALL).sum(axis=1) == 0
-    yield f"GPU model is not {request.model}", there.sum(axis=1) == 0
+    there = _offered(fleet, part)
     wanted = [(part, free(fleet, request, part, ALL))]
     yield from pieces.reasons(fleet, request, wanted, there, name, rejected=rejected)
 
@@ -68,17 +69,19 @@ def choose(
     left = free(fleet, request, part, rows)
     order = pieces.preferred(fleet, row, request, [(part, left)], policy, near=near)
     places = pieces.in_turns(left[0, order], part.count)
-    of_place = {place: _of_card(fleet, row, int(order[place]), part, places.count(place)) for place in set(places)}
-    return tuple(next(of_place[place]) for place in places)
+    of_place = {place: _of_card(fleet, row, int(order[place]), part) for place in set(places)}
+    found = [each for place in places for each in islice(of_place[place], 1)]
+    return pieces.complete(fleet, row, part, found)
 
 
-def _of_card(fleet: Fleet, row: int, slot: int, part: Part, count: int) -> Iterator[Grant]:
+def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
+    """Give what is free of a card, one by one."""
     cards = fleet.cards[GPU]
     if _sliced(cards, np.array([row]))[0, slot]:
-        return pieces.replicas_of(cards, row, slot, count)
+        return pieces.replicas_of(fleet, row, slot, part)
     if cards.healthy[row, slot]:
         return iter((grants.of_card(cards, row, part, slot),))
-    return pieces.instances_of(cards, row, slot, count, pieces.instances(cards))
+    return pieces.instances_of(fleet, row, slot, part, pieces.instances(cards))
 
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
@@ -102,16 +105,17 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     if part.unit == SLOT:
         found += pieces.free_instances(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
         found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
-    return found * candidates.accepted(fleet, request, part, rows)
+    return found * (pieces.serving(fleet, request, part, rows) & ~pieces.kept_away(fleet, part, rows))
 
 
-def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
+def _offered(fleet: Fleet, part: Part) -> Column:
+    """Give how many slots or replicas each card has, held or not, whomever they serve."""
     cards = fleet.cards[GPU]
     found = pieces.offered(cards, [REPLICAS], ALL)
     if part.unit == SLOT:
         found += _as_slots(fleet, ALL)
-        found += candidates.suitable(fleet, request, part) & ~_sliced(cards, ALL)
-    return found * candidates.accepted(fleet, request, part)
+        found += cards.healthy & ~_sliced(cards, ALL)
+    return found
 
 
 def _sliced(cards: Cards, rows: Rows) -> Mask:
