@@ -203,6 +203,9 @@ def _ways_left(board: Board, sets: Mask) -> Ratings:
 
 
 def _depth(board: Board, sets: Mask) -> Ratings:
+    if board.count == 1:
+        # Wherever it is, known or not, it is within one switch.
+        return np.zeros(len(sets))
     switch, node = _scopes(board, sets)
     return np.where(switch, 2.0, node)
 

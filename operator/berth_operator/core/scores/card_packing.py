@@ -5,9 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.names import GPU_MEMORY_RATIO
-from berth_api.request import CARD, Part
-from berth_operator.core.allocators import candidates
+from berth_operator.core import usage
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -15,30 +13,14 @@ from berth_operator.core.rowwise import Rows
 
 NAME: Final = "card-packing"
 
-Amounts = npt.NDArray[np.float64]
 
-
-def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
-    """Prefer the fullest card that fits a share, and the fullest node for whole cards."""
+def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
+    """Prefer the cards that shares leave fullest, and the nodes that whole cards leave fullest."""
     if not request.devices:
         return None
-    part = request.devices.parts[0]
-    if part.whole:
-        return fleet.rowwise.column((NAME, part.type), lambda rows: _fullest_node(fleet, part, rows))
-    return fleet.rowwise.column((NAME, part, request.model), lambda rows: _fullest_card(fleet, request, part, rows))
+    key = (NAME, request.devices.parts, request.model)
+    return fleet.rowwise.column(key, lambda rows: _of_rows(fleet, request, rows))
 
 
-def _fullest_node(fleet: Fleet, part: Part, rows: Rows) -> Amounts:
-    cards = fleet.cards[part.type]
-    idle = (cards.healthy[rows] & (cards.users[rows] == 0)).sum(axis=1)
-    packed: Amounts = 100.0 * (1.0 - idle / np.maximum(cards.present[rows].sum(axis=1), 1))
-    return packed
-
-
-def _fullest_card(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Amounts:
-    cards = fleet.cards[part.type]
-    index = cards.index.get(GPU_MEMORY_RATIO, 0)
-    free = cards.total[index, rows] - cards.used[index, rows]
-    least = np.where(candidates.fitting(fleet, request, part, rows), free, CARD).min(axis=1)
-    fullest: Amounts = 100.0 - least
-    return fullest
+def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:
+    return 100.0 - usage.left_of_cards(fleet, request, rows, most=False)
