@@ -103,7 +103,7 @@ def board(
         slots=tuple(slots.tolist()),
         fits=tuple(fits[slots].tolist()),
         costs=tuple(cost[slots].tolist()),
-        near=tuple(np.isin(pcie, tuple(near)).tolist()),
+        near=tuple(each in near for each in pcie.tolist()),
         idle=tuple((cards.healthy[row, slots] & (users == 0)).tolist()),
         used=tuple((users > 0).tolist()),
         numa=tuple(cards.numa[row, slots].tolist()),
