@@ -102,9 +102,9 @@ def cards(count: int, *, memory: int = A100_BYTES, model: str = A100) -> tuple[C
     return tuple(card(minor, memory=memory, model=model) for minor in range(count))
 
 
-def inventory(*found: CardInfo, vendor: str = "nvidia") -> DeviceInventory:
+def inventory(*found: CardInfo, vendor: str = "nvidia", **fields: Any) -> DeviceInventory:
     """Give a node's inventory."""
-    return DeviceInventory(cards=found, vendor=vendor)
+    return DeviceInventory(cards=found, vendor=vendor, **fields)
 
 
 def node_info(

@@ -6,13 +6,13 @@ A table says for each number of GPUs which sets there are, in Koordinator's form
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
-from berth_api import quantity
+from berth_api import alike, quantity
 from berth_api.allocation import MAX_MINOR
 
 MAX_PARTITIONS: Final = 256
@@ -36,6 +36,15 @@ class Partition:
     """Of the ring over all of them; None where nobody knows."""
     score: int = 0
     """Sets of a higher one come first."""
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute the hash once: tables are looked up with every decision."""
+        object.__setattr__(self, "_hash", alike.hash_of(self))
+
+    def __hash__(self) -> int:
+        """Give the hash of everything that is compared."""
+        return self._hash
 
 
 Table = tuple[tuple[int, tuple[Partition, ...]], ...]

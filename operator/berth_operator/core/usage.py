@@ -1,10 +1,13 @@
-"""How much of each node's cpu and memory is taken: arrays of shape (2, nodes)."""
+"""How much of each node's cpu and memory is taken, as arrays of shape (2, nodes); and of its cards."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.names import GPU_MEMORY_RATIO
+from berth_api.request import CARD, Part
+from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Column
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -30,3 +33,30 @@ def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
     shares = amounts * 100 // np.maximum(total, 1)
     found: npt.NDArray[np.float64] = np.floor(shares.sum(axis=0) / np.maximum((total > 0).sum(axis=0), 1))
     return found
+
+
+def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+    """Give how many hundredths a pod leaves free: the mean over all cards that it asks for, of whatever types.
+
+    Of whole cards that is counted over the node's cards of the type, of shares on those that it would take: the
+    emptiest cards or, unless `most`, the fullest that have room.
+    """
+    parts = request.devices.parts
+    left = [each.count * _left_by(fleet, request, each, rows, most=most) for each in parts]
+    mean: npt.NDArray[np.float64] = np.sum(left, axis=0) / sum(each.count for each in parts)
+    return mean
+
+
+def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+    cards = fleet.cards[part.type]
+    if part.whole:
+        idle = (cards.healthy[rows] & (cards.users[rows] == 0)).sum(axis=1)
+        of_node = np.maximum(idle - part.count, 0) / np.maximum(cards.present[rows].sum(axis=1), 1)
+        return np.asarray(CARD * of_node, np.float64)
+    index = cards.index.get(GPU_MEMORY_RATIO, 0)
+    need = dict(candidates.needs(cards, part, rows)).get(index, 0)
+    left = cards.total[index, rows] - cards.used[index, rows] - need
+    worst = 0 if most else CARD
+    ordered = np.sort(np.where(candidates.fitting(fleet, request, part, rows), left, worst), axis=1)
+    taken = ordered[:, -part.count :] if most else ordered[:, : part.count]
+    return np.asarray(taken.mean(axis=1), np.float64)

@@ -252,7 +252,13 @@ PODS = [
         "hint-valid",
         SCHEDULING + "device-allocate-hint",
         '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}',
-        f"{UNSUPPORTED}annotation {SCHEDULING}device-allocate-hint",
+        f"{NO_NODE}2 GPU devices have other labels than the pod's selector asks for",
+    ),
+    annotated(
+        "partition-valid",
+        SCHEDULING + "gpu-partition-spec",
+        "{}",
+        f"{NO_NODE}2 no partition table of GPUs, 1 no Device",
     ),
     annotated(
         "globs-empty", "berth.dev/gpu-model", " , ", 'invalid request: berth.dev/gpu-model: "," names no model; '
@@ -296,14 +302,16 @@ PODS = [
         "g",
         "invalid request: annotation berth.dev/pod-group: needs annotation berth.dev/pod-group-min-member beside it",
     ),
-    annotated("min-memory", "berth.dev/min-gpu-memory", "20Gi", f"{UNSUPPORTED}annotation berth.dev/min-gpu-memory"),
+    annotated(
+        "min-memory", "berth.dev/min-gpu-memory", "200Gi", f"{NO_NODE}2 GPU memory too small (largest 80Gi < 200Gi)"
+    ),
     annotated(
         "topology", "berth.dev/gpu-topology", "near", 'invalid request: annotation berth.dev/gpu-topology: "near"'
     ),
     pod_row(
         "topology-of-two",
         {"nvidia.com/gpu": "2"},
-        f"{UNSUPPORTED}annotation berth.dev/gpu-topology",
+        f"{NO_NODE}2 fewer than 2 GPUs with NVLinks among all of them (at most 1)",
         annotations={"berth.dev/gpu-topology": "nvlink"},
     ),
     # Fields of the pod that would have to be honoured.

@@ -107,23 +107,6 @@ def test_strategies_of_cards(amounts: dict[str, int], used: dict[str, int], poli
     assert placed(made, "pod", amounts, policy).node == node
 
 
-@pytest.mark.parametrize(
-    ("amounts", "scores_of"),
-    [
-        pytest.param({NVIDIA: 1}, {"one": 100, "two": 50, "none": 0}, id="part of the cards that are idle"),
-        pytest.param({GPU: 20}, {"one": 100, "two": 100, "none": 40}, id="free part of the emptiest card"),
-        pytest.param({GPU: 50}, {"one": 100, "two": 100, "none": 0}, id="cards without room do not count"),
-    ],
-)
-def test_card_spreading(amounts: dict[str, int], scores_of: dict[str, float]) -> None:
-    made = fleet({"one": cards(1), "two": cards(2), "none": cards(1)})
-    made.charge(charge("a", grant(0, core=70, ratio=70), node="two"))
-    made.charge(charge("b", grant(0, core=60, ratio=60), node="none"))
-    found = card_spreading.score(made, asks(amounts), made.present)
-    assert found is not None
-    assert {name: found[row] for name, row in made.rows.items()} == scores_of
-
-
 def test_card_spreading_minds_no_pod_without_devices() -> None:
     made = fleet()
     assert card_spreading.score(made, asks({"cpu": 1}), made.present) is None

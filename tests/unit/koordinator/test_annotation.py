@@ -41,6 +41,25 @@ BOTH_WAYS = [
         id="no id",
     ),
     pytest.param(
+        [replace(grant(1, core=5), exclusive="PCIeLevel")],
+        {"gpu": [{"minor": 1, "resources": {CORE: "5"}, "id": "GPU-1", "extension": {"exclusivePolicy": "PCIeLevel"}}]},
+        id="a pod that keeps others away",
+    ),
+    pytest.param(
+        [replace(nic(1, Function(minor=3, bus_id="0000:1f:00.2")), exclusive="DeviceLevel")],
+        {
+            "rdma": [
+                {
+                    "minor": 1,
+                    "resources": {"kubernetes.io/rdma": "1"},
+                    "id": "0000:1f:00.0",
+                    "extension": {"vfs": [{"minor": 3, "busID": "0000:1f:00.2"}], "exclusivePolicy": "DeviceLevel"},
+                }
+            ]
+        },
+        id="a virtual function of a NIC from which others are kept away",
+    ),
+    pytest.param(
         [Grant(type="gpu", minor=1, amounts=(("huawei.com/npu-core", 5),))],
         {"gpu": [{"minor": 1, "resources": {"huawei.com/npu-core": "5"}}]},
         id="a vendor's own resource",

@@ -1,7 +1,7 @@
 """Which cards a pod gets together: scopes, NVLinks, the best set of a machine's cards, and why there is none."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -35,13 +35,13 @@ def wants(amounts: Mapping[str, int], **texts: Any) -> PodRequest:
     return asks(amounts, annotations={name: text for name, text in told.items() if text is not None})
 
 
-def machine(found: Sequence[CardInfo], used: Collection[int] = (), **shares: int) -> Fleet:
-    """Give a fleet of one node, with pods that hold these cards as a whole, and shares of others: `_3=50`."""
+def machine(found: Sequence[CardInfo], used: Iterable[int] = (), shares: Mapping[int, int] | None = None) -> Fleet:
+    """Give a fleet of one node, with pods that hold these cards as a whole, and so many hundredths of others."""
     made = fleet({"node": found})
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
-    for minor, part in shares.items():
-        made.charge(charge(f"shares{minor}", grant(int(minor[1:]), core=part, ratio=part)))
+    for minor, part in (shares or {}).items():
+        made.charge(charge(f"shares-{minor}", grant(minor, core=part, ratio=part)))
     return made
 
 
@@ -298,16 +298,16 @@ def test_scopes_decide_where_nobody_tells_of_links(
 @pytest.mark.parametrize(
     ("shares", "packed", "spread"),
     [
-        pytest.param({"_3": 50}, (3,), (4,), id="the card that has a share, or the idle NUMA node"),
-        pytest.param({"_3": 50, "_6": 30}, (3,), (0,), id="the fuller one, or an empty one"),
-        pytest.param({"_3": 80, "_6": 30}, (6,), (0,), id="the fuller one that has room"),
-        pytest.param({"_3": 80}, (2,), (4,), id="none has room: beside the busy one, or on another NUMA node"),
+        pytest.param({3: 50}, (3,), (4,), id="the card that has a share, or the idle NUMA node"),
+        pytest.param({3: 50, 6: 30}, (3,), (0,), id="the fuller one, or an empty one"),
+        pytest.param({3: 80, 6: 30}, (6,), (0,), id="the fuller one that has room"),
+        pytest.param({3: 80}, (2,), (4,), id="none has room: beside the busy one, or on another NUMA node"),
     ],
 )
 def test_what_a_card_costs_comes_before_scopes(
-    shares: dict[str, int], packed: tuple[int, ...], spread: tuple[int, ...]
+    shares: dict[int, int], packed: tuple[int, ...], spread: tuple[int, ...]
 ) -> None:
-    made, request = machine(FOUR_BY_TWO, **shares), wants({GPU: 30})
+    made, request = machine(FOUR_BY_TWO, shares=shares), wants({GPU: 30})
     assert (chosen(made, request, PACKS), chosen(made, request, SPREADS)) == (packed, spread)
 
 

@@ -1,8 +1,8 @@
 """Partitions of a node's NVSwitch: which of its tables' sets of whole cards may be given, and which of them is taken.
 
 A pod with a partition spec, and every pod on a node that honours its table, gets one of the table's sets or nothing;
-other pods get one where they can. Sets with the highest score come first. Of equal ones that is taken which leaves most
-of the larger sets whole, and of its own size.
+other pods get one where they can. Sets with the highest score come first. Of equal ones the one is taken that leaves
+most other sets whole, of its size and larger, by their worth.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -66,19 +66,22 @@ def best(table: Table, found: Sequence[Partition], used: Collection[int]) -> Par
     `used` are the minors that any pod holds something of.
     """
     equal = [each for each in found if each.score == found[0].score]
+    if len(equal) < 2:  # noqa: PLR2004 - of one there is nothing to choose
+        return equal[0] if equal else None
+    larger = [(worth, minors) for worth, minors in _larger(table, len(equal[0].minors)) if minors.isdisjoint(used)]
     # The first of equal ones: they are in the order of the table.
-    return max(equal, key=lambda each: _left_whole(table, each, used), default=None)
+    return max(equal, key=lambda each: sum(worth for worth, minors in larger if minors.isdisjoint(each.minors)))
 
 
-def _left_whole(table: Table, chosen: Partition, used: Collection[int]) -> int:
-    """Give what those sets are worth that no pod has a card of, once this one is given."""
-    taken = {*used, *chosen.minors}
-    return sum(
-        _WORTH[size] * each.score
-        for size, sets in table
-        if size in _WORTH and size >= len(chosen.minors)
+@lru_cache(maxsize=1024)
+def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
+    """Give of all sets of at least this size that have the highest score what they are worth, and their minors."""
+    sized = [(_WORTH[number], sets) for number, sets in table if number in _WORTH and number >= size and sets]
+    return tuple(
+        (worth * each.score, frozenset(each.minors))
+        for worth, sets in sized
         for each in sets
-        if each.score == max(other.score for other in sets) and taken.isdisjoint(each.minors)
+        if each.score == max(other.score for other in sets)
     )
 
 

@@ -103,7 +103,7 @@ def board(
         slots=tuple(slots.tolist()),
         fits=tuple(fits[slots].tolist()),
         costs=tuple(cost[slots].tolist()),
-        near=tuple(np.isin(pcie, tuple(near)).tolist()),
+        near=tuple(each in near for each in pcie.tolist()),
         idle=tuple((cards.healthy[row, slots] & (users == 0)).tolist()),
         used=tuple((users > 0).tolist()),
         numa=tuple(cards.numa[row, slots].tolist()),
@@ -203,6 +203,9 @@ def _ways_left(board: Board, sets: Mask) -> Ratings:
 
 
 def _depth(board: Board, sets: Mask) -> Ratings:
+    if board.count == 1:
+        # Wherever it is, known or not, it is within one switch.
+        return np.zeros(len(sets))
     switch, node = _scopes(board, sets)
     return np.where(switch, 2.0, node)
 

@@ -76,7 +76,16 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
-    lost: Amounts = part.count * wasted.min(axis=1) + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
+    lost: Amounts = _of_all(part, wasted) + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
+    return lost
+
+
+def _of_all(part: Part, wasted: Column) -> Column:
+    """Give for each row what all cards of the part waste together; whole ones all waste the same."""
+    if part.count == 1 or part.whole:
+        lost: Column = part.count * wasted.min(axis=1)
+    else:
+        lost = np.sort(wasted, axis=1)[:, : part.count].sum(axis=1)
     return lost
 
 

@@ -1,0 +1,217 @@
+"""Pods that keep to themselves: no two of them share a card, or a PCIe switch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api import allocation, names
+from berth_operator.core.budgets import Budgets
+from berth_operator.core.cards import CardInfo
+from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.preemption import preempt
+from berth_operator.core.request import PodRequest
+from berth_operator.state import pods
+from tests.builders import (
+    GPU,
+    NVIDIA,
+    RATIO,
+    RDMA,
+    SHARED,
+    asks,
+    card,
+    cards,
+    charge,
+    fleet,
+    grant,
+    other_card,
+    pod,
+    waiting,
+)
+from tests.unit.koordinator.machines import trees
+
+DEVICE, PCIE = "DeviceLevel", "PCIeLevel"
+PACKS = Policy(weights=tuple(CARD_STRATEGIES["MostAllocated"].items()), card_strategy="MostAllocated")
+
+
+def wants(amounts: Mapping[str, int], policy: str = "", kind: str = "gpu") -> PodRequest:
+    hint = {names.ALLOCATE_HINT: orjson.dumps({kind: {"exclusivePolicy": policy}}).decode()} if policy else {}
+    return asks(amounts, annotations=hint)
+
+
+def placed(made: Fleet, name: str, request: PodRequest) -> tuple[int, ...] | None:
+    """Decide a pod and charge it; give its minors, or None."""
+    outcome = decide(made, waiting(name, request), PACKS)
+    if not isinstance(outcome, Placement):
+        return None
+    made.charge(outcome.charge)
+    return tuple(each.minor for each in outcome.grants)
+
+
+def one_after_another(made: Fleet, *requests: PodRequest) -> list[tuple[int, ...] | None]:
+    return [placed(made, f"pod-{i}", each) for i, each in enumerate(requests)]
+
+
+SHARE: dict[str, int] = {GPU: 20}
+WHOLE: dict[str, int] = {NVIDIA: 1}
+
+
+@pytest.mark.parametrize(
+    ("found", "requests", "expected"),
+    [
+        pytest.param(cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)], id="others share a card"),
+        pytest.param(cards(2), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), (1,)], id="DeviceLevel: a card each"),
+        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), None], id="DeviceLevel: no card is left"),
+        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, "")], [(0,), (0,)], id="who does not mind may join"),
+        pytest.param(cards(1), [(SHARE, ""), (SHARE, DEVICE)], [(0,), (0,)], id="and be joined"),
+        pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,)], id="PCIeLevel: a switch each"),
+        pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, PCIE)], [(0,), (2,)], id="PCIeLevel: whole cards, too"),
+        pytest.param(
+            trees(2, 2), [(WHOLE, PCIE), (SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,), None], id="PCIeLevel: none is left"
+        ),
+        pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, "")], [(0,), (1,)], id="PCIeLevel keeps no others away"),
+        pytest.param(trees(2, 2), [(WHOLE, ""), (WHOLE, PCIE)], [(0,), (1,)], id="and minds no others"),
+        pytest.param(
+            trees(2, 2), [({NVIDIA: 2}, PCIE), (WHOLE, PCIE)], [(0, 1), (2,)], id="a pod shares a switch with itself"
+        ),
+        pytest.param(trees(2, 2), [({NVIDIA: 3}, PCIE), (WHOLE, PCIE)], [(0, 1, 2), None], id="a pod on both switches"),
+        pytest.param(trees(2, 2), [(WHOLE, PCIE), ({NVIDIA: 3}, PCIE)], [(0,), None], id="the large pod comes second"),
+        pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, DEVICE)], [(0,), (1,)], id="another card of the switch"),
+        pytest.param(
+            trees(1, 1), [(SHARE, PCIE), (SHARE, DEVICE), (SHARE, DEVICE)], [(0,), (1,), None], id="never one card"
+        ),
+        pytest.param(trees(2, 2), [(SHARE, DEVICE), (SHARE, PCIE)], [(0,), (1,)], id="the other way round"),
+        pytest.param(
+            trees(2, 2),
+            [(SHARE, DEVICE), ({SHARED: 2, RATIO: 20}, PCIE), (SHARE, PCIE)],
+            [(0,), (2, 3), (1,)],
+            id="all three",
+        ),
+        pytest.param(cards(4), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), None], id="unknown switches may all be one"),
+        pytest.param(
+            [card(0), card(1, pcie="a")], [(SHARE, PCIE), (SHARE, PCIE)], [(0,), None], id="an unknown switch is held"
+        ),
+        pytest.param(
+            [card(0, pcie="a"), card(1)], [(SHARE, PCIE), (SHARE, PCIE)], [(0,), None], id="an unknown switch is free"
+        ),
+        pytest.param(
+            [card(0, pcie="a"), card(1), card(2, pcie="b")],
+            [(SHARE, PCIE), (SHARE, PCIE)],
+            [(0,), (2,)],
+            id="a switch that is known to be another",
+        ),
+    ],
+)
+def test_who_keeps_away_from_whom(
+    found: Sequence[CardInfo], requests: Sequence[tuple[dict[str, int], str]], expected: list[Any]
+) -> None:
+    assert one_after_another(fleet({"node": found}), *(wants(*each) for each in requests)) == expected
+
+
+def test_nics_keep_to_themselves_too() -> None:
+    made = fleet({"node": (other_card("rdma", 0, pcie="a"), other_card("rdma", 1, pcie="a"))})
+    alone = wants({RDMA: 10}, PCIE, "rdma")
+    assert one_after_another(made, alone, alone) == [(0,), None]
+
+
+def test_types_do_not_mind_each_other() -> None:
+    made = fleet({"node": (card(0, pcie="a"), other_card("rdma", 0, pcie="a"))})
+    assert one_after_another(made, wants(SHARE, PCIE), wants({RDMA: 10}, PCIE, "rdma")) == [(0,), (0,)]
+
+
+def test_who_leaves_keeps_nobody_away() -> None:
+    made = fleet({"node": cards(1)})
+    assert one_after_another(made, wants(SHARE, DEVICE)) == [(0,)]
+    made.release("uid-pod-0")
+    assert placed(made, "next", wants(SHARE, DEVICE)) == (0,)
+
+
+@pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in (DEVICE, PCIE)])
+def test_a_restart_finds_it_in_the_allocation(policy: str) -> None:
+    """The hint may have been changed since: what counts is what stands beside the cards."""
+    made = fleet({"node": trees(1)})
+    outcome = decide(made, waiting("pod", wants(SHARE, policy)), Policy())
+    assert isinstance(outcome, Placement)
+    text = allocation.render(outcome.grants)
+    assert orjson.loads(text)["gpu"][0]["extension"] == {"exclusivePolicy": policy}
+    restarted = fleet({"node": trees(1)})
+    restarted.charge(pods.charge(pod("pod", SHARE, on="node", allocated=text)))
+    assert restarted.charges["uid-pod"].grants == outcome.grants
+    assert placed(restarted, "next", wants(SHARE, policy)) is None
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        pytest.param(None, id="none"),
+        pytest.param({}, id="empty"),
+        pytest.param({"exclusivePolicy": "RackLevel"}, id="a word of others"),
+        pytest.param({"exclusivePolicy": ["PCIeLevel"]}, id="a list"),
+        pytest.param({"gpuSharedResourceTemplate": "vir04"}, id="other fields"),
+        pytest.param("text", id="no object"),
+    ],
+)
+def test_what_others_write_beside_cards_keeps_nobody_away(extension: object) -> None:
+    held = {"minor": 0, "resources": {"kubernetes.io/gpu-core": "10"}, "extension": extension}
+    (found,) = allocation.parse(orjson.dumps({"gpu": [held]}).decode())
+    assert found.exclusive == ""
+
+
+def test_the_reason_names_the_policy() -> None:
+    made = fleet({"node": cards(1)})
+    placed(made, "first", wants(SHARE, PCIE))
+    outcome = decide(made, waiting("second", wants(SHARE, DEVICE)), Policy())
+    assert isinstance(outcome, Failure)
+    assert outcome.reasons == (
+        ("GPU devices kept by other pods with an exclusivePolicy (DeviceLevel is asked for)", 1),
+    )
+
+
+def test_a_pod_that_keeps_others_away_may_be_evicted_for_one_of_them() -> None:
+    made = fleet({"node": trees(2)})
+    made.charge(charge("plain", grant(0, core=20, ratio=20)))
+    placed(made, "alone", wants(SHARE, PCIE))
+    found = preempt(made, waiting("high", wants(SHARE, PCIE), priority=9), PACKS, Budgets())
+    assert found is not None
+    assert [each.pod for each in found.victims] == ["ns/alone"]
+
+
+# --- against all cards, one after another -----------------------------------------------------------------------
+
+POLICIES = st.sampled_from(["", DEVICE, PCIE])
+MACHINE = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=1, max_size=5).map(
+    lambda each: [card(minor, pcie=name) for minor, name in enumerate(each)]
+)
+
+
+@settings(max_examples=80)
+@given(MACHINE, st.lists(st.tuples(st.integers(1, 2), POLICIES, st.booleans()), max_size=8))
+def test_no_two_ever_meet_and_none_waits_in_vain(found: list[CardInfo], steps: list[tuple[int, str, bool]]) -> None:
+    made = fleet({"node": found})
+    held: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for i, (count, policy, leaves) in enumerate(steps):
+        others = [each for each in held.values() if each[0] and policy]
+        able = [each for each in found if all(apart(each, policy, found, *other) for other in others)]
+        got = placed(made, f"pod-{i}", wants({SHARED: count, RATIO: count}, policy))
+        assert (got is None) is (len(able) < count)
+        assert set(got or ()) <= {each.minor for each in able}
+        if got is not None:
+            held[f"uid-pod-{i}"] = (policy, got)
+        if leaves and held:
+            uid = next(iter(held))
+            made.release(uid)
+            del held[uid]
+
+
+def apart(own: CardInfo, policy: str, found: Sequence[CardInfo], other: str, minors: Sequence[int]) -> bool:
+    """Tell whether a card is far enough from the cards of another pod that is exclusive."""
+    theirs = [each for each in found if each.minor in minors]
+    if own in theirs:
+        return False
+    both = policy == other == PCIE
+    return not (both and any(own.pcie == each.pcie or "" in (own.pcie, each.pcie) for each in theirs))
