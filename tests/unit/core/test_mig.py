@@ -40,7 +40,7 @@ from tests.builders import (
 MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 SEVEN = ("1g.10gb",) * 7
 PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated")
-WHOLE = {"core": 100, "ratio": 100, "memory": A100_BYTES}
+WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 
 
 def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:

@@ -44,7 +44,7 @@ from tests.builders import (
 
 MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 THREE = ("1g.10gb",) * 3
-WHOLE = {"core": 100, "ratio": 100, "memory": A100_BYTES}
+WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated", weights=(("card-spreading", 1.0),))
 
 
@@ -327,8 +327,8 @@ def machines(draw: st.DrawFn) -> Machine:
     for minor in range(draw(st.integers(1, 3))):
         instances = draw(st.lists(st.sampled_from(profiles), max_size=3))
         kinds = [card(minor), sliced(minor, draw(st.integers(2, 4))), divided(minor, *instances)]
-        place = {"numa": draw(st.integers(-1, 1)), "pcie": draw(st.sampled_from(["", "s", "t"]))}
-        found.append(replace(draw(st.sampled_from(kinds)), **place))
+        numa, pcie = draw(st.integers(-1, 1)), draw(st.sampled_from(["", "s", "t"]))
+        found.append(replace(draw(st.sampled_from(kinds)), numa=numa, pcie=pcie))
     return Machine(cards=tuple(found), single=single)
 
 
@@ -365,7 +365,7 @@ def way(held: Grant) -> str:
 
 def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tuple[str, str]]:
     """Give (resource, id) of what a card could give now in pieces, one by one."""
-    total, taken, names = Counter(dict(info.amounts)), Counter(), {each.id for each in held}
+    total, taken, names = Counter(dict(info.amounts)), Counter[str](), {each.id for each in held}
     for each in held:
         taken.update(dict(each.amounts))
     if ways <= {"MIG"}:
