@@ -94,7 +94,7 @@ def _told(wanted: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {amount}" for name, amount in sorted(wanted.items()))
 
 
-_OTHERS: Final = (allocation.REPLICAS, allocation.FUNCTIONS)
+_OTHERS: Final = (allocation.REPLICAS, allocation.FUNCTIONS, *allocation.EXCLUSIVES)
 
 
 def split(kind: str, amount: int, hint: Hint) -> Part:
@@ -104,7 +104,9 @@ def split(kind: str, amount: int, hint: Hint) -> Part:
     if hint.strategy == APPLY_FOR_ALL:
         return Part(type=kind, count=1, amounts=((kind, amount),), every=True)
     if hint.strategy == REQUESTS_AS_COUNT:
-        return Part(type=kind, count=amount, amounts=((kind, CARD if hint.exclusive == allocation.DEVICE_LEVEL else 1),))
+        return Part(
+            type=kind, count=amount, amounts=((kind, CARD if hint.exclusive == allocation.DEVICE_LEVEL else 1),)
+        )
     return Part(type=kind, count=1, amounts=((kind, amount),))
 
 

@@ -1,4 +1,4 @@
-"""The example plug-in, installed by pip from its own folder: its devices are published, given out, shown and given back."""
+"""The example plug-in, installed by pip from its own folder: its devices are published, given out and given back."""
 
 import json
 import os

@@ -131,7 +131,7 @@ async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
             [device().model_copy(update={"minor": -1})],
             "ReadFailed",
             "greater than or equal to 0",
-            id="copied together",
+            id="copied",
         ),
         pytest.param([device(minor=n) for n in range(256)], "Misfit", "257 devices in all; allowed are 256", id="many"),
     ],

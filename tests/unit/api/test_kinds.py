@@ -38,7 +38,7 @@ def npus(count: int, amount: int = 100, **fields: Any) -> Part:
     ],
 )
 def test_a_wrong_declaration_is_refused_with_what_is_allowed(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(KindError, match=".*") as refused:
+    with pytest.raises(KindError) as refused:
         Kind(**{**DECLARED, **fields})
     assert told in str(refused.value)
 
@@ -91,7 +91,7 @@ def with_memory(wanted: Mapping[str, int], _hint: Hint) -> Part:
 def test_a_plug_in_may_read_requests_itself_but_only_make_parts_of_its_own() -> None:
     own = kinds(reads=with_memory)
     assert request.of_resources({CORE: 7}, kinds=own).parts == (npus(1, 7),)
-    with pytest.raises(RequestError, match="the plug-in of type npu made .* ask its author"):
+    with pytest.raises(RequestError, match=r"the plug-in of type npu made .* ask its author"):
         request.of_resources({CORE: 100}, kinds=own)
 
 

@@ -12,6 +12,7 @@ from berth_api import request
 from berth_api.allocation import Grant
 from berth_api.request import Kind, Kinds, Part
 from berth_operator.core.allocators import simple
+from berth_operator.core.budgets import Budgets
 from berth_operator.core.cards import CardInfo, Mask
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Fleet
@@ -83,7 +84,7 @@ def test_only_healthy_devices_of_the_type_will_do() -> None:
 def test_pods_below_leave_for_one_above() -> None:
     made = fleet(1)
     given(made, wants({NPU: 1}, "low"))
-    found = preempt(made, wants({NPU: 1}, "high", priority=9), Policy())
+    found = preempt(made, wants({NPU: 1}, "high", priority=9), Policy(), Budgets())
     assert found is not None
     assert [each.uid for each in found.victims] == ["uid-low"]
 
@@ -98,37 +99,37 @@ def test_a_plug_in_may_count_by_other_names() -> None:
     add(made, node_info("a"), inventory(npu(0, memory=8), npu(1, memory=32)))
     assert given(made, wants({CORE: 24}, "a", kind)) == ("a", [1])
     assert "insufficient free" in refused(made, wants({CORE: 9}, "b", kind))
-    assert given(made, wants({CORE: 8}, "c", kind)) == ("a", [0])
+    assert [given(made, wants({CORE: 8}, name, kind))[1] for name in ("c", "d")] == [[1], [0]]
 
 
 class Pairs:
     """An allocator that gives out devices with an even minor alone."""
 
-    def passes(self, fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-        cards = fleet.cards["npu"]
+    def passes(self, fleet: Fleet, _request: PodRequest, part: Part, rows: Rows) -> Mask:
+        cards = fleet.cards[part.type]
         free: Mask = cards.healthy[rows] & (cards.users[rows] == 0) & (cards.minor[rows] % 2 == 0)
         enough: Mask = free.sum(axis=1) >= part.count
         return enough
 
-    def could_pass(self, fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-        return simple.could_pass(fleet, request, part)
+    could_pass = staticmethod(simple.could_pass)
 
-    def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        yield "no even NPU", rejected
+    def reasons(self, _fleet: Fleet, _request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        yield f"no {part.count} even NPUs", rejected
 
     def choose(
-        self, fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+        self, fleet: Fleet, row: int, _request: PodRequest, part: Part, _policy: Policy, *, near: Collection[int] = ()
     ) -> tuple[Grant, ...]:
-        cards = fleet.cards["npu"]
-        free = [slot for slot in cards.slots(row) if cards.minor[row, slot] % 2 == 0 and not cards.users[row, slot]]
-        minors = [int(cards.minor[row, slot]) for slot in free[: part.count]]
-        return tuple(Grant(type="npu", minor=minor, amounts=part.amounts) for minor in minors)
+        cards = fleet.cards[part.type]
+        assert not near
+        minors = [int(cards.minor[row, slot]) for slot in cards.slots(row) if not cards.users[row, slot]]
+        even = [minor for minor in minors if minor % 2 == 0]
+        return tuple(Grant(type="npu", minor=minor, amounts=part.amounts) for minor in even[: part.count])
 
 
 def test_a_plug_in_may_bring_its_own_allocator() -> None:
     made = fleet(4, plugin=DevicePlugin(kind=KIND, allocator=Pairs()))
     assert given(made, wants({NPU: 2}, "a")) == ("a", [0, 2])
-    assert refused(made, wants({NPU: 1}, "b")) == "0/1 nodes available: 1 no even NPU"
+    assert refused(made, wants({NPU: 1}, "b")) == "0/1 nodes available: 1 no 1 even NPUs"
 
 
 class Last:
@@ -136,7 +137,7 @@ class Last:
 
     NAME = "last"
 
-    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
+    def score(self, _fleet: Fleet, _request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
         return np.linspace(0.0, 100.0, len(fits))
 
 

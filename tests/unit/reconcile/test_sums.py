@@ -1,10 +1,13 @@
 """What a Node shows of its devices: enough that kubelet would admit every running pod again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from berth_api import names
+from berth_api.allocation import Grant
+from berth_api.request import Kind, Kinds
 from berth_operator.core.fleet import Charge
 from berth_operator.reconcile import sums
 from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX
