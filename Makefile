@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api operator agent devcluster demo tests
+SOURCES := api operator agent devcluster demo tests examples
 
 .PHONY: help
 help: ## list the verbs
@@ -75,6 +75,7 @@ fmt: setup ## format the code
 types: setup ## check the types
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests
+	@$(BIN)/mypy examples/npu/berth_example_npu
 
 .PHONY: imports
 imports: setup ## check who imports whom

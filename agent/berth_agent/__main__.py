@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from berth_agent import app, log
 from berth_agent.fleet import FleetError
 from berth_agent.settings import Settings
+from berth_api.plugins import PluginError
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
         asyncio.run(app.run(settings, inventory=app.inventory_for(settings)))
     except ValidationError as error:
         _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
-    except (FleetError, ConfigException) as error:
+    except (FleetError, PluginError, ConfigException) as error:
         _give_up(str(error))
 
 

@@ -8,15 +8,18 @@ import asyncio
 import signal
 import time
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 import structlog
 
+from berth_agent import plugins
 from berth_agent.cluster import CallError, Cluster, connect
 from berth_agent.inventory import Inventory, Reading
 from berth_agent.lease import Heartbeat
 from berth_agent.nodes import Nodes
 from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.plugins import Plugged
 from berth_agent.publish import Publisher
 from berth_agent.settings import Settings
 from berth_agent.simulated import SimulatedInventory
@@ -25,11 +28,18 @@ _log: Any = structlog.get_logger()
 
 
 def inventory_for(settings: Settings) -> Inventory:
-    """Return the inventory that the settings ask for.
+    """Return the inventory that the settings ask for, with the devices of plug-ins.
 
     Raises:
         FleetError: its fleet file is wrong.
+        PluginError: a plug-in cannot be used.
     """
+    agents = plugins.load(entry_points(group=plugins.GROUP))
+    own = _own_inventory(settings)
+    return Plugged(own, agents, timeout=settings.read_timeout) if agents else own
+
+
+def _own_inventory(settings: Settings) -> Inventory:
     if settings.inventory == "simulated" and settings.fleet:
         return SimulatedInventory(path=settings.fleet)
     return NvmlInventory(settings)

@@ -9,6 +9,7 @@ card's minor and their own id, so that one card may stand in several; virtual fu
 card's entry, and so does the policy of a pod that keeps others away.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ import orjson
 from berth_api import mig, names, quantity
 
 TYPES: Final = ("gpu", "rdma", "fpga")
+"""The types of devices that are built in."""
+TYPE: Final = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
+"""The form of every type's name: plug-ins bring others."""
 MAX_MINOR: Final = 65535
 MAX_CARDS: Final = 256
 """Of one type, as on a Device."""
@@ -190,8 +194,9 @@ def _check_pieces(kind: str, minor: int, held: Sequence[Grant]) -> None:
 
 
 def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
-    if kind not in TYPES:
-        raise AllocationError(f'"{kind}" is not a device type; allowed are {", ".join(TYPES)}')
+    if not re.fullmatch(TYPE, kind):
+        allowed = f"{', '.join(TYPES)} and what plug-ins bring"
+        raise AllocationError(f'"{kind}" is not a device type; allowed are {allowed}')
     if not isinstance(entries, list):
         raise AllocationError(f"{kind}: not a list")
     if len(entries) > MAX_ENTRIES:

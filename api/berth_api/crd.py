@@ -46,6 +46,7 @@ _DEVICE_COLUMNS: Final = [
     _column("Healthy", "integer", ".status.healthy"),
     _column("Allocated", "string", ".status.allocated"),
     _column("Model", "string", ".status.model"),
+    _column("Others", "string", ".status.others"),
     _column("Driver", "string", ".spec.driverVersion"),
     _AGE,
 ]

@@ -9,7 +9,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-DeviceType = Literal["gpu", "rdma", "fpga"]
+from berth_api.allocation import TYPE
+
+DeviceType = Annotated[str, Field(max_length=32, pattern=f"^{TYPE}$")]
+"""`gpu`, `rdma`, `fpga`, or what a plug-in brings (docs/plugins.md)."""
 MigStrategy = Literal["none", "single", "mixed"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(max_length=256)]
@@ -191,6 +194,8 @@ class DeviceStatus(Model):
     """GPUs in use; half a card counts 0.5."""
     model: LongText = ""
     """The GPUs' model; several are joined by commas."""
+    others: LongText = ""
+    """How many devices of other types there are, and how many of them somebody holds: `npu 2/4`."""
     devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
 

@@ -21,6 +21,7 @@ from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
+from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.verdict import ANY
 from berth_operator.extender import debug
 from berth_operator.handlers.memo import Memo
@@ -48,7 +49,13 @@ class App:
     """One process."""
 
     def __init__(
-        self, *, settings: Settings, configuration: Configuration, client: KubeClient, election: LeaderElection
+        self,
+        *,
+        settings: Settings,
+        configuration: Configuration,
+        plugins: Mapping[str, DevicePlugin],
+        client: KubeClient,
+        election: LeaderElection,
     ) -> None:
         self._settings, self._client, self._election = settings, client, election
         self._configuration = configuration
@@ -56,7 +63,10 @@ class App:
             None if settings.config is None else ConfigurationFile(settings.config, first=configuration, use=self._use)
         )
         self._cluster = Cluster(
-            grace=settings.agent_grace, gang_timeout=settings.gang_timeout, confined=bool(settings.node_selector)
+            grace=settings.agent_grace,
+            gang_timeout=settings.gang_timeout,
+            confined=bool(settings.node_selector),
+            plugins=plugins,
         )
         self._cluster.schedulers = configuration.policies
         self._storage = storage.Storage(self._cluster)

@@ -6,7 +6,8 @@ import gc
 import importlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 import structlog
@@ -14,16 +15,20 @@ import uvloop
 from prometheus_client import start_http_server
 from pydantic import ValidationError
 
-from berth_operator import logs
+from berth_api.plugins import PluginError
+from berth_operator import device_plugins, logs
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration, ConfigurationError
+from berth_operator.core.plugins import DevicePlugin
 from berth_operator.settings import Settings
+
+Plugins = Mapping[str, DevicePlugin]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def operate(settings: Settings, configuration: Configuration) -> int:
+async def operate(settings: Settings, configuration: Configuration, plugins: Plugins) -> int:
     """Run one process to its end; give its exit status."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101 - a coroutine runs in a task
@@ -34,7 +39,7 @@ async def operate(settings: Settings, configuration: Configuration) -> int:
         stack.push_async_callback(lease_client.close)
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))
-        return await _until_the_end(_work(settings, configuration, election))
+        return await _until_the_end(_work(settings, configuration, plugins, election))
 
 
 def _election(settings: Settings, client: KubeClient) -> LeaderElection:
@@ -61,14 +66,17 @@ async def _running(election: LeaderElection) -> AsyncIterator[None]:
             await task
 
 
-async def _work(settings: Settings, configuration: Configuration, election: LeaderElection) -> None:
+async def _work(settings: Settings, configuration: Configuration, plugins: Plugins, election: LeaderElection) -> None:
     # Most of the program: loading it takes half of the pause after a takeover, and so goes on during it.
     app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
     gc.freeze()
     gc.enable()
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
     try:
-        await app.App(settings=settings, configuration=configuration, client=client, election=election).run()
+        operator = app.App(
+            settings=settings, configuration=configuration, plugins=plugins, client=client, election=election
+        )
+        await operator.run()
     finally:
         await client.close()
 
@@ -88,19 +96,20 @@ async def _until_the_end(work: Awaitable[None]) -> int:
 
 
 def main() -> None:
-    """Start the operator; a mistake in its settings or its configuration file ends it with one line and status 2."""
+    """Start the operator; a mistake in its settings, configuration or plug-ins ends it with one line and status 2."""
     try:
         settings = Settings()
         configuration = settings.configuration()
+        plugins = device_plugins.load(entry_points(group=device_plugins.GROUP))
     except ValidationError as error:
         _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
-    except ConfigurationError as error:
+    except (ConfigurationError, PluginError) as error:
         _give_up(str(error))
     logs.configure(settings.log_format)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(operate(settings, configuration)))
+        sys.exit(runner.run(operate(settings, configuration, plugins)))
 
 
 def _plain(location: tuple[int | str, ...], message: str) -> str:

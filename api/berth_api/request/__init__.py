@@ -24,6 +24,8 @@ from berth_api.request.amounts import (
     of_resources,
 )
 from berth_api.request.genius import LABELS
+from berth_api.request.hints import Hint
+from berth_api.request.kinds import BUILT_IN, Kind, KindError, Kinds
 from berth_api.request.values import (
     AMOUNTS,
     CARD,
@@ -43,6 +45,7 @@ from berth_api.request.values import (
 __all__ = [
     "AMD_GPU",
     "AMOUNTS",
+    "BUILT_IN",
     "CARD",
     "DCU_GPU",
     "INSTANCE",
@@ -57,7 +60,11 @@ __all__ = [
     "SLOT",
     "VENDORS",
     "DeviceRequest",
+    "Hint",
     "Joint",
+    "Kind",
+    "KindError",
+    "Kinds",
     "Part",
     "PartitionSpec",
     "RequestError",
@@ -69,7 +76,9 @@ __all__ = [
 ]
 
 
-def of_pod(total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str]) -> DeviceRequest:
+def of_pod(
+    total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str], kinds: Kinds = BUILT_IN
+) -> DeviceRequest:
     """Normalise what a pod asks for, by its total of resource requests, its annotations and its labels.
 
     Annotations are read, and refused, whatever is asked for; those about devices that are not asked for do nothing.
@@ -77,9 +86,10 @@ def of_pod(total: Mapping[str, int], annotations: Mapping[str, str], labels: Map
     Raises:
         RequestError: something of it has no meaning.
     """
-    by_type = hints.of_types(annotations)
-    found = genius.of_labels(labels, filter(is_device, total)) or of_resources(total, by_type)
-    joint = hints.joint(annotations, (part.type for part in found.parts), by_type)
+    by_type = hints.of_types(annotations, kinds.names)
+    requested = (name for name in total if is_device(name, kinds))
+    found = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds)
+    joint = hints.joint(annotations, (part.type for part in found.parts), by_type, kinds.names)
     partition, reach = hints.partition(annotations), topology.of_gpus(annotations)
     memory = topology.min_memory(annotations)
     gpus = [part for part in found.parts if part.type == GPU]

@@ -6,7 +6,8 @@ from typing import Final
 
 from berth_api import allocation, mig, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from berth_api.request.hints import APPLY_FOR_ALL, NO_HINT, REQUESTS_AS_COUNT, Hint
+from berth_api.request.hints import NO_HINT, Hint
+from berth_api.request.kinds import BUILT_IN, Kinds, split
 from berth_api.request.values import CARD, INSTANCE, NOTHING, REPLICA, SLOT, DeviceRequest, Part, RequestError
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
@@ -46,24 +47,25 @@ class _Wanted(dict[str, int]):
         return ", ".join(f"{allocation.long(name, self.prefix)}: {self[name]}" for name in names or sorted(self))
 
 
-def is_device(name: str) -> bool:
+def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
     """Tell whether a resource is counted in cards rather than in the node's sums."""
-    return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name)
+    return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name) or kinds.has(name)
 
 
-def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS) -> DeviceRequest:
+def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Kinds = BUILT_IN) -> DeviceRequest:
     """Normalise a pod's total of resource requests (whole units; zeros left out), split as the hints say.
 
     Raises:
         RequestError: the combination or an amount has no meaning.
     """
-    asked = {name: amount for name, amount in total.items() if is_device(name)}
+    asked = {name: amount for name, amount in total.items() if is_device(name, kinds)}
     if not asked:
         return NOTHING
     wanted = _without_prefix(asked)
-    gpus = {name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA)}
+    gpus = {name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
     parts = _gpu_parts(_Wanted(gpus, wanted.prefix))
     parts += [_simple_part(kind, wanted, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in wanted]
+    parts += kinds.parts(wanted, hints)
     return DeviceRequest(
         parts=tuple(parts),
         vendor=next(filter(None, map(_vendor, wanted)), ""),
@@ -214,13 +216,4 @@ def _cards(wanted: Amounts) -> int:
 
 def _simple_part(kind: str, wanted: _Wanted, hint: Hint) -> Part:
     _check_percent(wanted, kind)
-    amount = wanted[kind]
-    if amount > CARD:
-        return Part(type=kind, count=amount // CARD, amounts=((kind, CARD),))
-    if hint.strategy == APPLY_FOR_ALL:
-        return Part(type=kind, count=1, amounts=((kind, amount),), every=True)
-    if hint.strategy == REQUESTS_AS_COUNT:
-        return Part(
-            type=kind, count=amount, amounts=((kind, CARD if hint.exclusive == allocation.DEVICE_LEVEL else 1),)
-        )
-    return Part(type=kind, count=1, amounts=((kind, amount),))
+    return split(kind, wanted[kind], hint)

@@ -40,14 +40,14 @@ class Hint:
 NO_HINT: Final = Hint()
 
 
-def of_types(annotations: Annotations) -> Mapping[str, Hint]:
-    """Read the hint for each device type.
+def of_types(annotations: Annotations, types: Collection[str] = allocation.TYPES) -> Mapping[str, Hint]:
+    """Read the hint for each of the device types that there are.
 
     Raises:
         RequestError: the annotation cannot be read.
     """
     name = names.ALLOCATE_HINT
-    found = body(annotations, name, *allocation.TYPES) or {}
+    found = body(annotations, name, *types) or {}
     return {kind: _hint(each, f"annotation {name}: {kind}") for kind, each in found.items() if each is not None}
 
 
@@ -73,7 +73,12 @@ def _selector(raw: Body, where: str, name: str) -> LabelSelector | None:
         raise RequestError(f"{where}.{name}: {error}") from error
 
 
-def joint(annotations: Annotations, requested: Iterable[str], hints: Mapping[str, Hint]) -> Joint | None:
+def joint(
+    annotations: Annotations,
+    requested: Iterable[str],
+    hints: Mapping[str, Hint],
+    types: Collection[str] = allocation.TYPES,
+) -> Joint | None:
     """Read which of the requested types are to lie together; None where fewer than two of them are named.
 
     A type of which every device is taken (ApplyForAll) has no place of its own to be near to, and is passed over.
@@ -85,16 +90,17 @@ def joint(annotations: Annotations, requested: Iterable[str], hints: Mapping[str
     found = body(annotations, name, "deviceTypes", "requiredScope") or {}
     same = word(found, f"annotation {name}", "requiredScope", SAME_PCIE) == SAME_PCIE
     placed = {kind for kind in requested if hints.get(kind, NO_HINT).strategy != APPLY_FOR_ALL}
-    types = tuple(dict.fromkeys(kind for kind in _types(found, f"annotation {name}") if kind in placed))
-    return Joint(types=types, same_pcie=same) if len(types) > 1 else None
+    named = _types(found, f"annotation {name}", types)
+    joined = tuple(dict.fromkeys(kind for kind in named if kind in placed))
+    return Joint(types=joined, same_pcie=same) if len(joined) > 1 else None
 
 
-def _types(found: Body, where: str) -> Collection[str]:
+def _types(found: Body, where: str, there_are: Collection[str]) -> Collection[str]:
     types = found.get("deviceTypes") or []
-    allowed = ", ".join(allocation.TYPES)
+    allowed = ", ".join(there_are)
     if not isinstance(types, list):
         raise RequestError(f"{where}: deviceTypes is not a list; allowed are lists of {allowed}")
-    if strange := [each for each in types if each not in allocation.TYPES]:
+    if strange := [each for each in types if each not in there_are]:
         raise RequestError(f'{where}: deviceTypes "{strange[0]}"; allowed are {allowed}')
     return types
 

@@ -4,7 +4,7 @@ A slot belongs to one minor of one node for as long as the card exists or someth
 fails or vanishes keeps what its pods hold, so that nothing is handed out twice when it comes back.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
@@ -81,8 +81,13 @@ class CardInfo:
 
 
 def is_counted(kind: str, name: str) -> bool:
-    """Tell whether this is counted on cards of this type."""
-    return name in RESOURCES[kind] or name in _NAMED or mig.is_resource(name)
+    """Tell whether this is counted on cards of this type; of those that plug-ins bring, whatever is told."""
+    return kind not in RESOURCES or name in RESOURCES[kind] or _has_a_name(name)
+
+
+def _has_a_name(name: str) -> bool:
+    """Tell whether this counts what is no part of a card."""
+    return name in _NAMED or mig.is_resource(name)
 
 
 class Cards:
@@ -92,9 +97,11 @@ class Cards:
     counts who holds something of a card; whether they share it, have slices of it or instances shows by what is used.
     """
 
-    def __init__(self, kind: str, rows: int) -> None:
+    def __init__(self, kind: str, rows: int, counted: Sequence[str] = ()) -> None:
         self.kind = kind
-        self.index = {name: i for i, name in enumerate(RESOURCES[kind])}
+        self.counted = counted or RESOURCES[kind]
+        """What is counted on each card whether it tells of it or not."""
+        self.index = {name: i for i, name in enumerate(self.counted)}
         """Resource -> its place in `total` and `used`."""
         self.minor = np.full((rows, 1), EMPTY, np.int32)
         self.present = np.zeros((rows, 1), np.bool_)
@@ -165,7 +172,7 @@ class Cards:
 
     def in_pieces(self, rows: Rows = ALL) -> Mask:
         """Give the cards of which a pod holds an instance or a replica."""
-        names = self.index.keys() - RESOURCES[self.kind] - _NO_PIECES
+        names = self.index.keys() - self.counted - _NO_PIECES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
             used |= self.used[self.index[name], rows] > 0
@@ -193,7 +200,7 @@ class Cards:
             self._describe(row, slot, card, catalogue)
             self.ids[row][card.minor] = card.id
             for name, amount in card.amounts:
-                if is_counted(self.kind, name):
+                if name in self.counted or _has_a_name(name):
                     index = self.resource(name)  # first: it may put a wider array in place of this one
                     self.total[index, row, slot] = amount
             if card.instances:
@@ -225,7 +232,7 @@ class Cards:
         """Add (sign 1) or take back (sign -1) a pod's part of a card."""
         slot = self._slot_for(row, grant.minor)
         for name, amount in grant.counted:
-            if name in self.index or is_counted(self.kind, name):
+            if name in self.index or _has_a_name(name):
                 index = self.resource(name)
                 self.used[index, row, slot] += sign * amount
         self.users[row, slot] += sign

@@ -7,7 +7,7 @@ decision sees it, and binds concurrently.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -20,6 +20,7 @@ from berth_operator.core import allocators, filters, scores
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.plugins import SCORE_WEIGHT, Score
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Change
@@ -125,11 +126,20 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
     for each in scores.ALL:
         if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
             total += weight * found
-    for own, weight in policy.own_scores:
+    for own, weight in (*policy.own_scores, *_of_plugins(fleet, request)):
         if (found := own.score(fleet, request, fits)) is not None:
             total += weight * found
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
     return int(np.argmax(total))
+
+
+def _of_plugins(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Score, float]]:
+    """Give the scores that plug-ins have for what the pod requests of their devices."""
+    if fleet.plugins:
+        for part in request.devices.parts:
+            plugin = fleet.plugins.get(part.type)
+            if plugin is not None and plugin.score is not None:
+                yield plugin.score, SCORE_WEIGHT
 
 
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:

@@ -25,6 +25,7 @@ from berth_operator.core.labels import Labels
 from berth_operator.core.occupants import Census
 from berth_operator.core.peers.neighbours import Neighbours
 from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.ports import Ports
 from berth_operator.core.request import HostPort, Membership, Taint
 from berth_operator.core.rowwise import ALL, Rows, Rowwise
@@ -112,10 +113,16 @@ class Charge:
     """Seconds since 1970, as its kubelet tells; what the pod takes does not depend on it."""
 
 
+def _cards(rows: int, plugins: Mapping[str, DevicePlugin]) -> dict[str, Cards]:
+    """Make the columns for the cards of each type: the built-in ones, and those that plug-ins bring."""
+    brought = {name: Cards(name, rows, each.kind.all_counted) for name, each in plugins.items()}
+    return {kind: Cards(kind, rows) for kind in RESOURCES} | brought
+
+
 class Fleet:
     """All nodes and cards."""
 
-    def __init__(self, rows: int = ROWS) -> None:
+    def __init__(self, rows: int = ROWS, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS) -> None:
         self.rows: dict[str, int] = {}
         """Node name -> row."""
         self.names: list[str] = [""] * rows
@@ -141,7 +148,7 @@ class Fleet:
         self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
         self.assumed: Column = np.zeros((2, rows), np.int64)
         """Requested cpu and memory, with what is assumed of containers that name none."""
-        self.cards = {kind: Cards(kind, rows) for kind in RESOURCES}
+        self.plugins, self.cards = plugins, _cards(rows, plugins)
         self.catalogue = Catalogue()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""

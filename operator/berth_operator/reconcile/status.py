@@ -31,6 +31,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
         healthy=sum(card.healthy or bool(card.instances) for card in gpus),
         allocated=_allocated(view),
         model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
+        others=_others(view),
         devices=_uses(view),
         conditions=[_condition(view, now, each) for each in (_ready(view), _valid(view), _accounted(view))],
     )
@@ -71,6 +72,14 @@ def _hundredths(grant: Grant, slices: Mapping[int, int]) -> float:
 
 def _slices(amounts: Iterable[tuple[str, int]]) -> int:
     return sum(mig.slices(name) * amount for name, amount in amounts)
+
+
+def _others(view: NodeView) -> str:
+    """Give how many devices of each type but GPUs pods hold something of, and how many there are."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
+    held = Counter(kind for kind, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants})
+    return ", ".join(f"{kind} {held[kind]}/{count}" for kind, count in sorted(there.items()))[:MAX_TEXT]
 
 
 def _uses(view: NodeView) -> list[DeviceUse]:

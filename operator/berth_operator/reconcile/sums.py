@@ -13,12 +13,13 @@ from typing import Any, Final
 from berth_api import mig, names
 from berth_api.allocation import Grant, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_api.request import CARD, Kinds
 from berth_operator.core.cards import CardInfo
 from berth_operator.state.cluster import NodeView
 
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in SUMMED)
-"""Every name that Berth writes; others are not touched."""
+"""Every name that Berth writes whatever plug-ins there are; others are not touched."""
 
 MANAGED: Final = "berth.dev/devices"
 """Label on every Node whose sums Berth keeps; it stays until they have been taken away again."""
@@ -33,18 +34,26 @@ def wanted(view: NodeView) -> dict[str, int]:
     found: Counter[str] = Counter()
     for card in cards:
         if card.healthy:
-            found.update(_offered(card))
+            found.update(_offered(card, view.kinds))
     for grant in _grants(view):
         if (grant.type, grant.minor) not in healthy:
-            found.update(_held(grant))
+            found.update(_held(grant, view.kinds))
     requested: Counter[str] = Counter()
     for charge in view.charges:
         requested.update(dict(charge.asked))
-    return {name: most for name in OURS if (most := max(found[_base(name)], requested[name]))}
+    for kind in view.kinds.added:
+        # They are counted in hundredths of a device.
+        found.update({name: found[kind.name] * whole // CARD for name, whole in kind.resources.items()})
+    return {name: most for name in _ours(view) if (most := max(found[_base(name)], requested[name]))}
+
+
+def _ours(view: NodeView) -> tuple[str, ...]:
+    """Give every name that Berth writes on this Node."""
+    return (*OURS, *(name for kind in view.kinds.added if kind.summed for name in kind.resources))
 
 
 def _base(name: str) -> str:
-    return name.partition("/")[2]
+    return name.partition("/")[2] if name in OURS else name
 
 
 def _grants(view: NodeView) -> Iterator[Grant]:
@@ -52,21 +61,21 @@ def _grants(view: NodeView) -> Iterator[Grant]:
         yield from charge.grants
 
 
-def _offered(card: CardInfo) -> Mapping[str, int]:
+def _offered(card: CardInfo, kinds: Kinds) -> Mapping[str, int]:
     amounts = dict(card.amounts)
     if card.type == GPU:
         # A card can be one of a hundred pods' shares; the count only has to be no obstacle.
         amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
-    return {name: amount for name, amount in amounts.items() if name in SUMMED}
+    return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
 
 
-def _held(grant: Grant) -> Mapping[str, int]:
+def _held(grant: Grant, kinds: Kinds) -> Mapping[str, int]:
     amounts = dict(grant.amounts)
     if any(map(mig.is_resource, amounts)):
         return {}  # these sums are of cards that are not in MIG mode
     if grant.type == GPU:
         amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
-    return {name: amount for name, amount in amounts.items() if name in SUMMED}
+    return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
 
 
 def status_patch(view: NodeView) -> dict[str, Any] | None:
@@ -75,9 +84,10 @@ def status_patch(view: NodeView) -> dict[str, Any] | None:
         return None
     sums = wanted(view)
     shown = (view.node.capacity, view.node.allocatable)
-    if all({name: each[name] for name in OURS if name in each} == sums for each in shown):
+    ours = _ours(view)
+    if all({name: each[name] for name in ours if name in each} == sums for each in shown):
         return None
-    values = {name: text(_base(name), sums[name]) if name in sums else None for name in OURS}
+    values = {name: text(_base(name), sums[name]) if name in sums else None for name in ours}
     known = set(sums).union(*shown)
     kept = {name: value for name, value in values.items() if name in known}
     return {"status": {"capacity": kept, "allocatable": kept}}

@@ -13,12 +13,14 @@ from typing import Any
 import structlog
 
 from berth_api import names
+from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core import filters
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cycle import Placement
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
 from berth_operator.core.gang import Gang
 from berth_operator.core.heartbeats import Heartbeats
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.preemption import Emptied
 from berth_operator.core.queue import Queue
 from berth_operator.core.request import Membership, PendingPod
@@ -54,6 +56,7 @@ class NodeView:
     """Whether this instance may write the Device: another one's Devices may have no Node that we see."""
     alive: bool
     charges: tuple[Charge, ...]
+    kinds: Kinds = BUILT_IN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +78,12 @@ class Cluster:
         grace: float,
         gang_timeout: float = 60.0,
         confined: bool = False,
+        plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.fleet = Fleet()
+        self.fleet = Fleet(plugins=plugins)
+        self.kinds = Kinds(tuple(each.kind for each in plugins.values()))
+        """The types of devices that there are."""
         self.queue: Queue[PendingPod | Gang] = Queue()
         self.roster = Roster(timeout=gang_timeout)
         self.groups: dict[str, tuple[Group, Mapping[str, Any]]] = {}
@@ -116,7 +122,7 @@ class Cluster:
         if pods.is_gated(raw):
             self.remove_pending(uid)
             return
-        pod, known = pods.pending(raw), self.pending.get(uid)
+        pod, known = pods.pending(raw, self.kinds), self.pending.get(uid)
         if known is not None and known.nominated != pod.nominated:
             # What we decided since counts: the watch may be behind.
             pod = replace(pod, nominated=known.nominated)
@@ -158,7 +164,7 @@ class Cluster:
     def put_bound(self, raw: Object) -> None:
         """A pod is on a node, whoever put it there."""
         uid = raw["metadata"]["uid"]
-        charge, known = pods.charge(raw), self.fleet.charges.get(uid)
+        charge, known = pods.charge(raw, self.kinds), self.fleet.charges.get(uid)
         if charge.gang is not None and not self._is_ours(charge.gang):
             charge = replace(charge, gang=None)
         if known is not None and known.gang is not None and known.gang != charge.gang:
@@ -194,7 +200,7 @@ class Cluster:
     def _see_bound(self, raw: Object, charge: Charge) -> None:
         """Let a pod count for the typical mix that was not heard of while it waited."""
         if charge.grants and charge.uid not in self.pending and charge.uid not in self.fleet.charges:
-            self.fleet.workload.see(pods.wanted(raw))
+            self.fleet.workload.see(pods.wanted(raw, self.kinds))
 
     def remove_bound(self, uid: str) -> None:
         """A pod has left its node: deleted, succeeded or failed."""
@@ -346,13 +352,13 @@ class Cluster:
 
     def put_node(self, raw: Object) -> None:
         """A Node exists or changed."""
-        info = nodes.info(raw)
+        info = nodes.info(raw, self.kinds)
         known = self.nodes.get(info.name)
         self.nodes[info.name] = NodeRecord(
             uid=raw["metadata"]["uid"],
             info=info,
-            capacity=nodes.device_sums(raw, "capacity"),
-            allocatable=nodes.device_sums(raw, "allocatable"),
+            capacity=nodes.device_sums(raw, "capacity", self.kinds),
+            allocatable=nodes.device_sums(raw, "allocatable", self.kinds),
         )
         if known is None or known.info != info:
             self.fleet.put_node(info)
@@ -467,6 +473,7 @@ class Cluster:
             ours=name in self.nodes or not self._confined,
             alive=self.heartbeats.alive(name, self.clock()),
             charges=tuple(self.fleet.on_node(name)),
+            kinds=self.kinds,
         )
 
 

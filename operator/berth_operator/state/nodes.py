@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_api import quantity, request, resources
+from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.fleet import NodeInfo
 from berth_operator.core.request import Taint
 from berth_operator.core.verdict import Change
@@ -22,10 +23,11 @@ def keep(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def info(node: Object) -> NodeInfo:
+def info(node: Object, kinds: Kinds = BUILT_IN) -> NodeInfo:
     """Read a Node; quantities of devices are left out, since fit is counted on cards."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
-    plain = {name: value for name, value in (status.get("allocatable") or {}).items() if not request.is_device(name)}
+    shown = status.get("allocatable") or {}
+    plain = {name: value for name, value in shown.items() if not request.is_device(name, kinds)}
     return NodeInfo(
         name=node["metadata"]["name"],
         labels=node["metadata"].get("labels") or {},
@@ -68,7 +70,7 @@ def _repelling(node: NodeInfo) -> tuple[object, ...]:
     return (node.taints, node.cordoned, node.ready, node.unreachable)
 
 
-def device_sums(node: Object, field: str) -> dict[str, int]:
+def device_sums(node: Object, field: str, kinds: Kinds = BUILT_IN) -> dict[str, int]:
     """Give the sums of devices that the Node shows in `capacity` or `allocatable`."""
     shown = (node.get("status") or {}).get(field) or {}
-    return {name: quantity.parse(value) for name, value in shown.items() if request.is_device(name)}
+    return {name: quantity.parse(value) for name, value in shown.items() if request.is_device(name, kinds)}

@@ -9,11 +9,11 @@ from typing import Any, Final
 import orjson
 
 from berth_api import alike, allocation, assumed, model, names, request, resize, resources, share
-from berth_api.request import DeviceRequest, Part
+from berth_api.request import BUILT_IN, DeviceRequest, Kinds, Part
 from berth_api.resources import PODS
 from berth_api.selectors import EVERYTHING
 from berth_operator.core.fleet import NOT_STARTED, Charge
-from berth_operator.core.request import HostPort, PendingPod, PodRequest, Toleration
+from berth_operator.core.request import HostPort, Membership, PendingPod, PodRequest, Toleration
 from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
@@ -81,11 +81,12 @@ def is_gated(pod: Object) -> bool:
     return bool(pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"))
 
 
-def pending(pod: Object) -> PendingPod:
+def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
     """Read a pod that waits; what is wrong with it stands in its `error`."""
     metadata, spec = pod["metadata"], pod["spec"]
     try:
-        wanted, weight, gang, error = _request(pod), _weight(metadata), groups.of_pod(pod), ""
+        wanted, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
+        _check_gang(gang, wanted, kinds)
     except ValueError as wrong:
         # By itself, so that it is told what is wrong with it; its gang waits for a member.
         wanted, weight, gang, error = PodRequest(), 0, None, str(wrong)
@@ -107,16 +108,22 @@ def pending(pod: Object) -> PendingPod:
     )
 
 
-def wanted(pod: Object) -> PodRequest:
+def _check_gang(gang: Membership | None, wanted: PodRequest, kinds: Kinds) -> None:
+    for kind in kinds.requested([name for name, _ in wanted.asked]):
+        if gang is not None and not kind.gangs:
+            raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
+
+
+def wanted(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
     """Read what a bound pod asked for while it waited; nothing, if it means nothing."""
     try:
-        return _request(pod)
+        return _request(pod, kinds)
     except ValueError:
         return PodRequest()
 
 
-def _request(pod: Object) -> PodRequest:
-    found = _of_template(_template(pod, _annotations(pod), pod["metadata"].get("labels") or {}))
+def _request(pod: Object, kinds: Kinds) -> PodRequest:
+    found = _of_template(_template(pod, _annotations(pod), pod["metadata"].get("labels") or {}), kinds)
     return replace(found, mounts=mounts.of_pod(pod)) if mounts.mattering(pod["spec"]) else found
 
 
@@ -133,16 +140,16 @@ def _template(pod: Object, *more: Object) -> bytes:
 
 
 @lru_cache(maxsize=TEMPLATES)
-def _of_template(template: bytes) -> PodRequest:
+def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     spec, namespace, annotations, labels = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
     total = resources.total(spec)
-    devices = request.of_pod(total, annotations, labels)
+    devices = request.of_pod(total, annotations, labels, kinds)
     return PodRequest(
-        resources=_without_devices(total),
+        resources=_without_devices(total, kinds),
         assumed=assumed.of_pod(spec, {}),
         devices=devices,
-        asked=_asked(total),
+        asked=_asked(total, kinds),
         shares=share.of_pod(resources.containers(spec), devices),
         model=alike.first(model.of_pod(annotations, labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
@@ -158,13 +165,13 @@ def _of_template(template: bytes) -> PodRequest:
     )
 
 
-def _without_devices(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    plain = {name: amount for name, amount in total.items() if not request.is_device(name)}
+def _without_devices(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
+    plain = {name: amount for name, amount in total.items() if not request.is_device(name, kinds)}
     return tuple(sorted({**plain, PODS: 1}.items()))
 
 
-def _asked(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((name, amount) for name, amount in total.items() if request.is_device(name)))
+def _asked(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, amount) for name, amount in total.items() if request.is_device(name, kinds)))
 
 
 def _toleration(raw: Object) -> Toleration:
@@ -216,17 +223,17 @@ def is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
-def charge(pod: Object) -> Charge:
+def charge(pod: Object, kinds: Kinds = BUILT_IN) -> Charge:
     """Read what a bound pod takes of its node.
 
     An allocation that is missing where devices are requested, or that cannot be read, counts as unknown: the pod may
     hold any card of those types, so none of them is free.
     """
     metadata = pod["metadata"]
-    taken = _taken(_template(pod, _resizing(pod.get("status") or {})))
+    taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
     annotations = metadata.get("annotations") or {}
     requested = taken.types or _types_by_label(annotations, metadata.get("labels") or {})
-    grants, unknown = _grants(annotations.get(names.ALLOCATED), requested)
+    grants, unknown = _grants(annotations.get(names.ALLOCATED), requested, kinds)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
@@ -269,34 +276,38 @@ def _resizing(status: Object) -> Object:
 
 
 @lru_cache(maxsize=TEMPLATES)
-def _taken(template: bytes) -> _Taken:
+def _taken(template: bytes, kinds: Kinds) -> _Taken:
     spec, _, status = orjson.loads(template)
     total = resize.held(spec, status)
     return _Taken(
-        resources=_without_devices(total),
+        resources=_without_devices(total, kinds),
         assumed=assumed.of_pod(spec, status),
-        asked=_asked(total),
-        types=_types(total),
+        asked=_asked(total, kinds),
+        types=_types(total, kinds),
         ports=ports.of_pod(spec),
     )
 
 
-def _grants(annotation: str | None, requested: tuple[str, ...]) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
+def _grants(
+    annotation: str | None, requested: tuple[str, ...], kinds: Kinds
+) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
     if annotation is None or not requested:
         # Who requests nothing holds nothing, whatever is written on it.
         return (), requested
     try:
-        grants = allocation.parse(annotation)
+        # Of a type whose plug-in is not there nothing is handed out, nor need be counted.
+        grants = tuple(each for each in allocation.parse(annotation) if each.type in kinds.names)
     except allocation.AllocationError:
         return (), requested
     return grants, tuple(kind for kind in requested if kind not in {grant.type for grant in grants})
 
 
-def _types(total: Mapping[str, int]) -> tuple[str, ...]:
+def _types(total: Mapping[str, int], kinds: Kinds) -> tuple[str, ...]:
     """Give the device types that a pod requests, in whatever combination."""
+    added = tuple(each.name for each in kinds.requested(total))
     wanted = {allocation.short(name) for name in total if request.is_device(name)}
     others = [kind for kind in (names.RDMA, names.FPGA) if kind in wanted]
-    return (*([names.GPU] if wanted - set(others) else []), *others)
+    return (*([names.GPU] if wanted - set(others) else []), *others, *added)
 
 
 def _types_by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def many(count: int) -> str:
         pytest.param("[]", "not a JSON object", id="a list"),
         pytest.param("null", "not a JSON object", id="null"),
         pytest.param('"gpu"', "not a JSON object", id="a text"),
-        pytest.param('{"tpu": []}', '"tpu" is not a device type; allowed are gpu, rdma, fpga', id="another type"),
+        pytest.param('{"tpu/x": []}', '"tpu/x" is not a device type; allowed are gpu, rdma, fpga', id="no type"),
         pytest.param('{"gpu": {}}', "gpu: not a list", id="no list"),
         pytest.param('{"gpu": null}', "gpu: not a list", id="null for a list"),
         pytest.param('{"gpu": [1]}', "gpu[0]: not an object", id="a number for a card"),

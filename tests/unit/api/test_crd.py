@@ -136,7 +136,7 @@ def test_a_definition_serves_one_version_with_a_status(definition: Schema) -> No
 def test_devices_are_printed_as_documented() -> None:
     (version,) = DEFINITIONS["devices.berth.dev.yaml"]["spec"]["versions"]
     shown = [each["name"] for each in version["additionalPrinterColumns"]]
-    assert shown == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Driver", "Age"]
+    assert shown == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Others", "Driver", "Age"]
     assert DEFINITIONS["devices.berth.dev.yaml"]["spec"]["names"]["shortNames"] == ["dev"]
 
 

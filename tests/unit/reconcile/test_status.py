@@ -322,3 +322,17 @@ def test_the_body_is_an_object_to_apply() -> None:
     assert body["status"]["observedGeneration"] == 3
     assert NVIDIA not in str(body)
     assert None not in body["status"]["conditions"][0].values()
+
+
+@pytest.mark.parametrize(
+    ("held", "text"),
+    [pytest.param((), "fpga 0/1, npu 0/2", id="free"), pytest.param((1,), "fpga 0/1, npu 1/2", id="held")],
+)
+def test_devices_of_other_types_are_counted(held: tuple[int, ...], text: str) -> None:
+    others = [
+        {"type": kind, "minor": minor, "id": f"{kind}-{minor}"} for kind, minor in (("npu", 0), ("npu", 1), ("fpga", 0))
+    ]
+    grants = tuple(Grant(type="npu", minor=minor, amounts=(("npu", 50),)) for minor in held)
+    charges = tuple(Charge(uid=uid, pod=f"ns/{uid}", node="node", grants=grants) for uid in ("u", "v"))
+    made = view(*others, charges=charges)
+    assert status.wanted(made, lambda: "now").others == text

@@ -1,10 +1,13 @@
 """What a Node shows of its devices: enough that kubelet would admit every running pod again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from berth_api import names
+from berth_api.allocation import Grant
+from berth_api.request import Kind, Kinds
 from berth_operator.core.fleet import Charge
 from berth_operator.reconcile import sums
 from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX
@@ -356,3 +359,27 @@ def test_the_mark_stays_while_sums_do() -> None:
     raw = labelled(view(gpu(0)))
     of = view(raw=raw, without=True, charges=(charge("a", asked=((GPU, 50),)),))
     assert labels(of)[MANAGED] == "false"
+
+
+# --- types that plug-ins bring ----------------------------------------------------------------------------------
+
+NPU, NPU_CORE = "example.com/npu", "example.com/npu-core"
+
+
+def npu_view(*, summed: bool = True, charges: tuple[Charge, ...] = ()) -> NodeView:
+    kind = Kind(name="npu", resources={NPU: 1, NPU_CORE: 100}, summed=summed)
+    cards = [{"type": "npu", "minor": minor, "id": f"npu-{minor}", "health": minor < 3} for minor in range(4)]
+    return replace(view(*cards, charges=charges), kinds=Kinds((kind,)))
+
+
+def test_devices_of_plug_ins_are_summed_by_the_names_that_pods_use() -> None:
+    assert {name: sum_ for name, sum_ in sums.wanted(npu_view()).items() if "npu" in name} == {NPU: 3, NPU_CORE: 300}
+
+
+def test_what_a_pod_holds_of_a_failed_one_counts() -> None:
+    held = Charge(uid="u", pod="ns/a", node="node", grants=(Grant(type="npu", minor=3, amounts=(("npu", 100),)),))
+    assert sums.wanted(npu_view(charges=(held,)))[NPU] == 4
+
+
+def test_where_a_device_plugin_writes_them_they_are_left_to_it() -> None:
+    assert NPU not in sums.wanted(npu_view(summed=False))

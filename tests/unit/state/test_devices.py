@@ -450,7 +450,7 @@ def test_what_only_looks_like_a_contradiction(entries: list[Raw]) -> None:
     ("bad", "place"),
     [
         pytest.param({"minor": -1}, "spec.devices[0].minor: ", id="a number out of range"),
-        pytest.param({"type": "tpu"}, "spec.devices[0].type: ", id="another type"),
+        pytest.param({"type": "TPU"}, "spec.devices[0].type: ", id="another type"),
         pytest.param({"id": ""}, "spec.devices[0].id: ", id="no id"),
         pytest.param({"topology": {"nodeID": "x"}}, "spec.devices[0].topology.nodeID: ", id="deep down"),
     ],

@@ -3,7 +3,7 @@
     gpu.py       parts of GPUs in amounts
     mig.py       instances of GPUs in MIG mode
     slices.py    what a Device offers as one GPU, or as one slice of one
-    simple.py    RDMA NICs and FPGAs
+    simple.py    RDMA NICs and FPGAs, and what plug-ins bring without an allocator of their own
 
 Each is an `Allocator`: a small pure module that serves one part of a request. Here stands which of them serves which
 part, and what filters and decisions ask of a whole request.
@@ -47,7 +47,10 @@ class Allocator(Protocol):
 _OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLICA: slices, SLOT: slices}
 
 
-def _of(part: Part) -> Allocator:
+def _of(fleet: Fleet, part: Part) -> Allocator:
+    plugin = fleet.plugins.get(part.type)
+    if plugin is not None and plugin.allocator is not None:
+        return plugin.allocator
     return cast(Allocator, _OF_GPUS[part.unit] if part.type == GPU else simple)
 
 
@@ -55,7 +58,7 @@ def passes(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
     """Pass rows that can give every part of the request now."""
     mask = np.ones_like(fleet.present[rows])
     for part in request.devices.parts:
-        mask &= _of(part).passes(fleet, request, part, rows)
+        mask &= _of(fleet, part).passes(fleet, request, part, rows)
         mask &= fleet.cards[part.type].unknown[rows] == 0
     return mask
 
@@ -64,14 +67,14 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     """Give the rows that could give every part of the request, were all their cards free."""
     mask = np.ones_like(fleet.present)
     for part in request.devices.parts:
-        mask &= _of(part).could_pass(fleet, request, part)
+        mask &= _of(fleet, part).could_pass(fleet, request, part)
     return mask
 
 
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing for each part, and the rows where it is, the first reason first."""
     for part in request.devices.parts:
-        yield from _of(part).reasons(fleet, request, part, rejected)
+        yield from _of(fleet, part).reasons(fleet, request, part, rejected)
 
 
 def choose(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
@@ -79,7 +82,7 @@ def choose(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple
     if policy.own_cards is not None:
         return policy.own_cards.choose(fleet, row, request)
     parts = request.devices.parts
-    return tuple(grant for part in parts for grant in _of(part).choose(fleet, row, request, part, policy))
+    return tuple(grant for part in parts for grant in _of(fleet, part).choose(fleet, row, request, part, policy))
 
 
 def in_pieces(fleet: Fleet, part: Part) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from berth_operator.core.cards import RESOURCES, Cards, Column, Indices
+from berth_operator.core.cards import Cards, Column, Indices
 
 
 def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
@@ -14,7 +14,7 @@ def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
 def _left(cards: Cards, row: int, slots: Indices) -> Column:
     """Give the free part of each slot's scarcest resource, in hundredths of the card."""
     # What is counted beside these has names, and is no part of a card.
-    counted = len(RESOURCES[cards.kind])
+    counted = len(cards.counted)
     total = np.maximum(cards.total[:counted, row, slots], 1)
     free: Column = ((total - cards.used[:counted, row, slots]) * 100 // total).min(axis=0)
     return free

@@ -8,7 +8,7 @@ import numpy as np
 from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
-from berth_operator.core.cards import RESOURCES, Cards, Column, Indices, Mask
+from berth_operator.core.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import ALL, Rows
@@ -32,7 +32,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mas
         mask &= large(cards, part, rows)
     if part.whole:
         mask &= cards.users[rows] == 0
-    elif len(cards.index) > len(RESOURCES[part.type]):
+    elif len(cards.index) > len(cards.counted):
         mask &= ~cards.in_pieces(rows)
     for index, amount in needs(cards, part, rows):
         mask &= cards.total[index, rows] - cards.used[index, rows] >= amount

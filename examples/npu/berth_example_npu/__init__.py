@@ -1,0 +1,1 @@
+"""NPUs for Berth: a complete example of a device plug-in."""

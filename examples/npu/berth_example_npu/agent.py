@@ -1,0 +1,44 @@
+"""The agent's side: which NPUs a node has.
+
+A real plug-in asks a driver. This one reads a file, `EXAMPLE_NPUS`, that tells how many NPUs each node has and which of
+them are broken: `{"node-1": {"count": 4, "broken": [3]}}`; a node that it does not name has none.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from berth_api.device import DeviceInfo, Topology
+
+
+class NpuAgent:
+    """Reads a node's NPUs."""
+
+    name = "npu"
+
+    def __init__(self) -> None:
+        self._file = Path(os.environ.get("EXAMPLE_NPUS", "/etc/example-npus.json"))
+
+    def start(self) -> None:
+        """Look whether there is a driver; whatever is raised here or in `read` is shown on the Device."""
+        if not self._file.exists():
+            raise FileNotFoundError(f"{self._file}: no such file; EXAMPLE_NPUS names it")
+
+    def read(self, node: str) -> Sequence[DeviceInfo]:
+        """Look at the NPUs of a node."""
+        found = json.loads(self._file.read_text()).get(node, {})
+        broken = found.get("broken", [])
+        return [_npu(node, minor, health=minor not in broken) for minor in range(found.get("count", 0))]
+
+
+def _npu(node: str, minor: int, *, health: bool) -> DeviceInfo:
+    # `resources` may be left out: a device that does not say otherwise is 100 hundredths of itself.
+    return DeviceInfo(
+        type="npu",
+        minor=minor,
+        id=f"NPU-{node}-{minor}",
+        health=health,
+        model="Example NPU 1",
+        topology=Topology(node_id=minor % 2, bus_id=f"0000:{0x40 + minor:02x}:00.0"),
+    )

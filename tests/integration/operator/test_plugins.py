@@ -1,0 +1,109 @@
+"""The example plug-in, installed by pip from its own folder: its devices are published, given out and given back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.world import World, allocation, condition, minors
+
+NPU, CORE = "example.com/npu", "example.com/npu-core"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "npu"
+
+
+@pytest.fixture
+def npus(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file from which the example reads its NPUs, for an operator and an agent that have it installed."""
+    # In a folder of its own: the tests' environment stays without it.
+    site, found = tmp_path / "site", tmp_path / "npus.json"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*command, "--no-build-isolation", "--target", str(site), str(EXAMPLE)], check=True, timeout=120)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv("EXAMPLE_NPUS", str(found))
+    found.write_text("{}")
+    world.agent()
+    world.operator()
+    return found
+
+
+def tell(file: Path, **nodes: dict[str, Any]) -> None:
+    draft = file.with_suffix(".new")
+    draft.write_text(json.dumps(nodes))
+    draft.replace(file)
+
+
+def others(world: World, node: str) -> str:
+    return str(world.shown(node).get("status", {}).get("others", ""))
+
+
+def wait_others(world: World, node: str, text: str) -> None:
+    world.wait(lambda: others(world, node) == text, what=f"{text} on {node}; it shows {others(world, node)!r}")
+
+
+def holders(world: World, node: str) -> dict[int, list[str]]:
+    found = world.shown(node)["status"]["devices"]
+    return {each["minor"]: [who["name"] for who in each.get("holders", [])] for each in found if each["type"] == "npu"}
+
+
+def test_npus_are_given_shown_and_given_back(world: World, npus: Path) -> None:
+    (node,) = world.nodes(gpus=1)
+    tell(npus, **{node: {"count": 4, "broken": [1]}})
+    wait_others(world, node, "npu 0/4")
+    world.wait_sum(node, NPU, "3")
+    world.pod("two", {NPU: "2"})
+    two = world.bound("two")
+    assert minors(two, "npu") == [0, 2]
+    assert allocation(two)["npu"][0] == {
+        "minor": 0,
+        "resources": {"kubernetes.io/npu": "100"},
+        "id": f"NPU-{node}-0",
+    }
+    wait_others(world, node, "npu 2/4")
+    assert holders(world, node) == {0: ["two"], 1: [], 2: ["two"], 3: []}
+    table = world.arena.cluster.kubectl("get", "devices", node)
+    assert "OTHERS" in table
+    assert "npu 2/4" in table
+    world.pod("more", {NPU: "2"})
+    assert "insufficient free NPU devices" in world.waits("more")
+    world.remove("two")
+    assert minors(world.bound("more"), "npu") == [0, 2]
+    world.remove("more")
+    wait_others(world, node, "npu 0/4")
+
+
+def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, npus: Path) -> None:
+    (node,) = world.nodes(gpus=1)
+    tell(npus, **{node: {"count": 1}})
+    wait_others(world, node, "npu 0/1")
+    world.pod("half", {CORE: "60", "nvidia.com/gpu": "1"})
+    assert {kind: [each["minor"] for each in cards] for kind, cards in allocation(world.bound("half")).items()} == {
+        "gpu": [0],
+        "npu": [0],
+    }
+    world.processes.started[-1].kill()
+    world.free_lease()
+    world.operator()
+    world.pod("too-much", {CORE: "50"})
+    assert "insufficient free NPU devices (1 with npu 50)" in world.waits("too-much")
+    world.pod("rest", {CORE: "40"})
+    assert minors(world.bound("rest"), "npu") == [0]
+
+
+def test_a_plug_in_that_fails_is_told_and_leaves_the_gpus_alone(world: World, npus: Path) -> None:
+    (node,) = world.nodes(gpus=2)
+    tell(npus, **{node: {"count": 1}})
+    wait_others(world, node, "npu 0/1")
+    npus.unlink()
+    said = world.wait_condition(node, "InventoryRead.npu", "False")
+    assert "FileNotFoundError" in said
+    assert condition(world.shown(node), "InventoryRead")["status"] == "True"
+    world.pod("none", {NPU: "1"})
+    assert "fewer than 1 healthy NPU devices" in world.waits("none")
+    world.pod("gpu", {"nvidia.com/gpu": "2"})
+    assert minors(world.bound("gpu")) == [0, 1]
+    tell(npus, **{node: {"count": 1}})
+    world.bound("none")

@@ -1,0 +1,106 @@
+"""Types of devices that plug-ins bring: how they are declared, and how pods ask for them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from berth_api import request
+from berth_api.request import Hint, Kind, KindError, Kinds, Part, RequestError
+
+NPU, CORE = "example.com/npu", "example.com/npu-core"
+DECLARED: dict[str, Any] = {"name": "npu", "resources": {NPU: 1, CORE: 100}}
+
+
+def kinds(**fields: Any) -> Kinds:
+    return Kinds((Kind(**{**DECLARED, **fields}),))
+
+
+def npus(count: int, amount: int = 100, **fields: Any) -> Part:
+    return Part(type="npu", count=count, amounts=(("npu", amount),), **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        pytest.param({"name": "My NPU"}, "type 'My NPU'; allowed are small letters", id="type"),
+        pytest.param({"name": "n" * 33}, "up to 32", id="long type"),
+        pytest.param({"resources": {}}, "type npu names no resource; allowed is at least one", id="no resource"),
+        pytest.param({"resources": {"npu": 1}}, "resource 'npu'; allowed are names such as", id="no domain"),
+        pytest.param({"resources": {"kubernetes.io/npu": 1}}, "not of kubernetes.io", id="Kubernetes' domain"),
+        pytest.param({"resources": {"koordinator.sh/npu": 1}}, "not of kubernetes.io", id="Berth's other prefix"),
+        pytest.param({"resources": {NPU: 0}}, f"resource {NPU}: 0 are a whole device; allowed are div", id="none"),
+        pytest.param({"resources": {NPU: 3}}, "3 are a whole device; allowed are divisors of 100", id="no divisor"),
+        pytest.param({"resources": {NPU: 1.0}}, "1.0 are a whole device", id="no integer"),
+        pytest.param({"counted": ("npu",)}, "counted 'npu'; allowed are names of the type's own", id="counted twice"),
+        pytest.param({"counted": ("kubernetes.io/x",)}, "without a prefix", id="counted with a prefix"),
+        pytest.param({"counted": ("nvidia.com/mig-1g.10gb",)}, "names of the type's own", id="counted instances"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_with_what_is_allowed(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(KindError) as refused:
+        Kind(**{**DECLARED, **fields})
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "annotations", "part"),
+    [
+        pytest.param({NPU: 1}, {}, npus(1), id="one"),
+        pytest.param({NPU: 2}, {}, npus(2), id="two"),
+        pytest.param({CORE: 50}, {}, npus(1, 50), id="half"),
+        pytest.param({CORE: 300}, {}, npus(3), id="hundredths of three"),
+        pytest.param({NPU: 1}, {"allocateStrategy": "ApplyForAll"}, npus(1, every=True), id="all there are"),
+        pytest.param({CORE: 4}, {"allocateStrategy": "RequestsAsCount"}, npus(4, 1), id="as count"),
+    ],
+)
+def test_requests_become_parts(asked: Mapping[str, int], annotations: Mapping[str, str], part: Part) -> None:
+    hints = {"npu": Hint(strategy=annotations.get("allocateStrategy", ""))}
+    found = request.of_resources({"cpu": 1000, **asked}, hints, kinds())
+    assert (found.parts, found.vendor) == ((part,), "")
+
+
+def test_they_stand_beside_gpus_and_nics() -> None:
+    found = request.of_resources({"nvidia.com/gpu": 1, "kubernetes.io/rdma": 100, NPU: 1}, kinds=kinds())
+    assert [part.type for part in found.parts] == ["gpu", "rdma", "npu"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param({CORE: 150}, f"{CORE}: 150; allowed are 1 to 100 (part of a device) or mult", id="one and a half"),
+        pytest.param({CORE: 50, NPU: 1}, f"{NPU}: 1, {CORE}: 50 is not a request for type npu", id="two at once"),
+    ],
+)
+def test_what_means_nothing_is_refused(asked: Mapping[str, int], told: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        request.of_resources(asked, kinds=kinds())
+    assert told in str(refused.value)
+
+
+def test_without_its_plug_in_it_is_an_ordinary_resource() -> None:
+    assert not request.is_device(NPU)
+    assert request.of_resources({NPU: 1}) == request.NOTHING
+    assert request.is_device(NPU, kinds())
+
+
+def with_memory(wanted: Mapping[str, int], _hint: Hint) -> Part:
+    return npus(1, wanted[CORE]) if wanted[CORE] < 100 else Part(type="gpu", count=1, amounts=(("gpu", 1),))
+
+
+def test_a_plug_in_may_read_requests_itself_but_only_make_parts_of_its_own() -> None:
+    own = kinds(reads=with_memory)
+    assert request.of_resources({CORE: 7}, kinds=own).parts == (npus(1, 7),)
+    with pytest.raises(RequestError, match=r"the plug-in of type npu made .* ask its author"):
+        request.of_resources({CORE: 100}, kinds=own)
+
+
+def test_hints_and_joint_allocation_may_name_them() -> None:
+    annotations = {
+        "scheduling.koordinator.sh/device-allocate-hint": '{"npu": {"allocateStrategy": "ApplyForAll"}}',
+        "scheduling.koordinator.sh/device-joint-allocate": '{"deviceTypes": ["gpu", "npu"]}',
+    }
+    with pytest.raises(RequestError, match="npu"):
+        request.of_pod({"nvidia.com/gpu": 1}, annotations, {})
+    found = request.of_pod({"nvidia.com/gpu": 1, NPU: 1}, annotations, {}, kinds())
+    assert [part.every for part in found.parts] == [False, True]
