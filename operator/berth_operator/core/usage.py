@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.names import GPU_MEMORY_RATIO
-from berth_api.request import CARD, Part
+from berth_api.request import CARD, SLOT, Part
+from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Column
 from berth_operator.core.fleet import Fleet
@@ -48,6 +49,20 @@ def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) 
 
 
 def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+    if not allocators.in_pieces(fleet, part):
+        return _left_of_amounts(fleet, request, part, rows, most=most)
+    unused = allocators.pieces_unused(fleet, request, part, rows)
+    free = allocators.pieces_left(fleet, request, part, rows) > 0
+    of_pieces = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
+    if part.unit != SLOT:
+        return of_pieces
+    of_cards = _left_of_amounts(fleet, request, part, rows, most=most)
+    return np.where(allocators.divided(fleet, part, rows), of_pieces, of_cards)
+
+
+def _left_of_amounts(
+    fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool
+) -> npt.NDArray[np.float64]:
     cards = fleet.cards[part.type]
     if part.whole:
         idle = (cards.healthy[rows] & (cards.users[rows] == 0)).sum(axis=1)
