@@ -96,6 +96,12 @@ def test_links_are_known_by_slot() -> None:
     assert told == {(4, 9): 500, (9, 4): 500, (4, 1): 10, (1, 4): 10}
 
 
+def test_of_two_tellings_of_a_way_the_better_one_counts() -> None:
+    for one, other in ((500, 10), (10, 500)):
+        ways = reach.strengths(((0, 0, ((1, one),)), (1, 1, ((0, other),))), 2)
+        assert ways.tolist() == [[0, 500], [500, 0]]
+
+
 def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     made = fleet({"node": cards(2)})
     assert not made.cards["gpu"].wiring.any()

@@ -178,6 +178,36 @@ def test_larger_sets_are_kept_whole_by_their_worth() -> None:
     assert chosen(broken, wants({NVIDIA: 2}, SPEC)) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("found", "used", "count", "expected"),
+    [
+        pytest.param(
+            table((1, [0, 1]), *((1, [8, each]) for each in (9, 10, 11)), (1, [0, 1, 2, 3])),
+            [],
+            2,
+            (8, 9),
+            id="a set of four is worth more than two pairs",
+        ),
+        pytest.param(
+            table((1, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (1, [0, 1]), (1, [2, 3])),
+            [],
+            4,
+            (0, 1, 2, 3),
+            id="smaller sets than the pod's count nothing",
+        ),
+        pytest.param(
+            table((1, [0, 1]), (1, [4, 5]), (1, [0, 1, 2, 3]), (9, [4, 5, 6, 7])),
+            [6],
+            2,
+            (0, 1),
+            id="nor do larger ones with less than the highest score of their size",
+        ),
+    ],
+)
+def test_what_sets_are_worth(found: Table, used: Sequence[int], count: int, expected: tuple[int, ...]) -> None:
+    assert chosen(switch(found, used=used, found=nvswitch(12)), wants({NVIDIA: count}, SPEC)) == expected
+
+
 def test_a_highest_scored_pair_may_cost_a_larger_set() -> None:
     """Scores come first: what they say of a pair counts before what is left."""
     made = switch(table((2, [0, 1]), (1, [4, 5]), (1, [0, 1, 2, 3])))

@@ -17,7 +17,25 @@ from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.request import PodRequest
-from tests.builders import GPU, NVIDIA, RATIO, SHARED, asks, card, cards, charge, fleet, grant, waiting
+from tests.builders import (
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    SHARED,
+    asks,
+    card,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    instance,
+    replica,
+    sliced,
+    waiting,
+)
 from tests.unit.koordinator.machines import best_connected, dgx1, nvswitch, related, sets_that_will_do, trees, wired
 
 PACKS = Policy(weights=tuple(CARD_STRATEGIES["MostAllocated"].items()), card_strategy="MostAllocated")
@@ -330,6 +348,77 @@ def test_large_machines(used: Sequence[int], count: int, level: str, expected: t
     pairs = [frozenset((a, b)) for a in range(32) for b in range(a) if a // 8 == b // 8]
     found = wired(dict.fromkeys(pairs, NVLINK), 32)
     assert chosen(machine(found, used), wants({NVIDIA: count}, topology=level or None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        pytest.param("nvlink", tuple(range(8)), id="the best ways lead out of the group of NVLinks"),
+        pytest.param("numa", tuple(range(8)), id="the best ways lead to the other NUMA node"),
+    ],
+)
+def test_large_sets_grow_within_what_is_required(level: str, expected: tuple[int, ...]) -> None:
+    """Four islands of single links, and double links from each card to one on the other NUMA node."""
+    islands = {frozenset((a, b)): NVLINK for a in range(32) for b in range(a) if a // 8 == b // 8}
+    bridges = {frozenset((a, a + 16)): 2 * NVLINK for a in range(16)}
+    found = wired({**islands, **bridges}, 32)
+    assert chosen(machine(found), wants({NVIDIA: 8}, topology=level)) == expected
+
+
+# --- which cards at all -----------------------------------------------------------------------------------------
+
+LABELLED = [card(minor, labels=(("rack", rack),)) for minor, rack in enumerate("aab")] + [card(3)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "count", "expected"),
+    [
+        pytest.param({"matchLabels": {"rack": "b"}}, 1, (2,), id="a label"),
+        pytest.param({"matchLabels": {"rack": "a"}}, 2, (0, 1), id="two with it"),
+        pytest.param({"matchLabels": {"rack": "b"}}, 2, None, id="only one has it"),
+        pytest.param({"matchExpressions": [{"key": "rack", "operator": "DoesNotExist"}]}, 1, (3,), id="none at all"),
+        pytest.param(
+            {"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["a"]}]}, 2, (2, 3), id="not in"
+        ),
+        pytest.param({}, 4, (0, 1, 2, 3), id="an empty selector takes all"),
+    ],
+)
+def test_selectors(selector: Any, count: int, expected: tuple[int, ...] | None) -> None:
+    hint = orjson.dumps({"gpu": {"selector": selector}}).decode()
+    assert chosen(machine(LABELLED), asks({NVIDIA: count}, annotations={names.ALLOCATE_HINT: hint})) == expected
+
+
+def test_no_card_with_such_labels_is_told() -> None:
+    hint = '{"gpu": {"selector": {"matchLabels": {"rack": "z"}}}}'
+    told = reason(machine(LABELLED), asks({NVIDIA: 1}, annotations={names.ALLOCATE_HINT: hint}))
+    assert told == "GPU devices have other labels than the pod's selector asks for"
+
+
+@pytest.mark.parametrize(
+    ("least", "amounts", "expected"),
+    [
+        pytest.param("20Gi", {NVIDIA: 1}, (1,), id="whole cards"),
+        pytest.param("16Gi", {NVIDIA: 1}, (0,), id="just as large"),
+        pytest.param("20Gi", {MEMORY: GI}, (1,), id="a share of a large card"),
+        pytest.param("20Gi", {NVIDIA: 2}, None, id="each of them"),
+    ],
+)
+def test_min_memory(least: str, amounts: dict[str, int], expected: tuple[int, ...] | None) -> None:
+    found = [card(0, memory=16 * GI), card(1)]
+    assert chosen(machine(found), asks(amounts, annotations={names.MIN_GPU_MEMORY: least})) == expected
+
+
+def test_the_largest_card_is_told() -> None:
+    told = reason(machine([card(0, memory=16 * GI)]), asks({NVIDIA: 1}, annotations={names.MIN_GPU_MEMORY: "20Gi"}))
+    assert told == "GPU memory too small (largest 16Gi < 20Gi)"
+
+
+@pytest.mark.parametrize("amounts", [pytest.param({NVIDIA: 1}, id="a card"), pytest.param({GPU: 10}, id="a share")])
+def test_a_card_in_pieces_is_never_given(amounts: dict[str, int]) -> None:
+    made = machine([sliced(0, 4), divided(1, "1g.10gb"), card(2)])
+    made.charge(charge("slice", replica(0)))
+    made.charge(charge("instance", instance(1)))
+    assert chosen(made, wants(amounts)) == (2,)
 
 
 # --- the filter passes what the allocator can give, and nothing else --------------------------------------------
