@@ -334,6 +334,11 @@ def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: 
     }
 
 
+def owner(name: str, kind: str = "ReplicaSet", version: str = "apps/v1", **fields: Any) -> Raw:
+    """Give the reference of a pod to its controller."""
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True, **fields}
+
+
 def pod_group(name: str = "g", minimum: int | None = 2, **fields: Any) -> Raw:
     """Give a PodGroup; `uid`, `created`, `timeout`, `status`."""
     spec = {"minMember": minimum, "scheduleTimeoutSeconds": fields.get("timeout")}

@@ -75,6 +75,7 @@ def made() -> Fleet:
         add(fleet, info, inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4), nic))
         fleet.volumes.put_limits(name, {"csi.example": 2})
     fleet.neighbours.count(Crowd(peers=(X,)))
+    fleet.neighbours.replicas.count("set")
     return fleet
 
 
@@ -89,7 +90,11 @@ def charges(draw: st.DrawFn) -> Charge:
         *draw(st.sampled_from([[], shared, [*shared, *shared], pieces, [instance(0), replica(1)]])),
         node=draw(st.sampled_from([*NODES, "gone"])),
         resources=(("cpu", draw(st.integers(0, 3)) * 500), ("pods", 1), *draw(st.sampled_from([(), (("new", 1),)]))),
-        identity=Identity(namespace="ns", labels=draw(st.sampled_from([(), (("x", ""),)]))),
+        identity=Identity(
+            namespace="ns",
+            labels=draw(st.sampled_from([(), (("x", ""),)])),
+            controller=draw(st.sampled_from(["", "set"])),
+        ),
         wishes=draw(st.sampled_from([Wishes(), NEAR_X, APART_X])),
         ports=draw(st.sampled_from([(), (listens(80),), (listens(81, "10.0.0.1"),)])),
         mounts=draw(st.sampled_from([Mounts(), Mounts(claims=(Use(claim="ns/claim"),)), Mounts(disks=(DISK,))])),
