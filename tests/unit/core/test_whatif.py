@@ -123,9 +123,12 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
     fleet = made()
     for each in before:
         change(fleet, each)
+    fleet.census.current(fleet)
     copy, was = fleet.copy(), plain(fleet)
     for each in after:
         change(copy, each)
+    found = copy.census.current(copy)
+    assert {found.charges[each].uid for each in copy.census.numbers()} == set(copy.charges)
     copy.nominate(charge("nominee", grant(0, core=100), node="a"))
     copy.leaving.add("uid-p")
     copy.put_device("a", inventory(divided(0, "7g.80gb"), card(1, labels=(("x", "y"),), pcie="s", links=((0, 5),))))
