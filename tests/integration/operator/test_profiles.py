@@ -151,13 +151,13 @@ def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Pa
     flags = {"scheduler_names": None, "wait": False, "metrics_port": other_port, "pod": _own(standby)}
     world.operator(config=profiles.path, **flags)
     world.wait(lambda: _reads(other_port), what="the one that stands by to have read its configuration")
-    assert _metrics(port, "berth_configuration_valid") == ["1.0"]
-    [in_use] = _metrics(port, "berth_configuration_info")
+    assert words.metrics(port, "berth_configuration_valid") == ["1.0"]
+    [in_use] = words.metrics(port, "berth_configuration_info")
 
     profiles.spoil("profiles: [")
     assert f"{profiles.path}: not YAML: line 1, column 12" in profiles.operator.text()
-    assert _metrics(port, "berth_configuration_valid") == ["0.0"]
-    assert _metrics(port, "berth_configuration_info") == [in_use]
+    assert words.metrics(port, "berth_configuration_valid") == ["0.0"]
+    assert words.metrics(port, "berth_configuration_info") == [in_use]
     for name in ("leader", "standby"):
         [event] = world.wait(functools.partial(world.events, name, "ConfigurationRefused"), what=f"the Event of {name}")
         assert f"{profiles.path}: not YAML: line 1, column 12" in event["message"]
@@ -165,8 +165,8 @@ def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Pa
     world.bound("pod")
 
     profiles.change({"preemption": False})
-    assert _metrics(port, "berth_configuration_valid") == ["1.0"]
-    [now] = _metrics(port, "berth_configuration_info")
+    assert words.metrics(port, "berth_configuration_valid") == ["1.0"]
+    [now] = words.metrics(port, "berth_configuration_info")
     assert now != in_use
 
 
@@ -176,12 +176,6 @@ def _own(pod: Mapping[str, str]) -> str:
 
 def _reads(port: int) -> bool:
     try:
-        return _metrics(port, "berth_configuration_valid") == ["1.0"]
+        return words.metrics(port, "berth_configuration_valid") == ["1.0"]
     except URLError:
         return False
-
-
-def _metrics(port: int, name: str) -> list[str]:
-    """Give a metric's lines without its name."""
-    lines = words.fetch(f"http://127.0.0.1:{port}/metrics").splitlines()
-    return [line.removeprefix(name).strip() for line in lines if line.startswith(name)]
