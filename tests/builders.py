@@ -24,7 +24,16 @@ from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
 from berth_operator.core.gang import Gang
 from berth_operator.core.policy import Policy
 from berth_operator.core.queue import Queue
-from berth_operator.core.request import HostPort, NodeTerm, PendingPod, PodImages, PodRequest, Taint, Toleration
+from berth_operator.core.request import (
+    HostPort,
+    Membership,
+    NodeTerm,
+    PendingPod,
+    PodImages,
+    PodRequest,
+    Taint,
+    Toleration,
+)
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import PodTable, Selection
 from berth_operator.state.reflector import Sink
@@ -220,7 +229,7 @@ def popped(queue: Queue[PendingPod | Gang], now: float = 0.0) -> PendingPod | No
 def gang(*members: PendingPod, minimum: int | None = None, **fields: Any) -> Gang:
     """Give a gang of these members, all of which it needs unless told otherwise."""
     needed = len(members) if minimum is None else minimum
-    return Gang(**{"key": "PodGroup ns/g", "minimum": needed, "members": members, **fields})
+    return Gang(**{"membership": Membership(group="ns/g"), "minimum": needed, "members": members, **fields})
 
 
 def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
@@ -332,6 +341,11 @@ def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: 
         "spec": {"containers": [container(requests=requests)], **fields},
         "status": status,
     }
+
+
+def owner(name: str, kind: str = "ReplicaSet", version: str = "apps/v1", **fields: Any) -> Raw:
+    """Give the reference of a pod to its controller."""
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True, **fields}
 
 
 def pod_group(name: str = "g", minimum: int | None = 2, **fields: Any) -> Raw:

@@ -16,6 +16,8 @@ from tests import fence
 hypothesis.settings.register_profile("berth", deadline=None)
 hypothesis.settings.load_profile("berth")
 
+CLUSTERS = {"cluster", "own_cluster"}
+"""Fixtures that start a cluster."""
 CRDS = Path(__file__).parent.parent / "crds"
 
 
@@ -30,7 +32,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build missing programs before the first test: it takes minutes, and no test's timeout allows for it."""
-    needed = any("cluster" in getattr(item, "fixturenames", ()) for item in session.items)
+    needed = any(CLUSTERS.intersection(getattr(item, "fixturenames", ())) for item in session.items)
     if needed and not session.config.option.collectonly:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():

@@ -60,7 +60,9 @@ class App:
         self._settings, self._client, self._election = settings, client, election
         self._configuration = configuration
         self._file = (
-            None if settings.config is None else ConfigurationFile(settings.config, first=configuration, use=self._use)
+            None
+            if settings.config is None
+            else ConfigurationFile(settings.config, first=configuration, use=self._use, refused=self._refused)
         )
         self._cluster = Cluster(
             grace=settings.agent_grace,
@@ -128,6 +130,7 @@ class App:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._kopf_failed())
+                tasks.create_task(self._reporter.run())
                 if self._file is not None:
                     tasks.create_task(self._file.run())
                 for reflector in self._reflectors.values():
@@ -175,7 +178,6 @@ class App:
         self._cluster.on_dirty = self._memo.mark_from_outside
         self._cluster.on_group = self._memo.mark_group_from_outside
         tasks.create_task(controller.run(self._cluster))
-        tasks.create_task(self._reporter.run())
         tasks.create_task(self._scheduler.run())
         tasks.create_task(self._gangs.run())
         tasks.create_task(self._preemptor.run())
@@ -195,6 +197,11 @@ class App:
             self._pods.follow(configuration.policies, self._tasks)
             # By another policy any pod may fit.
             self._cluster.changed(ANY)
+
+    def _refused(self, problem: str) -> None:
+        """Tell of a mistake in the configuration file where its author may look."""
+        if self._settings.pod:
+            self._reporter.misconfigured(self._settings.pod, problem)
 
     def _keeps(self, scheduler: str) -> bool:
         """Tell whether members of a gang that could not be completed stay bound; of a profile that is gone they do."""

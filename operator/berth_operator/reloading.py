@@ -24,8 +24,16 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class ConfigurationFile:
     """A file whose first content is in use already."""
 
-    def __init__(self, path: Path, *, first: Configuration, use: Callable[[Configuration], None]) -> None:
-        self._path, self._in_use, self._use = path, first, use
+    def __init__(
+        self,
+        path: Path,
+        *,
+        first: Configuration,
+        use: Callable[[Configuration], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """`use` is given what is new, and `refused` what is wrong, once for each mistake."""
+        self._path, self._in_use, self._use, self._refused = path, first, use, refused
         self._seen = b""
         self._problem = ""
 
@@ -57,3 +65,4 @@ class ConfigurationFile:
         if problem != self._problem:
             self._problem = problem
             log.error("configuration refused, the last valid one stays in use", error=problem)
+            self._refused(problem)

@@ -51,6 +51,9 @@ class Settings(BaseSettings):
     namespace: str = "berth-system"
     """Namespace of the leader's Lease."""
 
+    pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$")] = ""
+    """This process's own pod, namespace/name/UID, for Events about the process itself; empty for none."""
+
     lease: str = "berth-operator"
     """Name of the leader's Lease; its number fences binds (docs/decisions/0002-fencing.md)."""
 

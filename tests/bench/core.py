@@ -1,9 +1,9 @@
 """How fast the pure core decides: `python -m tests.bench.core`.
 
-NODES, CLASSES, DECISIONS and SEED are read from the environment. No cluster and no I/O: a decision is `decide` plus
-the charge that lets the next one see it. The fleet stays about 70 % full: where placements were made, older ones are
-released, outside the measured time. The first decision of each class is told apart (`cold_p99_ms`), for it makes
-whatever the core keeps for a class.
+NODES, CLASSES, DECISIONS, SEED and OWNED (1: all pods are replicas) are read from the environment. No cluster and no
+I/O: a decision is `decide` plus the charge that lets the next one see it. The fleet stays about 70 % full: where
+placements were made, older ones are released, outside the measured time. The first decision of each class is told apart
+(`cold_p99_ms`), for it makes whatever the core keeps for a class.
 """
 
 import itertools
@@ -40,7 +40,7 @@ def main() -> None:
     """Run the benchmark."""
     nodes, seed = figures.number("NODES", 1000), figures.number("SEED", 1)
     classes, decisions = figures.number("CLASSES", 600), figures.number("DECISIONS", 6000)
-    templates = [pods.pending(each) for each in mix.pods(classes, seed)]
+    templates = [pods.pending(each) for each in mix.pods(classes, seed, owned=bool(figures.number("OWNED", 0)))]
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     fleet = build(nodes, templates, dice)
     figures.say(f"{nodes} nodes, {len(fleet.charges)} pods, {_used(fleet, nodes):.0%} of the cards taken")

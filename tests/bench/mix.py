@@ -21,15 +21,16 @@ UNSCHEDULABLE: Final = 5
 """One application in so many fits nowhere."""
 
 
-def pods(count: int, seed: int) -> Iterator[Raw]:
-    """Give one pod of each of `count` applications."""
+def pods(count: int, seed: int, *, owned: bool = False) -> Iterator[Raw]:
+    """Give one pod of each of `count` applications, each of which is a ReplicaSet if the pods are owned."""
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     for number in range(count):
         app = f"app-{number}"
         hopeless = number % UNSCHEDULABLE == 0
         spec = dice.choice(HOPELESS if hopeless else KINDS)(app, dice)
         requests = {**_cpu(dice), **(spec.pop("gpus", None) or _gpus(dice))}
-        yield builders.pod(app, requests, labels={"app": app, "tier": f"tier-{number % 7}"}, **spec)
+        metadata = {"ownerReferences": [builders.owner(app)]} if owned else {}
+        yield builders.pod(app, requests, labels={"app": app, "tier": f"tier-{number % 7}"}, metadata=metadata, **spec)
 
 
 def _cpu(dice: random.Random) -> Raw:

@@ -86,7 +86,7 @@ class Race:
             deadline=SYNC_SECONDS,
             what=f"{who.name} to bind a pod",
         )
-        time.sleep(1.0)  # its Event may still be on its way
+        waiting.until(lambda: self._arena.list("events"), deadline=SYNC_SECONDS, what=f"{who.name} to tell of it")
         asyncio.run(self._track.clear())
         waiting.until(lambda: _is_idle(process), deadline=SYNC_SECONDS, what=f"{who.name} to come to rest")
 

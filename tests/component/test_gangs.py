@@ -548,6 +548,40 @@ async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:
         assert {name for _, name in api.deletions} == {"m0", "m1"}
 
 
+def left_by_annotations() -> World:
+    """Give what a new leader finds of a gang that had formed and lost a member; nothing tells that it had."""
+    world = World()
+    world.add_node(cards=2)
+    for minor, name in enumerate(("m0", "m1")):
+        world.api.pods[name] = annotated(name, "3", on="node", allocated=whole(minor))
+    relist(world.pods, list(world.api.pods.values()))
+    return world
+
+
+async def test_a_gang_by_annotations_has_its_whole_time_from_the_leaders_start_on() -> None:
+    await asyncio.sleep(10 * TIMEOUT)
+    world = left_by_annotations()
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT / 2)
+        # A member that comes and finds no place does not shorten it.
+        world.submit(annotated("m2", "3"))
+        await asyncio.sleep(TIMEOUT / 2 - 1)
+        assert api.deletions == []
+        world.add_node("more")
+        await asyncio.sleep(2 * TIMEOUT)
+        assert len(api.bound()) == 3
+    assert api.deletions == []
+
+
+async def test_a_gang_by_annotations_that_is_not_completed_in_that_time_is_undone() -> None:
+    await asyncio.sleep(10 * TIMEOUT)
+    world = left_by_annotations()
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT + 5)
+    assert sorted(name for _, name in api.deletions) == ["m0", "m1"]
+    assert min(at for at, _ in api.deletions) >= 11 * TIMEOUT
+
+
 async def test_two_gangs_that_were_left_half_placed_do_not_wait_for_each_other_for_ever() -> None:
     world = left_behind("m0", "m1", minimum=3, cards=4)
     world.groups.apply("ADDED", pod_group("h", 3, created="2026-01-02T00:00:00Z"))

@@ -26,7 +26,10 @@ class Following:
         self.path = folder / "berth.yaml"
         self.path.write_text(ONE)
         self.used: list[Configuration] = []
-        file = ConfigurationFile(self.path, first=configuration.load(self.path), use=self.used.append)
+        self.refused: list[str] = []
+        file = ConfigurationFile(
+            self.path, first=configuration.load(self.path), use=self.used.append, refused=self.refused.append
+        )
         self._task = asyncio.create_task(file.run())
 
     @classmethod
@@ -85,6 +88,7 @@ async def test_what_cannot_be_used_changes_nothing_and_is_told_once(
     assert (following.used, valid()) == ([], 1)
     assert await following.becomes(text) == [f"{following.path}: {error}"]
     assert await following.becomes(TWO) == []
+    assert following.refused == [f"{following.path}: {error}"] * 2
     assert ([list(each.policies) for each in following.used], valid()) == ([["a", "b"]], 1)
     following.end()
 
@@ -97,9 +101,10 @@ async def test_the_links_of_a_mounted_config_map_are_followed(tmp_path: Path) ->
     (tmp_path / "berth.yaml").symlink_to("data/berth.yaml")
     used: list[Configuration] = []
     path = tmp_path / "berth.yaml"
-    file = ConfigurationFile(path, first=configuration.load(path), use=used.append)
+    refused: list[str] = []
+    file = ConfigurationFile(path, first=configuration.load(path), use=used.append, refused=refused.append)
     file.look()
     (tmp_path / "new").symlink_to("2")
     (tmp_path / "new").rename(tmp_path / "data")
     file.look()
-    assert [list(each.policies) for each in used] == [["a", "b"]]
+    assert ([list(each.policies) for each in used], refused) == ([["a", "b"]], [])

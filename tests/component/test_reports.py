@@ -116,6 +116,22 @@ async def test_an_events_name_is_one_that_the_server_takes(name: str, stem: str)
     assert api.events[0][1]["metadata"]["name"] == f"{stem}.u"
 
 
+async def test_each_mistake_in_the_configuration_is_told_once_by_our_own_pod() -> None:
+    world = World()
+    async with world.running() as api:
+        for problem in ("a.yaml: first", "a.yaml: first", "a.yaml: second", "a.yaml: first"):
+            world.reporter.misconfigured("berth/operator-0/uid", problem)
+            await asyncio.sleep(60)
+    assert api.events_of("operator-0", "ConfigurationRefused") == [
+        "The last valid configuration stays in use: a.yaml: first",
+        "The last valid configuration stays in use: a.yaml: second",
+    ]
+    _, event = api.events[0]
+    assert (event["type"], event["reportingController"]) == ("Warning", "berth-operator")
+    assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "berth"
+    assert event["regarding"]["uid"] == "uid"
+
+
 async def test_a_long_note_is_cut_to_what_an_event_holds() -> None:
     world = World()
     grants = tuple(grant(minor, ratio=100) for minor in range(256))

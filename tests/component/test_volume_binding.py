@@ -487,6 +487,74 @@ async def test_a_claim_that_cannot_be_bound_costs_no_member_of_its_gang_its_life
     assert world.server.told("patch") == ["patch a", "patch a"]
 
 
+# --- claims that several pods share ---------------------------------------------------------------------------------
+
+MANY: Raw = {"accessModes": ["ReadWriteMany"]}
+
+
+@pytest.mark.parametrize("labels", [pytest.param({}, id="two pods"), pytest.param(GANG, id="a gang")])
+@pytest.mark.parametrize("made", [pytest.param(False, id="bound"), pytest.param(True, id="made")])
+async def test_a_claim_of_several_pods_is_written_once(world: World, labels: Raw, *, made: bool) -> None:
+    world.cluster.put_group(pod_group(minimum=2))
+    if not made:
+        world.server.put(raw_volume())
+    world.server.put(raw_claim(spec={"storageClassName": "made"} if made else {}))
+    for name in ("a", "b"):
+        world.pod(name, "claim", **labels)
+    await asyncio.sleep(2)
+    assert world.server.told() == ["patch claim" if made else "patch volume"]
+    if made:
+        provide(world, "claim")
+    await asyncio.sleep(3)
+    assert sorted(world.server.told("bind", "condition")) == ["bind a", "bind b"]
+
+
+def provide(world: World, claim: str, **spec: Any) -> None:
+    """Be the provisioner and the volume controller."""
+    ref = {"namespace": "ns", "name": claim, "uid": f"uid-{claim}"}
+    world.server.put(raw_volume(spec={**MANY, "claimRef": ref, **spec}))
+    annotations = {**world.server.objects[world.path(claim)]["metadata"]["annotations"], BOUND_ANNOTATION: "yes"}
+    world.server.change(world.path(claim), annotations=annotations, volumeName="volume")
+
+
+def two_nodes_of_one_pod(world: World) -> None:
+    for name in ("node", "other"):
+        world.cluster.put_node(node(name, labels={"kubernetes.io/hostname": name}, allocatable={"pods": "1"}))
+    world.cluster.put_group(pod_group(minimum=2))
+    world.server.put(raw_claim(spec={"storageClassName": "made", **MANY}))
+    for name in ("a", "b"):
+        world.pod(name, "claim", **GANG)
+
+
+async def test_a_volume_that_is_made_for_one_member_serves_those_on_other_nodes(world: World) -> None:
+    two_nodes_of_one_pod(world)
+    await asyncio.sleep(2)
+    assert world.charged == {"uid-a", "uid-b"}
+    assert world.server.told() == ["patch claim"]
+    provide(world, "claim")
+    await asyncio.sleep(1)
+    assert sorted(world.server.told("bind", "condition")) == ["bind a", "bind b"]
+
+
+async def test_a_volume_that_does_not_reach_all_members_binds_none(world: World) -> None:
+    two_nodes_of_one_pod(world)
+    await asyncio.sleep(2)
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node"]}]}]
+    provide(world, "claim", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
+    await asyncio.sleep(1)
+    assert world.charged == set()
+    assert world.server.told("bind") == []
+    (told,) = world.server.told("condition")
+    assert told.endswith('binding volumes: pv "volume" node affinity doesn\'t match node "other"')
+    # From now on it is decided by where the volume is.
+    world.cluster.put_node(node("node", labels={"kubernetes.io/hostname": "node"}, allocatable={"pods": "2"}))
+    keeper = asyncio.create_task(world.keeper.run())
+    await asyncio.sleep(5)
+    keeper.cancel()
+    assert sorted(world.server.told("bind")) == ["bind a", "bind b"]
+    assert {each.node for each in world.cluster.fleet.charges.values()} == {"node"}
+
+
 async def test_a_mistake_in_binding_the_claims_of_a_gang_ends_the_process() -> None:
     world = World()
     world.cluster.put_group(pod_group(minimum=1))

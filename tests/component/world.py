@@ -117,7 +117,7 @@ class Api:
             tell(name)
 
     async def create_event(self, namespace: str, event: Raw) -> None:
-        assert namespace == "ns"
+        assert namespace == event["metadata"]["namespace"]
         name = event["regarding"]["name"]
         lost = await self._answer(f"event {name}")
         if "name" in event["metadata"] and event["metadata"]["name"] in {

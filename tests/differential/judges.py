@@ -14,7 +14,7 @@ from typing import Final
 
 from berth_operator.core import cycle
 from berth_operator.core.filters import Filter
-from berth_operator.state import nodes, pods
+from berth_operator.state import nodes, pods, sinks
 from berth_operator.state.cluster import Cluster as State
 from berth_operator.state.storage import Storage, sources
 from berth_operator.state.volumes import SELECTED_NODE
@@ -27,11 +27,14 @@ ARGUMENTS: Final = {
     # Conditions and taints are as the scenario has them, no ServiceAccount is waited for, and no volume stays.
     "kube-apiserver": ["--disable-admission-plugins=TaintNodesByCondition,ServiceAccount,StorageObjectInUseProtection"],
     "kube-controller-manager": [
-        "--controllers=-node-lifecycle-controller,-taint-eviction-controller,-persistentvolume-binder-controller"
+        "--controllers=-node-lifecycle-controller,-taint-eviction-controller,-persistentvolume-binder-controller",
+        "--controllers=-replicaset-controller,-garbage-collector-controller",
     ],
 }
 """Arguments of the cluster's programs: nothing changes a scenario but the scenario."""
 CLAIMS: Final = (
+    "/api/v1/namespaces/{}/services",
+    "/apis/apps/v1/namespaces/{}/replicasets",
     "/api/v1/namespaces/{}/persistentvolumeclaims",
     "/apis/storage.k8s.io/v1/namespaces/{}/csistoragecapacities",
 )
@@ -92,6 +95,28 @@ def hold(cluster: Cluster, drafts: Sequence[Draft]) -> Trial:
     return trial
 
 
+def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, tuple[Raw, str]]]:
+    """Make the scenarios, let kube-scheduler choose a node for each probe, and take everything away again.
+
+    Give the state in which it was asked, and by scenario the probe and its node.
+    """
+    try:
+        _make(cluster, drafts)
+        state = _state(cluster)
+        probes = {each.id: cluster.api.post(_path(each.namespace), each.probe) for each in drafts}
+        found: dict[str, str] = {}
+
+        def all_bound() -> bool:
+            listed = cluster.api.get("/api/v1/pods", labelSelector=f"{MARK}=probe")["items"]
+            found.update({name_of(each): each["spec"]["nodeName"] for each in listed if each["spec"].get("nodeName")})
+            return all(name_of(each) in found for each in probes.values())
+
+        waiting.until(all_bound, deadline=60, what=f"{len(probes)} choices", poll=0.05)
+    finally:
+        _clear(cluster, sorted({each.namespace for each in drafts}))
+    return state, {id_: (probe, found[name_of(probe)]) for id_, probe in probes.items()}
+
+
 # --- making -----------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +164,7 @@ def _state(cluster: Cluster) -> State:
         state.put_node(nodes.keep(each))
     for each in cluster.api.get("/api/v1/pods")["items"]:
         state.put_bound(pods.keep(each))
+    relist(sinks.services(state), cluster.api.get("/api/v1/services")["items"])
     for source, table in sources(Storage(state)).values():
         relist(table, cluster.api.get(source.path)["items"])
     return state

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_operator.binding import binder
+from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.clients.kube import ApiError, Unreachable
@@ -62,6 +63,7 @@ class GangBinder:
         self,
         *,
         cluster: Cluster,
+        preemptor: Preemptor,
         volumes: VolumeBinder,
         reporter: Reporter,
         policy: Callable[[str], Policy],
@@ -69,6 +71,7 @@ class GangBinder:
         binds: Binds,
     ) -> None:
         self._cluster, self._volumes, self._reporter = cluster, volumes, reporter
+        self._preemptor = preemptor
         self._policy, self._lease, self._binds = policy, lease, binds
 
     def decide(self, gang: Gang, epoch: int) -> None:
@@ -76,16 +79,17 @@ class GangBinder:
         outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
+            gang, outcome = self._preemptor.help_gang(gang, outcome)
             self._cluster.queue.park(gang, outcome)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             return
-        bodies = self._bodies(outcome, epoch)
+        bodies = self._bodies(gang, outcome, epoch)
         if bodies is not None:
             self._cluster.assume_all(outcome)
             self._binds.start(self._bind(outcome, bodies, epoch))
 
-    def _bodies(self, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
+    def _bodies(self, gang: Gang, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
         """Give the Bindings; None if one cannot be written, which its pod is told."""
         bodies = []
         for each in placements:
@@ -93,7 +97,7 @@ class GangBinder:
                 bodies.append(binding(each, epoch, self._lease))
             except RecordError as error:
                 self._reporter.refused(each.pod, str(error))
-                self._cluster.put_off(placements)
+                self._cluster.put_off(gang.membership)
                 return None
         return bodies
 
@@ -117,6 +121,17 @@ class GangBinder:
             elif result is not None and not isinstance(result, GoneError):
                 raise result
             done = done and result is None
+        return done and self._reach_volumes(placements)
+
+    def _reach_volumes(self, placements: Sequence[Placement]) -> bool:
+        """Tell whether all members reach the volumes of claims that were bound for one of them."""
+        done = True
+        for placement in placements:
+            try:
+                self._volumes.check(placement)
+            except VolumeError as error:
+                self._reporter.refused(placement.pod, str(error))
+                done = False
         return done
 
     async def _bind_member(self, placement: Placement, body: dict[str, object], epoch: int) -> None:

@@ -8,7 +8,7 @@ evicts no more.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -19,6 +19,8 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Failure
 from berth_operator.core.fleet import Charge
+from berth_operator.core.gang import Gang
+from berth_operator.core.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import Preemption, has_lower, holds, nominated, preempt, told
 from berth_operator.core.request import PendingPod
@@ -43,6 +45,8 @@ _NODE_CHANGES: Final = (
     | Change.DEVICE
 )
 """What may end a nomination, or fulfil it."""
+
+_NEVER: Final = "not eligible due to preemptionPolicy=Never"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -75,15 +79,22 @@ class Preemptor:
     ) -> None:
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._policy, self._term = policy, term
+        cluster.on_withdrawn = reporter.nominated
         self._jobs: asyncio.Queue[tuple[PendingPod, Charge]] = asyncio.Queue()
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Keep again what the last leader kept: the pods tell for which node they wait."""
-        for pod in nominated(self._cluster.pending.values()):
+        """Keep again what the last leader kept, of a gang all or nothing: the pods tell for which node they wait."""
+        waiting = nominated(self._cluster.pending.values())
+        for pod in waiting:
             if (kept := self._holds(pod)) is not None:
                 self._cluster.nominate(pod, kept)
+        for gang in {each.gang for each in waiting if each.gang is not None}:
+            if len(self._cluster.nominees_of(gang)) < sum(each.gang == gang for each in waiting):
+                self._cluster.withdraw_all(gang)
+            # It is dropped, too, if the gang lacks members by now.
+            self._cluster.gather(gang)
 
     def help(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try to make room for a pod that fits nowhere; give the pod, and why it waits now."""
@@ -93,26 +104,52 @@ class Preemptor:
         if pod.nominated and (kept := self._holds(pod)) is not None:
             return self._cluster.nominate(pod, kept), self._awaiting(pod, failure)
         policy = self._policy(pod.scheduler)
-        if not policy.preemption or not has_lower(fleet, pod):
+        if not policy.preemption or not has_lower(fleet, pod.priority):
             return self._give_up(pod), failure
         if not pod.preempts:
-            return self._give_up(pod), told(failure, "not eligible due to preemptionPolicy=Never")
+            return self._give_up(pod), told(failure, _NEVER)
         unconfirmed = self._cluster.unconfirmed()
         found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
         if found is None:
-            wakes_on = failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0))
-            failure = replace(failure, wakes_on=wakes_on)
-            return self._give_up(pod), told(failure, "no victims found that would help")
+            return self._give_up(pod), _in_vain(failure, unconfirmed)
         pod = self._carry_out(pod, found)
         return pod, self._awaiting(pod, failure)
+
+    def help_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
+        """Try to make room for a gang that does not fit; give the gang, and why it waits now.
+
+        While pods leave that it waits for, it evicts no more, wherever else there might be room meanwhile.
+        """
+        fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
+        if self._left_for(gang):
+            return gang, self._awaiting_gang(gang, failure)
+        if not may_preempt(fleet, gang, policy):
+            return self._give_up_gang(gang), failure
+        if not all(each.preempts for each in gang.members):
+            return self._give_up_gang(gang), told(failure, _NEVER)
+        unconfirmed = self._cluster.unconfirmed()
+        found = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
+        if found is None:
+            return self._give_up_gang(gang), _in_vain(failure, unconfirmed)
+        gang = self._carry_out_gang(gang, found)
+        return gang, self._awaiting_gang(gang, failure)
 
     def _holds(self, pod: PendingPod) -> Charge | None:
         return holds(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated)
 
     def _awaiting(self, pod: PendingPod, failure: Failure) -> Failure:
         fleet = self._cluster.fleet
-        left = sum(each.priority < pod.priority and fleet.is_leaving(each) for each in fleet.on_node(pod.nominated))
+        left = len(leaving(fleet, fleet.on_node(pod.nominated), pod.priority))
         text = f"lower-priority pods are being evicted from node {pod.nominated} ({left} left)"
+        return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
+
+    def _left_for(self, gang: Gang) -> int:
+        """Count the pods that have yet to leave the nodes that are kept for a gang."""
+        fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominees_of(gang.membership)}
+        return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
+
+    def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
+        text = f"lower-priority pods are being evicted for all its members ({self._left_for(gang)} left)"
         return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def _give_up(self, pod: PendingPod) -> PendingPod:
@@ -123,23 +160,55 @@ class Preemptor:
         self._reporter.nominated(pod)
         return pod
 
+    def _give_up_gang(self, gang: Gang) -> Gang:
+        """Let no member wait for a node in particular."""
+        for each in gang.members:
+            self._give_up(each)
+        return self._cluster.unit(gang.membership) or gang
+
     def _carry_out(self, pod: PendingPod, found: Preemption) -> PendingPod:
-        node, before = found.nominee.node, pod.nominated
+        node = found.nominee.node
         log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in found.victims])
         self._displace(node, pod.priority)
-        pod = self._cluster.nominate(pod, found.nominee)
-        if node != before:
-            self._reporter.nominated(pod)
+        pod = self._nominate(pod, found.nominee)
         for victim in found.victims:
-            self._cluster.fleet.leaving.add(victim.uid)
-            self._jobs.put_nowait((pod, victim))
+            self._tell_to_leave(victim, pod)
         return pod
+
+    def _carry_out_gang(self, gang: Gang, found: GangPreemption) -> Gang:
+        log.info("preempting", gang=gang.key, victims=[each.pod for each in found.victims])
+        members, at = {each.uid: each for each in gang.members}, {}
+        for each in found.nominees:
+            self._displace(each.node, gang.lowest)
+            at[each.node] = self._nominate(members[each.uid], each)
+        for victim in found.victims:
+            self._tell_to_leave(victim, at[victim.node])
+        return self._cluster.unit(gang.membership) or gang
+
+    def _nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
+        before = pod.nominated
+        pod = self._cluster.nominate(pod, nominee)
+        if pod.nominated != before:
+            self._reporter.nominated(pod)
+        return pod
+
+    def _tell_to_leave(self, victim: Charge, pod: PendingPod) -> None:
+        self._cluster.fleet.leaving.add(victim.uid)
+        self._jobs.put_nowait((pod, victim))
 
     def _displace(self, node: str, priority: int) -> None:
         """Take a node from the pods below that wait for it: they look for another at once."""
-        for each in list(self._cluster.fleet.nominees.values()):
-            if each.node == node and each.priority < priority:
-                self._cluster.queue.put(self._give_up(self._cluster.pending[each.uid]))
+        below = [each for each in self._cluster.fleet.nominees.values() if each.node == node]
+        for each in below:
+            if each.priority < priority and each.uid in self._cluster.fleet.nominees:
+                self._turn_away(self._cluster.pending[each.uid])
+
+    def _turn_away(self, pod: PendingPod) -> None:
+        if pod.gang is None:
+            self._cluster.queue.put(self._give_up(pod))
+        else:
+            self._cluster.withdraw_all(pod.gang)
+            self._cluster.gather(pod.gang)
 
     # --- evicting ---------------------------------------------------------------------------------------------
 
@@ -195,9 +264,19 @@ class Preemptor:
         """Let the pod choose anew, a little later."""
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
         self._cluster.fleet.leaving.discard(victim.uid)
-        if (waiting := self._cluster.pending.get(pod.uid)) is not None and pod.uid not in self._cluster.fleet.charges:
+        if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:
+            return
+        if waiting.gang is not None:
+            self._cluster.put_off(waiting.gang)
+        else:
             self._cluster.queue.back_off(self._give_up(waiting), self._cluster.clock())
             self._cluster.on_work()
+
+
+def _in_vain(failure: Failure, unconfirmed: Collection[str]) -> Failure:
+    """Tell that nobody is evicted, and wait for pods that may be victims later."""
+    wakes_on = failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0))
+    return told(replace(failure, wakes_on=wakes_on), "no victims found that would help")
 
 
 def _condition(pod: PendingPod) -> dict[str, str]:

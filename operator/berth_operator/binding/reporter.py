@@ -7,6 +7,7 @@ only the numbers in them do.
 
 import asyncio
 import functools
+import hashlib
 import re
 from collections import deque
 from collections.abc import Callable
@@ -144,6 +145,17 @@ class Reporter:
         patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": pod.nominated or None}}
         send = functools.partial(self._api.patch_pod_status, pod.namespace, pod.name, patch)
         self._enqueue(pod.uid, lambda: self._send("nomination", send))
+
+    def misconfigured(self, pod: str, problem: str) -> None:
+        """The configuration file has a mistake, and our own pod (namespace/name/UID) is told so."""
+        namespace, name, uid = pod.split("/")
+        subject = Subject(namespace=namespace, name=name, uid=uid, controller=names.OPERATOR)
+        note = f"The last valid configuration stays in use: {problem}"
+        event = self._event(subject, "Warning", "ConfigurationRefused", "Reloading", note)
+        # The same mistake has the same name: one that comes and goes is told once.
+        digest = hashlib.sha256(problem.encode()).hexdigest()[:16]
+        event["metadata"] = {"namespace": namespace, "name": f"{_stem(name)}.{digest}"}
+        self._enqueue(uid, lambda: self._post(event))
 
     def preempted(self, victim: Charge, pod: PendingPod) -> None:
         """A pod was told to leave its node for another."""

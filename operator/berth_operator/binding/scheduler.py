@@ -62,7 +62,13 @@ class Scheduler:
         """When the loop last had its turn, for the liveness probe."""
         cluster.on_work = self._work.set
         self._gangs = GangBinder(
-            cluster=cluster, volumes=volumes, reporter=reporter, policy=policy, lease=lease, binds=self
+            cluster=cluster,
+            preemptor=preemptor,
+            volumes=volumes,
+            reporter=reporter,
+            policy=policy,
+            lease=lease,
+            binds=self,
         )
 
     async def run(self) -> None:

@@ -50,6 +50,8 @@ class VolumeBinder:
         self._volumes = cluster.fleet.volumes
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         """Claim -> who waits for it."""
+        self._writes: dict[str, asyncio.Task[int]] = {}
+        """Path -> a write for a pod whose claims are being bound; others that share the claim write nothing."""
         self._ended = False
 
     def changed(self, claim: str) -> None:
@@ -70,34 +72,57 @@ class VolumeBinder:
             VolumeError: it failed, or took too long.
             GoneError: the pod or our term is gone.
         """
+        begun: list[str] = []
         try:
             async with asyncio.timeout(self._timeout):
-                written = await self._write(placement, holds)
+                written = await self._write(placement, holds, begun)
                 await self._bound(placement, written, holds)
         except TimeoutError:
             raise VolumeError(f"binding volumes: not done within {self._timeout:g} s") from None
         except (ApiError, Unreachable) as error:
             raise VolumeError(f"binding volumes: {error}") from error
+        finally:
+            for path in begun:
+                del self._writes[path]
+
+    def check(self, placement: Placement) -> None:
+        """Check that the pod's node reaches the volumes of its claims, which may have been bound for other pods.
+
+        Raises:
+            VolumeError: it does not.
+        """
+        for use in placement.pod.request.mounts.claims:
+            if volume := self._claim(use.claim).volume:
+                self._check_reach(placement, self._volume(volume))
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def _write(self, placement: Placement, holds: Callable[[], bool]) -> dict[str, int]:
-        """Write all of it; give the version that each claim or volume has since."""
+    async def _write(self, placement: Placement, holds: Callable[[], bool], begun: list[str]) -> dict[str, int]:
+        """Write all of it; give the version that each claim or volume has since, and note the paths."""
         written: dict[str, int] = {}
         for key, name in placement.chosen.bindings:
             self._check(placement, holds)
             volume, claim = self._volume(name), self._claim(key)
             if not (volume.is_for(claim) and volume.claim_uid):
                 path = f"/api/v1/persistentvolumes/{name}"
-                written[name] = await self._patch(path, _for_claim(volume, claim))
+                written[name] = await self._once(path, _for_claim(volume, claim), begun)
         for key in placement.chosen.provisions:
             self._check(placement, holds)
             claim = self._claim(key)
             if claim.selected_node != placement.node:
                 namespace, _, name = key.partition("/")
                 path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
-                written[key] = await self._patch(path, _for_node(claim, placement.node))
+                written[key] = await self._once(path, _for_node(claim, placement.node), begun)
         return written
+
+    async def _once(self, path: str, body: dict[str, Any], begun: list[str]) -> int:
+        """Write it, unless that is being done for another pod: what is promised of a claim is the same to all."""
+        if path not in self._writes:
+            self._writes[path] = asyncio.create_task(self._patch(path, body))
+            # Who waits for it may be gone by the time it fails.
+            self._writes[path].add_done_callback(lambda task: task.cancelled() or task.exception())
+            begun.append(path)
+        return await asyncio.shield(self._writes[path])
 
     async def _patch(self, path: str, body: dict[str, Any]) -> int:
         found = await self._api.merge_patch(path, body)

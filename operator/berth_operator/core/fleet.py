@@ -324,7 +324,7 @@ class Fleet:
         every, rows = np.arange(len(self.names)), self.rows.copy()
         deep = {
             "rows": rows,
-            "census": Census(),
+            "census": self.census.copy(),
             "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
             "catalogue": self.catalogue.copy(),
             "labels": self.labels.copy(),

@@ -11,7 +11,7 @@ is opened where it fits best.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,12 +21,13 @@ from berth_api.resources import CPU, MEMORY
 from berth_operator.core import filters, room
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.cycle import Failure, Floats, Placement, cut, decide, failure, feasible
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.labels import ABSENT, Numbers
 from berth_operator.core.peers.wishes import NO_WISHES
 from berth_operator.core.policy import Policy
-from berth_operator.core.request import PendingPod, PodRequest
+from berth_operator.core.request import Membership, PendingPod, PodRequest
 from berth_operator.core.verdict import Change
+from berth_operator.core.volumes.mounts import Chosen
 
 TRIES: Final = 2
 """Domains of one kind that are tried."""
@@ -38,6 +39,8 @@ OTHERS: Final = "taken by other members of its group"
 _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.RELEASED
 """What can make room for more members on a node that has room for some."""
 
+_OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+
 NO_ROOM: Final = Failure(message="no room", wakes_on=_FREES)
 
 
@@ -45,7 +48,8 @@ NO_ROOM: Final = Failure(message="no room", wakes_on=_FREES)
 class Gang:
     """A unit of the queue: the members of one group that wait, and what the decision needs to know of the others."""
 
-    key: str
+    membership: Membership
+    """As any of its members says it."""
     minimum: int
     """Members without which none is placed."""
     members: tuple[PendingPod, ...]
@@ -56,6 +60,11 @@ class Gang:
     created: str = ""
     version: int = 0
     """Higher whenever another decision may come out."""
+
+    @property
+    def key(self) -> str:
+        """Give what tells it from all others, in words for its user."""
+        return self.membership.key
 
     @property
     def uid(self) -> str:
@@ -71,6 +80,11 @@ class Gang:
     def priority(self) -> int:
         """Give the highest priority among the members."""
         return max(each.priority for each in self.members)
+
+    @property
+    def lowest(self) -> int:
+        """Give the lowest priority among the members: only pods below it leave for them."""
+        return min(each.priority for each in self.members)
 
     @property
     def weight(self) -> int:
@@ -89,8 +103,8 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Class:
-    """Equal members."""
+class Class:
+    """Equal members of a gang."""
 
     request: PodRequest
     count: int
@@ -108,14 +122,32 @@ class _Class:
         return min(self.count, int(self.room.sum())) if self.shrinks else self.count
 
 
-_Members = Sequence[tuple[PendingPod, _Class]]
+_Members = Sequence[tuple[PendingPod, Class]]
 
 
 def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
     """Place at least the members that are needed, and the others if they fit; the Fleet is left as it was."""
     if len(gang.members) < gang.needed:
         return Failure(message=too_few(gang.key, gang.placed + len(gang.members), gang.minimum), wakes_on=Change(0))
-    pods = sorted(gang.members, key=_order)
+    with fleet.without(yielding(fleet, gang)):
+        return _decide_gang(fleet, gang, policy)
+
+
+def yielding(fleet: Fleet, gang: Gang) -> list[Charge]:
+    """Give the nominees that a gang need not mind: its members, and those below all of them."""
+    own = {each.uid for each in gang.members} if fleet.nominees else ()
+    return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
+
+
+def place_most(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
+    """Place as many members as there is room for, and perhaps too few; the Fleet is left as it was."""
+    pods = sorted(gang.members, key=order)
+    classes = _classes(fleet, pods, policy)
+    return _Try(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
+
+
+def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
+    pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
     possible = sum(each.possible for each in classes.values())
     if possible < gang.needed:
@@ -131,7 +163,7 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | F
     return _told(gang, len(placed), why)
 
 
-def _order(pod: PendingPod) -> tuple[object, ...]:
+def order(pod: PendingPod) -> tuple[object, ...]:
     """Order members, the largest first: what is left is then easier to fill."""
     request = pod.request
     cards = sum(part.count * max((amount for _, amount in part.amounts), default=0) for part in request.devices.parts)
@@ -139,12 +171,12 @@ def _order(pod: PendingPod) -> tuple[object, ...]:
     return -cards, -plain.get(CPU, 0), -plain.get(MEMORY, 0), -pod.priority, pod.created, pod.uid
 
 
-def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, _Class]:
+def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:
     """Give the members' classes, in their order."""
     counts = Counter(each.request for each in pods)
     fits = {each: feasible(fleet, each, filters.of(each, policy)) for each in counts}
     rooms = {each: room.of_class(fleet, each, fits[each]) for each in counts}
-    return {each: _Class(request=each, count=count, room=rooms[each]) for each, count in counts.items()}
+    return {each: Class(request=each, count=count, room=rooms[each]) for each, count in counts.items()}
 
 
 def too_few(key: str, have: int, minimum: int) -> str:
@@ -155,7 +187,7 @@ def too_few(key: str, have: int, minimum: int) -> str:
 # --- why not --------------------------------------------------------------------------------------------------
 
 
-def _short(fleet: Fleet, classes: Mapping[PodRequest, _Class], policy: Policy) -> Failure:
+def _short(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
     """Explain without placing anyone that there is too little room."""
     tight = next(each for each in classes.values() if each.possible < each.count)
     why = failure(fleet, tight.request, filters.of(tight.request, policy), others=OTHERS)
@@ -169,10 +201,31 @@ def _told(gang: Gang, placed: int, why: Failure) -> Failure:
     return replace(why, message=cut(told))
 
 
+# --- claims that members share --------------------------------------------------------------------------------
+
+
+def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
+    """Give the claims of several members that pods of many nodes may use, and that are not bound.
+
+    A volume is made for one member. It is taken for granted that it will reach the others wherever its class allows;
+    if it does not, no member is bound, and the next decision goes by the volume that is there then.
+    """
+    uses = Counter(use.claim for each in gang.members for use in each.request.mounts.claims)
+    claims = (fleet.volumes.claims.get(key) for key, count in uses.items() if count > 1)
+    return frozenset(each.key for each in claims if each and not each.bound and not each.modes.isdisjoint(_OF_MANY))
+
+
+def _without(chosen: Chosen, made: Collection[str]) -> Chosen:
+    """Give what is chosen without the volumes to be made for some claims."""
+    if not made or not chosen.provisions:
+        return chosen
+    return replace(chosen, provisions=tuple(each for each in chosen.provisions if each not in made))
+
+
 # --- where ----------------------------------------------------------------------------------------------------
 
 
-def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[_Class]) -> Iterator[Mask]:
+def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Mask]:
     """Give the domains that may hold all members, the narrowest first, each as the rows in it."""
     mates = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
     for key in keys:
@@ -199,13 +252,16 @@ class _Try:
         self._columns = [fleet.labels.column(key).numbers for key in policy.gang_topology_keys]
         self._taken = [np.zeros(int(each.max()) + 1, np.bool_) for each in self._columns]
         """Per key: the domains in which the gang has members."""
+        self._shared = _shared(fleet, gang)
+        self._made: set[str] = set()
+        """Those of the shared claims for which a member has a volume made."""
         for name in gang.nodes:
             self._take(name)
 
     def place(self, members: _Members, *, enough: int = 0) -> tuple[list[Placement], Failure]:
         """Give the placements, and why the first of the others has none; give up where `enough` cannot be reached."""
         placed: list[Placement] = []
-        whys: dict[_Class, Failure] = {}
+        whys: dict[Class, Failure] = {}
         waiting, most = members, len(members)
         try:
             while waiting and most >= enough:
@@ -219,11 +275,11 @@ class _Try:
         return placed, next(iter(whys.values()), NO_ROOM)
 
     def _round(
-        self, members: _Members, placed: list[Placement], whys: dict[_Class, Failure], spare: int
-    ) -> list[tuple[PendingPod, _Class]]:
+        self, members: _Members, placed: list[Placement], whys: dict[Class, Failure], spare: int
+    ) -> list[tuple[PendingPod, Class]]:
         """Try each member once, until more than `spare` are lost; give those who may fit later."""
-        left: list[tuple[PendingPod, _Class]] = []
-        failed: set[_Class] = set()
+        left: list[tuple[PendingPod, Class]] = []
+        failed: set[Class] = set()
         for number, (pod, its) in enumerate(members):
             if its not in failed:
                 outcome = decide(self._fleet, pod, self._policy, self._pull(its.room, len(members) - number))
@@ -240,9 +296,11 @@ class _Try:
         return left
 
     def _note(self, placement: Placement, placed: list[Placement]) -> None:
-        self._fleet.charge(placement.charge)
+        # Nothing is promised of a shared claim: where its volume will be does not bind the others.
+        self._fleet.charge(replace(placement.charge, chosen=_without(placement.chosen, self._shared)))
         self._take(placement.node)
-        placed.append(placement)
+        placed.append(replace(placement, chosen=_without(placement.chosen, self._made)))
+        self._made |= self._shared.intersection(placement.chosen.provisions)
 
     def _take(self, name: str) -> None:
         """Note that a member is on a node."""

@@ -6,11 +6,12 @@ for no more than one look at an empty set a charge.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from berth_operator.core.cards import Column, Indices, Mask
+from berth_operator.core.copies import with_own
 
 if TYPE_CHECKING:
     from berth_operator.core.fleet import Charge, Fleet
@@ -105,6 +106,12 @@ class Census:
         self._number: dict[str, int] = {}
         """UID -> number; pods that are gone keep theirs until all is made anew, but nobody has it."""
         self._moved: set[str] = set()
+        self._there: Indices | None = None
+        """All of `_number`'s values, while they stand."""
+
+    def copy(self) -> Self:
+        """Give a census of a copied Fleet."""
+        return with_own(self, _number=self._number.copy(), _moved=self._moved.copy())
 
     def moved(self, uid: str) -> None:
         """A pod was placed, changed or released."""
@@ -123,13 +130,15 @@ class Census:
             found = self._count(self._all.joined(Occupants.of(fleet, more)), len(self._all.charges))
         else:
             return self._all
-        self._all = found
+        self._all, self._there = found, None
         self._moved.clear()
         return found
 
     def numbers(self) -> Indices:
         """Give the numbers of all that are there."""
-        return np.fromiter(self._number.values(), np.intp, len(self._number))
+        if self._there is None:
+            self._there = np.fromiter(self._number.values(), np.intp, len(self._number))
+        return self._there
 
     def numbers_of(self, uids: Iterable[str]) -> Indices:
         """Give the numbers of some pods, of those that are there."""

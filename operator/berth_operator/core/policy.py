@@ -18,6 +18,7 @@ ALWAYS: Final[Weights] = {
     "taints": 3.0,
     "pods-near": 2.0,
     "even-spread": 2.0,
+    "default-spread": 2.0,
 }
 """What counts whatever the strategies."""
 

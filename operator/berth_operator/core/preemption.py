@@ -39,7 +39,7 @@ MOST_COUPLED: Final = 100
 
 NO_VICTIM: Final = -(2**62)
 """The highest priority of none; lower than any."""
-_OFFSET: Final = 2**31
+OFFSET: Final = 2**31
 """Makes every priority positive in sums, so that more victims weigh more; as in kube-scheduler."""
 
 Keys = tuple[Column, ...]
@@ -67,27 +67,69 @@ class _Choice:
 
 
 def preempt(
-    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
+    fleet: Fleet,
+    pod: PendingPod,
+    policy: Policy,
+    budgets: Budgets,
+    unconfirmed: Collection[str] = frozenset(),
+    *,
+    within: Mask | None = None,
 ) -> Preemption | None:
     """Choose a node and its victims for a pod that fits nowhere; None where that would not help.
 
-    `unconfirmed` are UIDs of pods that are not certainly bound yet; they are no victims.
+    `unconfirmed` are UIDs of pods that are not certainly bound yet; they are no victims. Of nodes only those `within` a
+    mask are looked at, if there is one.
     """
-    if not policy.preemption or not pod.preempts or not has_lower(fleet, pod):
+    if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
         return None
     with fleet.without(fleet.yielding(pod.uid, pod.priority)):
-        can_be_helped = helpable(fleet, pod.request, policy)
-        occupants = fleet.census.current(fleet)
-        lower = np.zeros(len(occupants.charges), np.bool_)
-        lower[fleet.census.numbers()] = True
-        lower[fleet.census.numbers_of(unconfirmed)] = False
-        lower &= (occupants.priority < pod.priority) & can_be_helped[occupants.rows]
+        lower = _lower(fleet, pod, policy, unconfirmed, within)
         return _Search(fleet, pod, policy, lower, budgets).found() if lower.any() else None
 
 
-def has_lower(fleet: Fleet, pod: PendingPod) -> bool:
-    """Tell whether there is any placed pod below this one."""
-    return any(priority < pod.priority for priority in fleet.priorities)
+def helped(
+    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
+) -> Indices:
+    """Give the rows where evictions would make room for a pod, the best first, by the rows' own pods."""
+    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        lower = _lower(fleet, pod, policy, unconfirmed)
+        return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
+
+
+def _lower(
+    fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str], within: Mask | None = None
+) -> Mask:
+    """Give for each occupant whether it may be a victim, and may help."""
+    rows = helpable(fleet, pod.request, policy)
+    if within is not None:
+        rows &= within
+    lower = _below(fleet, pod.priority, unconfirmed)
+    lower &= rows[fleet.census.current(fleet).rows]
+    return lower
+
+
+def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
+    """Give for each occupant whether it is there for certain, and below a priority."""
+    occupants = fleet.census.current(fleet)
+    found = np.zeros(len(occupants.charges), np.bool_)
+    found[fleet.census.numbers()] = True
+    found[fleet.census.numbers_of(unconfirmed)] = False
+    found &= occupants.priority < priority
+    return found
+
+
+def emptied(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
+    """Give all rows as they were without the pods below a priority; only resources and devices may be asked of them."""
+    occupants = fleet.census.current(fleet)
+    bench = Bench(fleet, np.arange(len(fleet.names)), occupants)
+    for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), occupants.rows):
+        bench.take(occupants.rows[pods], pods)
+    return bench.fleet
+
+
+def has_lower(fleet: Fleet, priority: int) -> bool:
+    """Tell whether there is any placed pod below a priority."""
+    return any(each < priority for each in fleet.priorities)
 
 
 def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
@@ -111,7 +153,7 @@ def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | 
 
 def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
     """Give the pods for which others leave a node, in the order in which they are to be given their places."""
-    found = (each for each in pods if each.nominated and each.gang is None)
+    found = (each for each in pods if each.nominated)
     return sorted(found, key=lambda each: (-each.priority, each.created, each.uid))
 
 
@@ -122,14 +164,15 @@ class Emptied:
         self._fleet, self._node = fleet, node
         self._stages: dict[int, Fleet] = {}
 
-    def may_take(self, pod: PendingPod | Gang, gone: Charge) -> bool:
-        """Tell whether a pod that found no victims may find some now that one has gone that it could not evict."""
-        if not isinstance(pod, PendingPod) or gone.priority < pod.priority:
+    def may_take(self, unit: PendingPod | Gang, gone: Charge) -> bool:
+        """Tell whether a unit that found no victims may find some now that a pod has gone that it could not evict."""
+        priority = unit.lowest if isinstance(unit, Gang) else unit.priority
+        if gone.priority < priority:
             return False
-        if pod.priority not in self._stages:
-            lower = [each for each in self._fleet.on_node(self._node) if each.priority < pod.priority]
-            self._stages[pod.priority] = _excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
-        return filters.has_room(self._stages[pod.priority], pod.request, 0)
+        if priority not in self._stages:
+            lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
+            self._stages[priority] = _excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
+        return any(filters.has_room(self._stages[priority], each, 0) for each in set(unit.requests))
 
 
 def told(failure: Failure, text: str) -> Failure:
@@ -195,18 +238,24 @@ class _Search:
         self._going = np.flatnonzero(lower & leaving)
         self._base = Bench(fleet, self._rows, occupants)
         """All places without the pods that leave them already."""
-        for pods in self._turns(self._going):
+        for pods in _turns(self._going, self._sorts_by):
             self._base.take(self._place[pods], pods)
-        ranked = self._ranked(np.flatnonzero(lower & ~leaving))
+        ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
         self._violating = _violating(fleet, occupants, ranked, self._place, budgets)
         self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
         """Those that may be victims: who is given back first comes first."""
 
-    def _ranked(self, pods: Indices) -> Indices:
+    def _by_importance(self, pods: Indices) -> Indices:
         """Give pods in the order of their importance."""
         order = np.lexsort((self._occupants.started[pods], -self._occupants.priority[pods]))
         ranked: Indices = pods[order]
         return ranked
+
+    def ranked(self) -> Indices:
+        """Give the rows where the pod would fit, the best first."""
+        fits, victims = self._fewest()
+        found: Indices = self._rows[self._order(victims, fits)]
+        return found
 
     def found(self) -> Preemption | None:
         """Give the best node with its victims."""
@@ -223,24 +272,15 @@ class _Search:
     def _fewest(self) -> tuple[Mask, Mask]:
         """Tell where the pod would fit, as far as the row's own pods decide, and who would have to leave there."""
         bench = Bench(self._base.fleet, np.arange(len(self._rows)), self._occupants)
-        for pods in self._turns(self._staying):
+        for pods in _turns(self._staying, self._sorts_by):
             bench.take(self._place[pods], pods)
         fits, victims = bench.fits(self._request), np.zeros(len(self._place), np.bool_)
-        for pods in self._turns(self._staying[fits[self._place[self._staying]]]):
+        for pods in _turns(self._staying[fits[self._place[self._staying]]], self._sorts_by):
             bench.give_back(self._place[pods], pods)
             needed = pods[~bench.fits(self._request)[self._place[pods]]]
             bench.take(self._place[needed], needed)
             victims[needed] = True
         return fits, victims
-
-    def _turns(self, pods: Indices) -> Iterator[Indices]:
-        """Give pods in turns, of each row at most one a turn, in the order in which they are given."""
-        if not pods.size:
-            return
-        by_place = pods[np.argsort(self._sorts_by[pods], kind="stable")]
-        turn = _turn(self._place[by_place])
-        by_turn = np.argsort(turn.astype(np.min_scalar_type(int(turn.max()))), kind="stable")
-        yield from np.split(by_place[by_turn], np.cumsum(np.bincount(turn))[:-1])
 
     def _order(self, victims: Mask, fits: Mask) -> Indices:
         """Give the places where the pod would fit, the best first."""
@@ -256,7 +296,7 @@ class _Search:
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
         highest, weight = np.full(sets, NO_VICTIM), np.zeros(sets, np.int64)
         np.maximum.at(highest, of, priority)
-        np.add.at(weight, of, priority + _OFFSET)
+        np.add.at(weight, of, priority + OFFSET)
         top, started = priority == highest[of], np.full(sets, 2**62)
         np.minimum.at(started, of[top], self._occupants.started[pods[top]])
         return violations.astype(np.int64), highest, weight, number, -started
@@ -326,7 +366,7 @@ class _Search:
         violations, highest, *_ = self._key(least)
         if violations or not len(least.victims):
             return min(violations, 1), NO_VICTIM
-        return 0, highest, highest + _OFFSET, 1
+        return 0, highest, highest + OFFSET, 1
 
     def _reprieved(self, whole: Fleet, least: _Choice) -> _Choice | None:
         """Give the victims on a place, the least if they will do; None if the pod does not fit even without all."""
@@ -362,9 +402,19 @@ class _Search:
         node = self._fleet.names[self._rows[choice.place]]
         return Preemption(
             nominee=_nominee(bench.fleet, 0, self._pod, self._policy, node),
-            victims=tuple(self._occupants.charges[each] for each in self._ranked(choice.victims)),
+            victims=tuple(self._occupants.charges[each] for each in self._by_importance(choice.victims)),
             violations=int(self._violating[choice.victims].sum()),
         )
+
+
+def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
+    """Give pods in turns, of each place at most one a turn, in the order in which they are given."""
+    if not pods.size:
+        return
+    by_place = pods[np.argsort(places[pods], kind="stable")]
+    turn = _turn(places[by_place])
+    by_turn = np.argsort(turn.astype(np.min_scalar_type(int(turn.max()))), kind="stable")
+    yield from np.split(by_place[by_turn], np.cumsum(np.bincount(turn))[:-1])
 
 
 @contextmanager

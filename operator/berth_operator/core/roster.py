@@ -230,7 +230,7 @@ class Roster:
         if entry is None or now < entry.resume_at or not (idle := entry.idle) or self._lacks(entry, idle):
             return None
         return Gang(
-            key=entry.key,
+            membership=entry.gang,
             minimum=entry.minimum,
             members=tuple(idle),
             placed=entry.placed,

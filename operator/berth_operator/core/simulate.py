@@ -15,6 +15,7 @@ from berth_operator.core.budgets import Budgets
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.gang import Gang, decide_gang
+from berth_operator.core.gang_preemption import preempt_gang
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import holds, nominated, preempt, told
 from berth_operator.core.queue import Queue
@@ -104,14 +105,15 @@ class _Run:
         return (*self._placed, *waiting)
 
     def _keep_for_nominees(self, units: Iterable[PendingPod | Gang]) -> None:
-        for pod in nominated(each for each in units if isinstance(each, PendingPod)):
+        for pod in nominated(each for unit in units for each in pods_of(unit)):
             if (kept := holds(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
                 self._fleet.nominate(kept)
 
     def _decide(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
         policy = self._policies[pods_of(unit)[0].scheduler]
         if isinstance(unit, Gang):
-            return decide_gang(self._fleet, unit, policy)
+            found = decide_gang(self._fleet, unit, policy)
+            return self._with_gangs_victims(unit, found, policy) if isinstance(found, Failure) else found
         outcome = decide(self._fleet, unit, policy)
         return [outcome] if isinstance(outcome, Placement) else self._with_victims(unit, outcome, policy)
 
@@ -122,6 +124,14 @@ class _Run:
             return failure
         victims = ", ".join(each.pod for each in found.victims)
         return told(failure, f"{found.nominee.node} would be cleared of {victims}")
+
+    def _with_gangs_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
+        """Tell the same for a gang."""
+        found = preempt_gang(self._fleet, gang, policy, self._budgets)
+        if found is None or not found.victims:
+            return failure
+        victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in found.victims))
+        return told(failure, f"for all its members {victims} would leave")
 
     def _place(self, unit: PendingPod | Gang, placements: Sequence[Placement]) -> None:
         for each in placements:

@@ -109,6 +109,8 @@ class Cluster:
         """Called for a bound pod whose allocation is missing or cannot be read."""
         self.on_settled: Callable[[str], None] = lambda _uid: None
         """Called with the UID of a pod that waits no more."""
+        self.on_withdrawn: Callable[[PendingPod], None] = lambda _pod: None
+        """Called with a pod that waits for no node in particular any more."""
         self._unreported: dict[str, Charge] = {}
         """UID -> charge of unknown devices, until its Node and Device are known too."""
         self._assumed: dict[str, float | None] = {}
@@ -151,8 +153,9 @@ class Cluster:
 
     def gather(self, gang: Membership) -> None:
         """Put a gang's waiting members into the queue if there are enough of them, else take them out."""
-        if (unit := self.roster.ready(gang, self.clock())) is None:
+        if (unit := self.unit(gang)) is None:
             self.queue.remove(gang.key)
+            self.withdraw_all(gang)
         else:
             self.queue.put(unit)
             self.on_work()
@@ -279,11 +282,10 @@ class Cluster:
         for gang in _gangs(placements):
             self.roster.begin(gang, self.clock())
 
-    def put_off(self, placements: Sequence[Placement]) -> None:
-        """A gang was decided and cannot be bound: decide it again after a while."""
-        for gang in _gangs(placements):
-            self.roster.back_off(gang, self.clock())
-            self.gather(gang)
+    def put_off(self, gang: Membership) -> None:
+        """A gang cannot be bound or helped as it was decided: decide it again after a while."""
+        self.roster.back_off(gang, self.clock())
+        self.gather(gang)
 
     def undo(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
         """A gang's time is up; tell what happened, and give the members that are to be deleted."""
@@ -311,6 +313,10 @@ class Cluster:
         if (found := self.groups.get(name)) is None:
             return None
         return GroupView(group=found[0], status=found[1], counts=self.roster.counts(name))
+
+    def unit(self, gang: Membership) -> Gang | None:
+        """Give a gang's waiting members as they are decided, if there are enough of them."""
+        return self.roster.ready(gang, self.clock())
 
     def _is_ours(self, gang: Membership) -> bool:
         """Tell whether we schedule a gang: that of another scheduler is its own affair."""
@@ -342,10 +348,21 @@ class Cluster:
             self.changed(Change.RELEASED)
         return self._nominated(pod, "")
 
+    def nominees_of(self, gang: Membership) -> list[Charge]:
+        """Give what is kept for the members of a gang."""
+        return [each for each in self.fleet.nominees.values() if each.gang is not None and each.gang.key == gang.key]
+
+    def withdraw_all(self, gang: Membership) -> None:
+        """Keep nothing for a gang any more: it holds all that it needs or nothing."""
+        for each in self.nominees_of(gang):
+            self.on_withdrawn(self.withdraw(self.pending[each.uid]))
+
     def _nominated(self, pod: PendingPod, node: str) -> PendingPod:
         pod = replace(pod, nominated=node)
         if pod.uid in self.pending:
             self.pending[pod.uid] = pod
+            if pod.gang is not None:
+                self.roster.wait(pod, pod.gang)
         return pod
 
     # --- nodes, Devices and Leases ----------------------------------------------------------------------------

@@ -123,7 +123,9 @@ def wanted(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 
 
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
-    found = _of_template(_template(pod, _annotations(pod), pod["metadata"].get("labels") or {}), kinds)
+    metadata = pod["metadata"]
+    read = _annotations(pod), metadata.get("labels") or {}, wishes.controller(metadata)
+    found = _of_template(_template(pod, *read), kinds)
     return replace(found, mounts=mounts.of_pod(pod)) if mounts.mattering(pod["spec"]) else found
 
 
@@ -132,7 +134,7 @@ def _annotations(pod: Object) -> Object:
     return {name: given[name] for name in _ANNOTATIONS if name in given}
 
 
-def _template(pod: Object, *more: Object) -> bytes:
+def _template(pod: Object, *more: Object | str) -> bytes:
     """Give what is the same in all replicas of an application, as text: it is compared faster than it is read."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
     spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
@@ -141,7 +143,7 @@ def _template(pod: Object, *more: Object) -> bytes:
 
 @lru_cache(maxsize=TEMPLATES)
 def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
-    spec, namespace, annotations, labels = orjson.loads(template)
+    spec, namespace, annotations, labels, controller = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
     total = resources.total(spec)
     devices = request.of_pod(total, annotations, labels, kinds)
@@ -159,7 +161,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         ports=ports.of_pod(spec),
         features=features.of_pod(spec),
         images=images.of_pod(spec),
-        identity=wishes.identity({"metadata": metadata}),
+        identity=wishes.identity_of(namespace, labels, controller),
         wishes=wishes.of_pod({"metadata": metadata, "spec": spec}),
         unsupported=tuple(_unsupported(spec, devices)),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from berth_operator.state import budgets
+from berth_operator.state import budgets, wishes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.reflector import Kind
 
@@ -97,6 +97,10 @@ def _name(obj: Mapping[str, Any]) -> str:
     return str(obj["metadata"]["name"])
 
 
+def _key(obj: Mapping[str, Any]) -> str:
+    return f"{obj['metadata']['namespace']}/{_name(obj)}"
+
+
 def ended_pods(cluster: Cluster) -> Table:
     """Fold pods that have ended."""
     return Table(key=_uid, put=cluster.put_ended, remove=cluster.remove_ended)
@@ -105,7 +109,7 @@ def ended_pods(cluster: Cluster) -> Table:
 def pod_groups(cluster: Cluster) -> Table:
     """Fold PodGroups."""
     return Table(
-        key=lambda obj: f"{obj['metadata']['namespace']}/{_name(obj)}",
+        key=_key,
         put=cluster.put_group,
         remove=cluster.remove_group,
     )
@@ -132,6 +136,16 @@ def namespaces(cluster: Cluster) -> Table:
         key=_name,
         put=lambda obj: cluster.put_namespace(_name(obj), obj["metadata"].get("labels") or {}),
         remove=lambda name: cluster.put_namespace(name, {}),
+    )
+
+
+def services(cluster: Cluster) -> Table:
+    """Fold what Services select."""
+    known = cluster.fleet.neighbours.services
+    return Table(
+        key=_key,
+        put=lambda obj: known.put(_key(obj), wishes.selected(obj)),
+        remove=lambda key: known.put(key, ()),
     )
 
 

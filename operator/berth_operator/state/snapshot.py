@@ -37,7 +37,7 @@ ANNOTATIONS: Final = (
 _METADATA: Final = {
     **dict.fromkeys(("name", "namespace", "uid", "labels", "generation", "resourceVersion"), ...),
     **dict.fromkeys(("creationTimestamp", "deletionTimestamp", "annotations"), ...),
-    "ownerReferences": dict.fromkeys(("kind", "name", "uid", "controller"), ...),
+    "ownerReferences": dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller"), ...),
 }
 _CONTAINER: Final = {
     **dict.fromkeys(("name", "image", "resources", "restartPolicy"), ...),
@@ -75,6 +75,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     "devices": {"spec": ..., "status": {"conditions": ...}},
     "leases": {"spec": {"renewTime": ..., "leaseDurationSeconds": ...}},
     "namespaces": {},
+    "services": {"spec": {"selector": ...}},
     "budgets": {"spec": {"selector": ...}, "status": {"disruptionsAllowed": ..., "disruptedPods": ...}},
     "claims": {"spec": {**_STORAGE, "resources": ..., "selector": ..., "volumeName": ...}, "status": {"phase": ...}},
     "volumes": {

@@ -19,6 +19,7 @@ def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
         "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
         "leases": (Source(path=leases), sinks.leases(cluster)),
         "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
+        "services": (Source(path="/api/v1/services"), sinks.services(cluster)),
         "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
         **storage.sources(to),
         "pod groups": (groups, sinks.pod_groups(cluster)),

@@ -19,20 +19,35 @@ Object = Mapping[str, Any]
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_SPREAD: Final = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1", "ReplicationController")})
+"""Controllers whose replicas kube-scheduler spreads unless told otherwise."""
 
 
 def identity(pod: Object) -> Identity:
-    """Read what other pods' selectors see of a pod."""
+    """Read what others see of a pod."""
     metadata = pod["metadata"]
-    labels = (metadata.get("labels") or {}).items()
+    return identity_of(metadata["namespace"], metadata.get("labels") or {}, controller(metadata))
+
+
+def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> Identity:
+    """Give what others see of a pod with these labels."""
     # A Binding's labels are copied onto the pod: with this one every pod would change as soon as it is bound.
-    return _identity(metadata["namespace"], tuple(sorted(each for each in labels if each[0] != names.FENCED_BY)))
+    seen = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
+    return _identity(namespace, seen, controller)
 
 
 @lru_cache(maxsize=16384)
-def _identity(namespace: str, labels: Labels) -> Identity:
+def _identity(namespace: str, labels: Labels, controller: str) -> Identity:
     """Keep one value for all replicas: there are ten thousands of them."""
-    return Identity(namespace=namespace, labels=labels)
+    return Identity(namespace=namespace, labels=labels, controller=controller)
+
+
+def controller(metadata: Object) -> str:
+    """Read whose replica a pod is: a UID, or nothing where its controller is of a kind that nobody spreads."""
+    for each in metadata.get("ownerReferences") or ():
+        if each.get("controller"):
+            return str(each["uid"]) if (each.get("apiVersion"), each["kind"]) in _SPREAD else ""
+    return ""
 
 
 def of_pod(pod: Object) -> Wishes:
@@ -115,3 +130,8 @@ def selector(raw: Object | None) -> LabelSelector:
         SelectorError: it is none.
     """
     return NOTHING if raw is None else selectors.read(raw)
+
+
+def selected(service: Object) -> Labels:
+    """Read which labels a Service selects; none if it selects nothing."""
+    return tuple(sorted((service["spec"].get("selector") or {}).items()))

@@ -37,6 +37,7 @@ ALLOWED = {
     "operator-rbac.yaml": [
         ("watch", "", "pods", ""),
         ("watch", "", "nodes", ""),
+        ("watch", "", "services", ""),
         ("list", "berth.dev", "devices", ""),
         ("watch", "scheduling.x-k8s.io", "podgroups", ""),
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),

@@ -290,6 +290,12 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def metrics(port: int, name: str) -> list[str]:
+    """A metric's lines without its name, as an operator of this machine serves them."""
+    lines = fetch(f"http://127.0.0.1:{port}/metrics").splitlines()
+    return [line.removeprefix(name).strip() for line in lines if line.startswith(name)]
+
+
 def fetch(url: str) -> str:
     """What an address of this machine answers."""
     with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - loopback

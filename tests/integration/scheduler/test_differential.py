@@ -1,23 +1,33 @@
 """Berth's filters say what kube-scheduler says, node by node, in random scenarios over every predicate.
 
-`BERTH_SCENARIOS` sets their number and `BERTH_SEED` what they are; a scenario's name, `s<seed>-<number>`, is all that
-it takes to make it again.
+And where one preference decides, both take the same node. `BERTH_SCENARIOS` and `BERTH_PREFERENCES` (of each kind) set
+how many there are, and `BERTH_SEED` what they are; a scenario's name, `s<seed>-<number>`, is all that it takes to make
+it again.
 """
 
+import copy
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from berth_operator.core import filters
+from berth_operator.core import cycle, filters
+from berth_operator.core.cycle import Placement
+from berth_operator.core.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.state import pods
+from berth_operator.state.cluster import Cluster as State
 from devcluster import Cluster
-from tests.differential import generate, judges
+from tests.differential import generate, judges, preferences
+from tests.differential.draft import Raw
 from tests.differential.judges import Case, Trial
+from tests.differential.preferences import KINDS, SCORES, Preference
 
 SCENARIOS: Final = int(os.environ.get("BERTH_SCENARIOS", "72"))
+PREFERENCES: Final = int(os.environ.get("BERTH_PREFERENCES", "2"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 AT_ONCE: Final = 60
 NO_RULE: Final = {
@@ -72,6 +82,58 @@ def test_without_a_filter_some_verdicts_differ(trials: list[Trial], name: str) -
     order = tuple(each for each in filters.ORDER if name != each.NAME)
     scenarios = {case.scenario for trial in trials for case in trial.differing(order)}
     assert len(scenarios) >= min(5, SCENARIOS // (2 * len(generate.RULES)))
+
+
+# --- what is preferred ------------------------------------------------------------------------------------------
+
+LIKE_THEIRS: Final = {**ALWAYS, **NODE_STRATEGIES["LeastAllocated"], **CARD_STRATEGIES["None"]}
+"""The weights of kube-scheduler's default profile."""
+POLICIES: Final = {"as kube-scheduler": Policy(weights=tuple(LIKE_THEIRS.items())), "default": Policy()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What kube-scheduler chose."""
+
+    state: State
+    scenarios: list[Preference]
+    chosen: dict[str, tuple[Raw, str]]
+
+    def ours(self, scenario: Preference, policy: Policy) -> str:
+        """Give the node that Berth chooses by a policy."""
+        probe, _ = self.chosen[scenario.draft.id]
+        outcome = cycle.decide(self.state.fleet, pods.pending(pods.keep(copy.deepcopy(probe))), policy)
+        assert isinstance(outcome, Placement)
+        return outcome.node
+
+
+@pytest.fixture(scope="module")
+def choices(own_cluster: Cluster) -> Choices:
+    namespaces = [f"choice-{i}" for i in range(PREFERENCES * len(KINDS))]
+    judges.prepare(own_cluster, namespaces, ())
+    scenarios = list(preferences.preferences(SEED, PREFERENCES, namespaces))
+    state, chosen = judges.chosen(own_cluster, [each.draft for each in scenarios])
+    return Choices(state=state, scenarios=scenarios, chosen=chosen)
+
+
+def test_kube_scheduler_prefers_the_node_that_each_scenario_is_about(choices: Choices) -> None:
+    assert {each.draft.id: choices.chosen[each.draft.id][1] for each in choices.scenarios} == {
+        each.draft.id: each.best for each in choices.scenarios
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_node_that_kube_scheduler_prefers_is_taken(choices: Choices, policy: str) -> None:
+    ours = {each.draft.id: choices.ours(each, POLICIES[policy]) for each in choices.scenarios}
+    assert ours == {id_: node for id_, (_, node) in choices.chosen.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_its_score_another_node_is_taken(choices: Choices, kind: str) -> None:
+    without = Policy(weights=tuple((name, each) for name, each in LIKE_THEIRS.items() if name != SCORES[kind]))
+    for each in choices.scenarios:
+        if each.kind == kind:
+            assert choices.ours(each, without) != each.best
 
 
 def _told(case: Case) -> str:

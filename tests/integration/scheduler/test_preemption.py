@@ -14,6 +14,7 @@ from devcluster import Arena
 from tests.differential import evictions
 from tests.differential.evictions import ABOVE, PRIORITIES, UNPLAYED
 from tests.integration.operator import world as words
+from tests.integration.operator.test_gangs import LABEL, members, pod_group
 from tests.integration.operator.world import World
 
 Raw = dict[str, Any]
@@ -181,6 +182,39 @@ def test_only_pods_on_cards_that_help_leave(crowd: Crowd) -> None:
     world.bound("above", deadline=words.PROMPT)
     assert crowd.gone("large")
     assert not crowd.gone("small")
+
+
+def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: Crowd) -> None:
+    world = crowd.world
+    for _ in range(2):
+        [node] = world.arena.nodes(annotations=UNPLAYED)
+        world.device(node, [words.gpu(0), words.gpu(1)])
+        world.wait_ready(node, "True")
+    for name, priority in (("low-1", 0), ("low-2", 0), ("low-3", 0), ("equal", ABOVE)):
+        crowd.place(name, priority, terminationGracePeriodSeconds=300)
+    pod_group(world, "large", 4)
+    pod_group(world, "small", 3)
+
+    for name in members(4, "large-"):
+        crowd.pod(name, ABOVE, labels={LABEL: "large"})
+    world.waits("large-0", "; preemption: no victims found that would help$")
+    assert not any(crowd.gone(f"low-{i}") for i in (1, 2, 3))
+    for name in members(3, "small-"):
+        crowd.pod(name, ABOVE, labels={LABEL: "small"})
+
+    world.waits("small-0", r"; preemption: lower-priority pods are being evicted for all its members \(3 left\)$")
+    world.wait(lambda: all(_nominated(world.arena, name) for name in members(3, "small-")), what="the nominations")
+    world.wait(lambda: all(crowd.gone(f"low-{i}") for i in (1, 2, 3)), what="the victims to be deleted")
+    world.remove("low-1")
+    world.remove("low-2")
+    world.waits("small-0", r"\(1 left\)$", deadline=15)
+    assert world.bound_names() == {"low-3", "equal"}
+    world.remove("low-3")
+
+    for name in members(3, "small-"):
+        world.bound(name, deadline=words.PROMPT)
+    assert not crowd.gone("equal")
+    assert crowd.preempted() == ["low-1", "low-2", "low-3"]
 
 
 def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:

@@ -57,7 +57,8 @@ NAMESPACE_LABELS = st.dictionaries(
 POD_LABELS = st.fixed_dictionaries(
     {}, optional={"app": st.sampled_from(["x", "y"]), "tier": st.sampled_from(["1", "2"])}
 ).map(lambda each: tuple(sorted(each.items())))
-IDENTITIES = st.builds(Identity, namespace=NAMESPACES, labels=POD_LABELS)
+CONTROLLERS = st.sampled_from(["", "set-1", "set-2"])
+IDENTITIES = st.builds(Identity, namespace=NAMESPACES, labels=POD_LABELS, controller=CONTROLLERS)
 KEYS = st.sampled_from(["zone", "host", "disk"])
 
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from berth_operator.core.fleet import NodeInfo
-from berth_operator.core.peers.wishes import Spread
+from berth_operator.core.peers.spreading import HOSTNAME
+from berth_operator.core.peers.wishes import Identity, Spread
 from berth_operator.core.request import PodRequest
-from berth_operator.core.scores.even_spread import HOSTNAME
+from berth_operator.core.scores.default_spread import ZONE
 from tests.unit.core import crowds
 from tests.unit.core.crowds import World
 
@@ -53,3 +54,39 @@ def even(world: World, pod: PodRequest, fits: Sequence[NodeInfo]) -> Mapping[str
     high, low = max(raw.values(), default=0), min(raw.values(), default=0)
     found = {name: 100 * (high + low - each) // high if high else 100 for name, each in raw.items()}
     return {node.name: float(found.get(node.name, 0)) if constraints else 0.0 for node in fits}
+
+
+def default(
+    world: World, pod: PodRequest, fits: Sequence[NodeInfo], services: Sequence[Mapping[str, str]] = ()
+) -> Mapping[str, float]:
+    """Give the same for a pod that names no constraints; `services` are what those of its namespace select."""
+    if pod.wishes.spread or pod.wishes.preferred_spread or not alike(pod, pod.identity, services):
+        return {node.name: 0.0 for node in fits}
+    allowed = [each for each in world.nodes if all(term.holds(each.labels) for term in pod.node_selector)]
+
+    def count(nodes: Sequence[NodeInfo]) -> int:
+        found = [at for at, other in world.placed() if alike(pod, other.identity, services) and not other.terminating]
+        return sum(any(at is each for each in nodes) for at in found)
+
+    def crowded(node: NodeInfo) -> int:
+        total, zones = 0.0, {each.labels.get(ZONE) for each in fits}
+        if HOSTNAME in node.labels:
+            total += count([node]) * math.log(len(fits) + 2) + 3 - 1
+        if ZONE in node.labels:
+            around = [each for each in allowed if crowds.together(ZONE, node, each)]
+            total += count(around) * math.log(len(zones) + 2) + 5 - 1
+        return math.floor(total + 0.5)
+
+    raw = {node.name: crowded(node) for node in fits}
+    high, low = max(raw.values()), min(raw.values())
+    return {name: float(100 * (high + low - each) // high) if high else 100.0 for name, each in raw.items()}
+
+
+def alike(pod: PodRequest, other: Identity, services: Sequence[Mapping[str, str]]) -> bool:
+    """Tell whether a pod does the same work as one that is placed now."""
+    if pod.identity.controller:
+        return pod.identity.controller == other.controller
+    its, others = dict(pod.identity.labels), dict(other.labels)
+    behind = [each for each in services if each and each.items() <= its.items()]
+    same = other.namespace == pod.identity.namespace
+    return bool(behind) and same and all(each.items() <= others.items() for each in behind)

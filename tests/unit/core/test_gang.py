@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from tests.builders import (
     waiting,
 )
 from tests.unit.core.test_fleet import arrays
+from tests.volumes import claim, mounts, put, volume
 
 HOST, CLIQUE, ZONE = "kubernetes.io/hostname", "nvidia.com/gpu.clique", "topology.kubernetes.io/zone"
 ONE = {NVIDIA: 1}
@@ -195,6 +197,48 @@ def test_two_gangs_that_fit_alone_but_not_together() -> None:
         made.charge(each.charge)
     assert isinstance(decide_gang(made, second, Policy()), Failure)
     assert sorted(made.charges) == ["uid-x0", "uid-x1"]
+
+
+# --- claims that members share --------------------------------------------------------------------------------
+
+
+def sharing(modes: str, **fields: Any) -> tuple[Fleet, list[PendingPod]]:
+    """Give two nodes of one card each, and two members of one card each that share a claim."""
+    made = put(rack({"a": (1, "", ""), "b": (1, "", "")}), claim(modes=frozenset({modes}), **fields))
+    wanted = replace(asks(ONE), mounts=mounts("claim"))
+    return made, members(2, wanted)
+
+
+@pytest.mark.parametrize("modes", ["ReadWriteMany", "ReadOnlyMany"])
+def test_a_volume_for_many_nodes_is_made_for_one_member_and_serves_the_others(modes: str) -> None:
+    made, pods = sharing(modes, storage_class="made")
+    before = arrays(made)
+    placed = decide_gang(made, gang(*pods), Policy())
+    assert nodes_of(placed) == {"a": 1, "b": 1}
+    assert isinstance(placed, list)
+    assert [each.chosen.provisions for each in placed] == [("ns/claim",), ()]
+    assert made.volumes.selected_node(made.volumes.claims["ns/claim"]) is None
+    assert all((one == other).all() for one, other in zip(arrays(made), before, strict=True))
+
+
+def test_a_volume_for_one_node_keeps_its_pods_on_it() -> None:
+    made, pods = sharing("ReadWriteOnce", storage_class="made")
+    found = refusal(decide_gang(made, gang(*pods), Policy()))
+    assert "room for 1 of the 2 members" in found.message
+    assert "didn't find available persistent volumes to bind" in found.message
+
+
+def test_a_volume_that_is_being_made_for_a_node_keeps_its_pods_there_until_it_is() -> None:
+    made, pods = sharing("ReadWriteMany", storage_class="made", selected_node="a")
+    assert isinstance(decide_gang(made, gang(*pods), Policy()), Failure)
+
+
+def test_members_take_a_volume_that_is_there_together() -> None:
+    made, pods = sharing("ReadWriteMany")
+    put(made, volume(modes=frozenset({"ReadWriteMany"})))
+    placed = decide_gang(made, gang(*pods), Policy())
+    assert isinstance(placed, list)
+    assert [each.chosen.bindings for each in placed] == [(("ns/claim", "volume"),)] * 2
 
 
 # --- close together -----------------------------------------------------------------------------------------------

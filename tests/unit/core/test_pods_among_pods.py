@@ -1,5 +1,6 @@
 """Affinity, anti-affinity and topology spread: what each filter passes, against a reference and case by case."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,6 +70,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("no node"), st.sampled_from(crowds.NAMES), st.none()),
     st.tuples(st.just("namespace"), crowds.NAMESPACES, st.sampled_from([{}, {"team": "x"}, {"team": "y"}])),
     st.tuples(st.just("ask"), st.none(), CROWDS),
+    st.tuples(st.just("ask of"), crowds.CONTROLLERS, st.none()),
     st.tuples(st.just("grow"), st.none(), st.none()),
 )
 
@@ -87,6 +89,8 @@ def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
             fleet.neighbours.put_namespace(who, what)
         case "ask":
             fleet.neighbours.count(what)
+        case "ask of":
+            fleet.neighbours.replicas.count(who)
         case _:
             for i in range(len(fleet.names)):
                 fleet.put_node(node_info(f"more-{i}"))
@@ -135,6 +139,10 @@ def test_what_is_kept_is_what_a_recount_gives(
             for charge in kept.charges.values()
         )
         assert kept.neighbours.count(crowd).sum() == row_less
+    for controller in ("set-1", "set-2"):
+        its = [each for each in kept.charges.values() if each.identity.controller == controller]
+        counts = kept.neighbours.replicas.count(controller)
+        assert by_name(kept, counts) == Counter(each.node for each in its if not each.terminating)
     for identity in seen:
         for ask in ("repelled", "drawn"):
             found = [held(each, getattr(each.neighbours, ask)(identity)) for each in (kept, fresh)]

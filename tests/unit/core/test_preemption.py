@@ -111,11 +111,11 @@ def test_only_pods_of_lower_priority_are_evicted(pod: PendingPod, *, expected: b
 
 def test_without_lower_pods_there_is_nothing_to_try() -> None:
     made = small()
-    assert not has_lower(made, wants())
+    assert not has_lower(made, wants().priority)
     made.charge(holder("low", cpu=4000))
-    assert has_lower(made, wants())
+    assert has_lower(made, wants().priority)
     made.release("uid-low")
-    assert not has_lower(made, wants())
+    assert not has_lower(made, wants().priority)
 
 
 def test_a_pod_that_is_not_certainly_bound_is_no_victim() -> None:

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_operator.core.fleet import NodeInfo
+from berth_operator.core.peers.spreading import HOSTNAME
 from berth_operator.core.peers.wishes import Peers, Spread, Term, Wishes
 from berth_operator.core.request import PodRequest
 from berth_operator.core.scores import even_spread, pods_near
 from tests.builders import asks, charge, node_info, told
 from tests.unit.core import crowds, references
 from tests.unit.core.crowds import World, select, wanting
-
-HOSTNAME = even_spread.HOSTNAME
 
 
 def scored(module: Any, world: World, pod: PodRequest, fits: set[str] | None = None) -> dict[str, float]:

@@ -154,6 +154,27 @@ def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
     assert "preemption" not in told(peaceful.result)
 
 
+def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
+    made = fleet({"node": cards(2)})
+    for minor in (0, 1):
+        one = grant(minor, core=100, ratio=100, memory=A100_BYTES)
+        made.charge(charge(f"low-{minor}", one, node="node"))
+    found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
+    assert found["m0"].endswith("; preemption: for all its members ns/low-0 on node, ns/low-1 on node would leave")
+    # Three would not fit even then.
+    found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
+    assert "preemption" not in found["m0"]
+
+
+def test_places_that_are_kept_for_a_gang_are_kept() -> None:
+    made = fleet({"node": cards(2)})
+    members = (waiting(f"m{i}", ONE, nominated="node", created="2") for i in range(2))
+    other = waiting("other", ONE, created="1")
+    found = said(simulate(made, [other, gang(*members, created="2")], DEFAULT))
+    assert found["m0"].startswith("node")
+    assert found["other"].startswith("0/1 nodes available")
+
+
 def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
     of = fleet({"n": cards(2)})
     of.charge(charge("low", grant(0, core=100, ratio=100), node="n"))

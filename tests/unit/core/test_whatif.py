@@ -75,6 +75,7 @@ def made() -> Fleet:
         add(fleet, info, inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4), nic))
         fleet.volumes.put_limits(name, {"csi.example": 2})
     fleet.neighbours.count(Crowd(peers=(X,)))
+    fleet.neighbours.replicas.count("set")
     return fleet
 
 
@@ -89,7 +90,11 @@ def charges(draw: st.DrawFn) -> Charge:
         *draw(st.sampled_from([[], shared, [*shared, *shared], pieces, [instance(0), replica(1)]])),
         node=draw(st.sampled_from([*NODES, "gone"])),
         resources=(("cpu", draw(st.integers(0, 3)) * 500), ("pods", 1), *draw(st.sampled_from([(), (("new", 1),)]))),
-        identity=Identity(namespace="ns", labels=draw(st.sampled_from([(), (("x", ""),)]))),
+        identity=Identity(
+            namespace="ns",
+            labels=draw(st.sampled_from([(), (("x", ""),)])),
+            controller=draw(st.sampled_from(["", "set"])),
+        ),
         wishes=draw(st.sampled_from([Wishes(), NEAR_X, APART_X])),
         ports=draw(st.sampled_from([(), (listens(80),), (listens(81, "10.0.0.1"),)])),
         mounts=draw(st.sampled_from([Mounts(), Mounts(claims=(Use(claim="ns/claim"),)), Mounts(disks=(DISK,))])),
@@ -118,9 +123,12 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
     fleet = made()
     for each in before:
         change(fleet, each)
+    fleet.census.current(fleet)
     copy, was = fleet.copy(), plain(fleet)
     for each in after:
         change(copy, each)
+    found = copy.census.current(copy)
+    assert {found.charges[each].uid for each in copy.census.numbers()} == set(copy.charges)
     copy.nominate(charge("nominee", grant(0, core=100), node="a"))
     copy.leaving.add("uid-p")
     copy.put_device("a", inventory(divided(0, "7g.80gb"), card(1, labels=(("x", "y"),), pcie="s", links=((0, 5),))))

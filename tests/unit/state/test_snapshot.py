@@ -10,9 +10,9 @@ import pytest
 
 from berth_api import names
 from berth_operator.core import summary
-from berth_operator.state import budgets, devices, groups, nodes, pods, snapshot, volumes
+from berth_operator.state import budgets, devices, groups, nodes, pods, snapshot, volumes, wishes
 from berth_operator.state.snapshot import Picture, kept
-from tests.builders import container, device, entry, half, lease, node, pod, pod_group
+from tests.builders import container, device, entry, half, lease, node, owner, pod, pod_group
 from tests.differential import generate, on_volumes
 from tests.differential.draft import Draft
 
@@ -89,6 +89,13 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
         ),
         pytest.param("pods", pod(hostNetwork=True, hostUsers=False), pending, id="features that it needs"),
         pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="whom it may evict"),
+        pytest.param("pods", pod(metadata={"ownerReferences": [owner("set")]}), pending, id="whose replica it is"),
+        pytest.param(
+            "services",
+            {"metadata": {"name": "s", "namespace": "ns"}, "spec": {"selector": {"app": "x"}}},
+            wishes.selected,
+            id="Service",
+        ),
         pytest.param("pods", pod(schedulingGates=[{"name": "g"}]), pods.is_gated, id="gates"),
         pytest.param(
             "pods", pod(requests={"kubernetes.io/gpu": "50"}, on="n", allocated=half()), pods.charge, id="allocation"

@@ -13,7 +13,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.verdict import Change
 from berth_operator.state import pods, sinks, wishes
 from berth_operator.state.cluster import Cluster
-from tests.builders import label, node, pod, popped
+from tests.builders import label, node, owner, pod, popped
 
 Raw = dict[str, Any]
 Act = Callable[[Cluster], object]
@@ -166,6 +166,52 @@ def test_replicas_share_their_wishes_and_most_pods_have_none() -> None:
     two = pods.pending(pod("b", labels={"index": "2"}, affinity=near(term()))).request
     assert one.wishes is two.wishes
     assert pods.pending(pod(affinity={"nodeAffinity": {}}, topologySpreadConstraints=[])).request.wishes is NO_WISHES
+
+
+# --- whose replica ------------------------------------------------------------------------------------------------
+
+REPLICAS = [
+    pytest.param([owner("set")], "uid-set", id="of a ReplicaSet"),
+    pytest.param([owner("set", "StatefulSet")], "uid-set", id="of a StatefulSet"),
+    pytest.param([owner("set", "ReplicationController", "v1")], "uid-set", id="of a ReplicationController"),
+    pytest.param([owner("job", "Job", "batch/v1")], "", id="of a Job"),
+    pytest.param([owner("set", version="apps.example/v1")], "", id="of another group's ReplicaSet"),
+    pytest.param([owner("set", controller=False)], "", id="not its controller"),
+    pytest.param([owner("group", "PodGroup", "x/v1", controller=None), owner("set")], "uid-set", id="the second owner"),
+    pytest.param([], "", id="of nobody"),
+]
+
+
+@pytest.mark.parametrize(("owners", "expected"), REPLICAS)
+def test_whose_replica_a_pod_is(owners: list[Raw], expected: str) -> None:
+    fields: Raw = {"labels": {"app": "x"}, "metadata": {"ownerReferences": owners}}
+    waiting, placed = pods.pending(pods.keep(pod(**fields))).request, pods.charge(pods.keep(pod(on="node", **fields)))
+    assert waiting.identity == placed.identity
+    assert placed.identity.controller == expected
+
+
+def test_replicas_are_of_one_class_and_those_of_another_set_are_not() -> None:
+    one, two, other = (
+        pods.pending(pod(name, labels={"app": "x"}, metadata={"ownerReferences": [owner(of)]})).request
+        for name, of in (("a", "set"), ("b", "set"), ("c", "other"))
+    )
+    assert one is two
+    assert one != other
+
+
+def test_services_are_known_as_the_api_server_tells_of_them() -> None:
+    cluster, seen = with_nodes(), Identity(namespace="ns", labels=(("app", "x"),))
+    table = sinks.services(cluster)
+    service: Raw = {"metadata": {"namespace": "ns", "name": "web"}, "spec": {"selector": {"app": "x"}}}
+    table.apply("ADDED", service)
+    assert cluster.fleet.neighbours.services.beside(seen) == X
+    table.apply("MODIFIED", {**service, "spec": {"selector": {"app": "y"}}})
+    assert cluster.fleet.neighbours.services.beside(seen) is NOTHING
+    table.apply("MODIFIED", service)
+    table.apply("DELETED", service)
+    assert cluster.fleet.neighbours.services.beside(seen) is NOTHING
+    table.apply("ADDED", {**service, "spec": {"type": "ExternalName"}})
+    assert cluster.fleet.neighbours.services.beside(seen) is NOTHING
 
 
 # --- waking -----------------------------------------------------------------------------------------------------

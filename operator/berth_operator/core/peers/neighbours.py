@@ -15,6 +15,8 @@ from typing import Final, Generic, Self, TypeVar
 
 from berth_api.selectors import NOTHING
 from berth_operator.core.copies import with_own
+from berth_operator.core.peers.replicas import Replicas
+from berth_operator.core.peers.services import Services
 from berth_operator.core.peers.tally import Counts, Tally
 from berth_operator.core.peers.wishes import Crowd, Identity, Term, Wishes
 from berth_operator.core.request import PodRequest
@@ -126,6 +128,9 @@ class Neighbours:
         """Required anti-affinity of placed pods."""
         self.drawing: Held[Weighted] = Held(rows, lambda weighted: weighted[0])
         """What placed pods prefer, and what they require to be near."""
+        self.replicas = Replicas(rows)
+        self.services = Services()
+        """No what-if changes them."""
 
     def place(self, row: int, identity: Identity, wishes: Wishes, *, terminating: bool, sign: int) -> None:
         """Count one more pod on a row, or one less."""
@@ -133,6 +138,8 @@ class Neighbours:
         for line in population.lines:
             self._crowds.counts[line, row] += sign
         population.rows[row] += sign
+        if identity.controller and not terminating:
+            self.replicas.place(row, identity.controller, sign)
         if not population.rows[row]:
             del population.rows[row]
             if not population.rows:
@@ -203,11 +210,12 @@ class Neighbours:
             _namespaces=self._namespaces.copy(),
             repelling=self.repelling.copy(),
             drawing=self.drawing.copy(),
+            replicas=self.replicas.copy(),
         )
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
-        for tally in (self._crowds, self.repelling.tally, self.drawing.tally):
+        for tally in (self._crowds, self.repelling.tally, self.drawing.tally, self.replicas):
             tally.grow(rows)
 
     def _population(self, identity: Identity, *, terminating: bool) -> Population:

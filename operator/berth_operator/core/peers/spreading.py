@@ -1,11 +1,22 @@
-"""What a topology spread constraint counts, for the filter and the score alike."""
+"""What topology spread constraints count and how they weigh it, for the filter and the scores alike."""
 
-from berth_api.selectors import EVERYTHING, NOTHING
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.peers.tally import Counts
 from berth_operator.core.peers.wishes import Crowd, Peers, Spread
 from berth_operator.core.request import PodRequest
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""Its domains are nodes: kube-scheduler counts on the node itself there, whatever the policies and the value."""
+
+Amounts = npt.NDArray[np.float64]
 
 
 def crowd(request: PodRequest, spread: Spread) -> Crowd:
@@ -13,8 +24,24 @@ def crowd(request: PodRequest, spread: Spread) -> Crowd:
 
     An empty selector matches every pod, but kube-scheduler lets none count then, only the pod itself.
     """
-    selector = NOTHING if spread.selector == EVERYTHING else spread.selector
+    return _living(request, NOTHING if spread.selector == EVERYTHING else spread.selector)
+
+
+def _living(request: PodRequest, selector: LabelSelector) -> Crowd:
     return Crowd(peers=(Peers(selector=selector, namespaces=(request.identity.namespace,)),), living=True)
+
+
+def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
+    """Give how many pods there are per row over which a pod is spread that says nothing of it; None of one that does.
+
+    They are the replicas of its controller, and for a pod without one those behind the same Services.
+    """
+    if request.wishes.spread or request.wishes.preferred_spread:
+        return None
+    if request.identity.controller:
+        return fleet.neighbours.replicas.count(request.identity.controller)
+    selector = fleet.neighbours.services.beside(request.identity)
+    return None if selector is NOTHING else fleet.neighbours.count(_living(request, selector))
 
 
 def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> Mask:
@@ -34,3 +61,19 @@ def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
         if taint.effect != "PreferNoSchedule" and not request.tolerates(taint):
             mask &= ~rows
     return mask
+
+
+def crowding(counts: Counts, domains: int, max_skew: int) -> Amounts:
+    """Weigh how many pods are around; the logarithm keeps a key of few, full domains from drowning one of many."""
+    weighed: Amounts = counts * np.log(domains + 2) + (max_skew - 1)
+    return weighed
+
+
+def normalised(total: Amounts, candidates: Mask) -> Amounts:
+    """Turn whole crowding into scores: the emptiest candidate has the most."""
+    among = total[candidates]
+    lowest, highest = among.min(initial=np.inf), among.max(initial=0.0)
+    if highest == 0:
+        return np.where(candidates, 100.0, 0.0)
+    # All are whole numbers, and small: rounding makes no quotient whole that is not.
+    return np.where(candidates, np.floor(100.0 * (highest + lowest - total) / highest), 0.0)

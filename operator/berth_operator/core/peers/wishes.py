@@ -15,10 +15,12 @@ LabelsOf = Callable[[str], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What other pods' selectors see of a pod."""
+    """What others see of a pod: by what selectors match it, and whose replica it is."""
 
     namespace: str = ""
     labels: Labels = ()
+    controller: str = ""
+    """UID of the ReplicaSet, ReplicationController or StatefulSet that it is a replica of, if any."""
 
 
 NOBODY: Final = Identity()

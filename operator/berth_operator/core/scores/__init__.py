@@ -8,6 +8,7 @@ from berth_operator.core.scores import (
     balanced_allocation,
     card_packing,
     card_spreading,
+    default_spread,
     even_spread,
     fragmentation,
     gpu_topology,
@@ -39,4 +40,5 @@ ALL = _scores(
     taints,
     pods_near,
     even_spread,
+    default_spread,
 )

@@ -1,0 +1,51 @@
+"""Pods that say nothing of how they are to be spread: replicas and what is behind one Service, as kube-scheduler does.
+
+Its defaults are two wishes, weighed as in `even_spread`: evenly over nodes (maxSkew 3) and over zones (maxSkew 5).
+Unlike there, nodes that lack a label still count: each wish adds to the nodes that have its label, and nodes without a
+zone are one more zone where zones are counted.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.filters import node_affinity, node_selector
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.labels import ABSENT
+from berth_operator.core.peers import spreading
+from berth_operator.core.peers.spreading import HOSTNAME, Amounts
+from berth_operator.core.peers.tally import Counts
+from berth_operator.core.request import PodRequest
+
+NAME: Final = "default-spread"
+ZONE: Final = "topology.kubernetes.io/zone"
+HOST_SKEW: Final = 3
+ZONE_SKEW: Final = 5
+
+
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
+    """Give rows without any such pod around them 100."""
+    counts = spreading.alike(fleet, request)
+    if counts is None:
+        return None
+    total = _over_nodes(fleet, counts, fits) + _over_zones(fleet, request, counts, fits)
+    return spreading.normalised(np.floor(total + 0.5), fits)
+
+
+def _over_nodes(fleet: Fleet, counts: Counts, fits: Mask) -> Amounts:
+    named = fleet.labels.column(HOSTNAME).numbers != ABSENT
+    return np.where(named, spreading.crowding(counts, int(fits.sum()), HOST_SKEW), 0.0)
+
+
+def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -> Amounts:
+    column = fleet.labels.column(ZONE)
+    numbers, zones = column.numbers, int(np.count_nonzero(np.bincount(column.numbers[fits])))
+    counted = fleet.present & node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
+    # There are few such rows beside all others.
+    rows = np.flatnonzero(counts * counted)
+    around = np.bincount(numbers[rows], counts[rows], len(column.values) + 1)
+    crowding = spreading.crowding(around, zones, ZONE_SKEW)
+    crowding[ABSENT] = 0.0
+    found: Amounts = crowding[numbers]
+    return found

@@ -1,0 +1,268 @@
+"""From a gang that does not fit to the binds of all its members in the place of others, or of none."""
+
+import asyncio
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_operator.core.policy import Policy
+from tests.builders import Raw, pod_group
+from tests.component.test_gangs import member
+from tests.component.test_preemption import GRACE, Crowded, held, high
+from tests.component.world import refusal
+
+pytestmark = pytest.mark.looptime
+
+LEAVING = "; preemption: lower-priority pods are being evicted for all its members"
+
+
+def crowded(*priorities: int, nodes: int = 2, minimum: int = 4, grace: float = GRACE) -> Crowded:
+    """Give nodes whose cards are all held, by pods with these priorities one node after the other, and a PodGroup."""
+    world = Crowded(grace=grace)
+    cards = len(priorities) // nodes
+    for number in range(nodes):
+        world.add_node(f"n{number}", cards=cards)
+    for number, priority in enumerate(priorities):
+        node, minor = divmod(number, cards)
+        world.hold(held(f"p{number}", minor, on=f"n{node}", priority=priority))
+    world.groups.apply("ADDED", pod_group(minimum=minimum))
+    return world
+
+
+def members(count: int = 4, *, priority: int = 10, **fields: Any) -> list[Raw]:
+    return [member(f"m{number}", priority=priority, **fields) for number in range(count)]
+
+
+def bound_members(world: Crowded) -> list[str]:
+    return sorted(name for name in world.api.bound() if name.startswith("m"))
+
+
+async def test_as_many_leave_as_all_members_need_and_all_are_bound() -> None:
+    world = crowded(0, 0, 5, 0, 0, 5)
+    world.submit(*members())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert sorted(world.deleted()) == ["p0", "p1", "p3", "p4"]
+        assert sorted(name for name, _ in api.nominations) == ["m0", "m1", "m2", "m3"]
+        assert {node for _, node in api.nominations} == {"n0", "n1"}
+        assert all(api.messages(f"m{i}")[-1].endswith(f"{LEAVING} (4 left)") for i in range(4))
+        assert api.binds == []
+        await asyncio.sleep(GRACE)
+    assert bound_members(world) == ["m0", "m1", "m2", "m3"]
+    assert len(world.deleted()) == 4
+    assert [len(api.bind_times(f"m{i}")) for i in range(4)] == [1] * 4
+    assert api.events_of("p0", "Preempted")[0].startswith("Preempted by pod ns/m")
+    assert not world.cluster.fleet.nominees
+    assert not world.cluster.fleet.leaving
+
+
+async def test_nobody_leaves_while_not_all_would_fit() -> None:
+    world = crowded(0, 0, 10, 0)
+    world.submit(*members())
+    async with world.running() as api:
+        await asyncio.sleep(30)
+        assert world.deleted() == []
+        assert api.nominations == []
+        assert api.messages("m0")[-1].endswith("; preemption: no victims found that would help")
+        # The pod that it could not evict goes by itself.
+        world.delete("p2")
+        await asyncio.sleep(1)
+        assert sorted(world.deleted()) == ["p0", "p1", "p3"]
+        await asyncio.sleep(GRACE)
+    assert len(bound_members(world)) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy", "said"),
+    [
+        pytest.param({"preemptionPolicy": "Never"}, Policy(), "not eligible due to preemptionPolicy=Never", id="Never"),
+        pytest.param({}, replace(Policy(), preemption=False), "", id="switched off"),
+        pytest.param({"priority": 0}, Policy(), "", id="nobody below"),
+    ],
+)
+async def test_who_may_not_preempt_waits(fields: Raw, policy: Policy, said: str) -> None:
+    world = crowded(0, 0, 0, 0)
+    world.policies[names.SCHEDULER] = policy
+    world.submit(*members(**fields))
+    async with world.running() as api:
+        await asyncio.sleep(20)
+    assert world.deleted() == []
+    assert api.messages("m0")[-1].rpartition("; preemption: ")[2 if said else 1] == said
+
+
+async def test_what_leaves_for_a_gang_is_kept_for_it() -> None:
+    world = crowded(0, 0, 0, 0, grace=20)
+    world.submit(*members())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(high("equal"), high("lower", priority=5))
+        for number in range(3):
+            # Some leave early, and each wakes whoever waits for a card.
+            world.delete(f"p{number}")
+            await asyncio.sleep(1)
+        assert api.binds == []
+        assert len(world.deleted()) == 4
+        await asyncio.sleep(20)
+    assert sorted(api.bound()) == ["m0", "m1", "m2", "m3"]
+    assert len(world.deleted()) == 4
+    assert len(api.nominations) == 4
+
+
+async def test_while_pods_leave_for_it_a_gang_costs_next_to_nothing() -> None:
+    world = crowded(*[0] * 64, nodes=8, minimum=64, grace=60)
+    world.submit(*members(64))
+    async with world.running():
+        await asyncio.sleep(1)
+        looks = world.cluster.fleet.looks  # type: ignore[attr-defined]
+        for number in range(60):
+            world.delete(f"p{number}")
+            await asyncio.sleep(0.1)
+        # Each time that it is woken it is asked for its one class, and no what-if.
+        assert world.cluster.fleet.looks - looks < 10 * 60  # type: ignore[attr-defined]
+        await asyncio.sleep(60)
+    assert len(bound_members(world)) == 64
+
+
+async def test_a_gang_that_lacks_a_member_again_keeps_nothing() -> None:
+    world = crowded(0, 0, 0, 0, grace=20)
+    world.submit(*members())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(high("other", priority=5, preemptionPolicy="Never"))
+        world.delete("m3")
+        await asyncio.sleep(30)
+        assert api.bound() == {"other": api.bound()["other"]}
+        assert not world.cluster.fleet.nominees
+        assert sorted(name for name, node in api.nominations if node is None) == ["m0", "m1", "m2"]
+        assert len(world.deleted()) == 4
+
+
+async def test_a_member_that_is_made_anew_meanwhile_finds_its_place() -> None:
+    world = crowded(0, 0, 0, 0, grace=20)
+    world.submit(*members())
+    async with world.running():
+        await asyncio.sleep(1)
+        world.delete("m3")
+        world.submit(member("m3", uid="uid-new", priority=10))
+        await asyncio.sleep(30)
+    assert len(bound_members(world)) == 4
+    assert len(world.deleted()) == 4
+
+
+async def test_a_victim_that_cannot_be_evicted_lets_the_gang_choose_anew() -> None:
+    world = crowded(0, 0, 1, 1, minimum=2)
+    world.api.always["delete p0"] = refusal(403, "not this one")
+    world.submit(*members(2))
+    async with world.running() as api:
+        await asyncio.sleep(0.9)
+        assert not world.cluster.fleet.nominees
+        del api.always["delete p0"]
+        await asyncio.sleep(30)
+    assert len(bound_members(world)) == 2
+    assert sorted(world.deleted()) == ["p0", "p1"]
+
+
+async def test_a_pod_above_takes_a_place_and_the_gang_looks_for_others_as_a_whole() -> None:
+    world = crowded(0, 1, 2, nodes=3, minimum=2, grace=20)
+    world.submit(*members(2))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert set(api.nominations) == {("m0", "n0"), ("m1", "n1")}
+        world.submit(high("higher", priority=20))
+        await asyncio.sleep(1)
+        told = api.nominations[2:]
+        assert [each for each in told if each[1] is None] == [("m0", None), ("m1", None)]
+        # What leaves already costs nothing; the second place costs the next pod.
+        assert {node for name, node in told[2:] if name != "higher"} == {"n1", "n2"}
+        assert world.deleted() == ["p0", "p1", "p2"]
+        await asyncio.sleep(30)
+    assert len(bound_members(world)) == 2
+    assert api.bound()["higher"] == "n0"
+    assert len(world.deleted()) == 3
+
+
+async def test_a_member_that_died_is_made_room_for() -> None:
+    world = crowded(0, 0, 0, 0, 0, 0)
+    world.submit(*members())
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+        assert len(bound_members(world)) == 4
+        world.hold(held("late", int(_minor(world, "m0")), on=api.bound()["m0"]))
+        world.delete("m0")
+        world.submit(member("m9", priority=10))
+        await asyncio.sleep(GRACE + 1)
+    assert "m9" in api.bound()
+    assert len(world.deleted()) == 5
+
+
+def _minor(world: Crowded, name: str) -> int:
+    return world.cluster.fleet.charges[f"uid-{name}"].grants[0].minor
+
+
+async def test_members_beyond_those_that_it_needs_evict_nobody() -> None:
+    world = crowded(0, 0, 0, 0, minimum=2)
+    world.submit(*members(4))
+    async with world.running():
+        await asyncio.sleep(4 * GRACE)
+    assert len(bound_members(world)) == 2
+    assert len(world.deleted()) == 2
+
+
+def taken_over(*nodes: str, count: int = 4) -> Crowded:
+    """Give what a new leader finds: pods that leave for a gang, whose members tell for which node they wait."""
+    world = crowded(0, 0, 0, 0, 0, 0, grace=20)
+    for each, node in zip(members(count), nodes, strict=False):
+        world.submit({**each, "status": {"nominatedNodeName": node}})
+    for number in (0, 1, 3, 4):
+        world.api.pods[f"p{number}"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        world.pods.apply("MODIFIED", copy.deepcopy(world.api.pods[f"p{number}"]))
+    # The older one is decided first, and would take a card.
+    world.submit(high("older", preemptionPolicy="Never", created="2025-01-01T00:00:00Z"))
+    return world
+
+
+async def test_a_new_leader_keeps_what_the_last_one_kept() -> None:
+    world = taken_over("n0", "n0", "n1", "n1")
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert len(world.cluster.fleet.nominees) == 4
+        for number in (0, 1, 3, 4):
+            world.delete(f"p{number}")
+        await asyncio.sleep(1)
+    assert sorted(api.bound()) == ["m0", "m1", "m2", "m3", "p2", "p5"]
+    assert world.deleted() == []
+    assert api.nominations == []
+
+
+async def test_a_new_leader_keeps_no_part_of_what_the_last_one_kept() -> None:
+    world = taken_over("n0", "n0", "n1", "gone")
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        # It chooses anew, as a whole; what leaves already costs it nothing.
+        assert api.nominations[:3] == [("m0", None), ("m1", None), ("m2", None)]
+        assert len(world.cluster.fleet.nominees) == 4
+        assert world.deleted() == []
+
+
+async def test_a_new_leader_keeps_nothing_for_a_gang_that_lacks_members() -> None:
+    world = taken_over("n0", "n0", "n1", count=3)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert not world.cluster.fleet.nominees
+        world.delete("p0")
+        await asyncio.sleep(1)
+    assert "older" in api.bound()
+
+
+async def test_two_gangs_choose_one_after_the_other() -> None:
+    world = crowded(0, 0, 0, 0, minimum=2)
+    world.groups.apply("ADDED", pod_group("h", 2, created="2026-01-02T00:00:00Z"))
+    world.submit(*members(2), *(member(f"n{i}", "h", priority=10) for i in range(2)))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert len(world.deleted()) == 4
+        await asyncio.sleep(GRACE)
+    assert len(api.bound()) == 4

@@ -1,0 +1,212 @@
+"""Scenarios about what is preferred: one preference decides between nodes that are equal in all else.
+
+Each kind writes its part of a draft so that one node, the best, is clearly preferred. It is never the first: that one
+would be taken where nothing is preferred.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from tests.differential import draft as drafts
+from tests.differential.draft import Draft, Raw, name_of
+
+SCENARIO: Final = "berth.dev/preference"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+HOSTNAME: Final = "kubernetes.io/hostname"
+ZONE: Final = "topology.kubernetes.io/zone"
+CORES: Final = 64
+GIBIBYTES: Final = 512
+"""Of each node: `drafts.PLENTY`."""
+ITS: Final = {"app": "x"}
+OTHERS: Final = {"app": "y"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """A scenario, and the node that its pod is to go to."""
+
+    kind: str
+    draft: Draft
+    best: str
+
+
+def preferences(seed: int, each: int, namespaces: list[str]) -> Iterator[Preference]:
+    """Give so many scenarios of each kind, each in a namespace of its own; the same seed gives the same."""
+    names = iter(namespaces)
+    for kind in KINDS:
+        for number in range(each):
+            yield preference(kind, f"p{seed}-{kind}-{number}", next(names))
+
+
+def preference(kind: str, id_: str, namespace: str) -> Preference:
+    """Give one scenario."""
+    random = Random(id_)  # noqa: S311 - chance, no secret
+    made = drafts.begin(id_, namespace, random)
+    for number, node in enumerate(made.nodes):
+        node["metadata"]["labels"] |= {SCENARIO: id_, ZONE: f"{id_}-z{number}"}
+    made.probe["metadata"]["labels"] = {**ITS, drafts.MARK: "probe"}
+    made.probe["spec"] |= {"nodeSelector": {SCENARIO: id_}}
+    made.probe["spec"]["containers"][0]["resources"] = _requests(1, CORES)
+    best = random.choice(made.nodes[1:])
+    KINDS[kind](made, best)
+    return Preference(kind=kind, draft=made, best=name_of(best))
+
+
+def _requests(part: float, of: float) -> Raw:
+    """Give a request of the same part of both processors and memory."""
+    return {"requests": {"cpu": f"{1000 * CORES * part / of:.0f}m", "memory": f"{1024 * GIBIBYTES * part / of:.0f}Mi"}}
+
+
+def _but(draft: Draft, best: Raw) -> list[Raw]:
+    return [each for each in draft.nodes if each is not best]
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------
+
+
+def node_affinity(draft: Draft, best: Raw) -> None:
+    """The best node has the label that weighs most, the others at most those that weigh little."""
+    random = draft.random
+    weights = {"heavy": random.randint(60, 100), "light": random.randint(1, 15), "lighter": random.randint(1, 15)}
+    terms = [
+        {"weight": weight, "preference": {"matchExpressions": [{"key": f"w-{name}", "operator": "Exists"}]}}
+        for name, weight in weights.items()
+    ]
+    random.shuffle(terms)
+    draft.probe["spec"]["affinity"] = {"nodeAffinity": {PREFERRED: terms}}
+    best["metadata"]["labels"]["w-heavy"] = ""
+    for node in _but(draft, best):
+        node["metadata"]["labels"] |= {f"w-{name}": "" for name in ("light", "lighter") if random.random() < 0.5}
+
+
+def taints(draft: Draft, best: Raw) -> None:
+    """All nodes but the best have taints that the probe does not tolerate; the best has one that it does."""
+    draft.probe["spec"]["tolerations"] = [{"key": "minded", "operator": "Equal", "value": "no", "effect": ""}]
+    for node in draft.nodes:
+        number = draft.random.randint(1, 3)
+        values = ["no"] if node is best else [f"yes{i}" for i in range(number)]
+        node["spec"]["taints"] = [
+            {"key": "minded" if node is best else f"minded-{value}", "value": value, "effect": "PreferNoSchedule"}
+            for value in values
+        ]
+
+
+def images(draft: Draft, best: Raw) -> None:
+    """The best node has the large one of the probe's images, others the small one at most.
+
+    An image weighs by the part of all nodes that have it, and there are many nodes of other scenarios: so it is huge.
+    """
+    large, small = (f"registry.example/{draft.id}/{name}:v1" for name in ("large", "small"))
+    draft.probe["spec"]["containers"] = [
+        {**draft.probe["spec"]["containers"][0], "image": large},
+        {**drafts.container("second"), "image": small},
+    ]
+    for node in draft.nodes:
+        held = {f"{large}0": 10**12, **({small: 10**7} if draft.random.random() < 0.5 else {})}
+        if node is best:
+            held[large] = 10**12
+        node["status"]["images"] = [{"names": [name], "sizeBytes": size} for name, size in held.items()]
+
+
+def room(draft: Draft, best: Raw) -> None:
+    """The best node is the emptiest; on all of them processors and memory are taken in the same proportion."""
+    for node in draft.nodes:
+        part = draft.random.uniform(0.0, 0.2) if node is best else draft.random.uniform(0.4, 0.8)
+        _take(draft, node, part)
+
+
+def _take(draft: Draft, node: Raw, part: float) -> None:
+    draft.put(node, {"containers": [drafts.container("main", resources=_requests(part, 1))]}, labels=OTHERS)
+
+
+# --- pods -------------------------------------------------------------------------------------------------------
+
+
+def pod_affinity(draft: Draft, best: Raw) -> None:
+    """The probe is drawn to a pod on the best node, by its own wish or by the pod's."""
+    _near(draft, "podAffinity", [best], _but(draft, best))
+
+
+def pod_anti_affinity(draft: Draft, best: Raw) -> None:
+    """The probe is pushed away from all other nodes, by its own wish or by those of pods there."""
+    _near(draft, "podAntiAffinity", _but(draft, best), [best])
+
+
+def _near(draft: Draft, kind: str, meant: list[Raw], others: list[Raw]) -> None:
+    random = draft.random
+    own_wish, labels = random.random() < 0.5, {"role": "meant"}
+    selector = {"matchLabels": labels if own_wish else ITS}
+    term = {"topologyKey": random.choice([HOSTNAME, ZONE]), "labelSelector": selector}
+    wish = {"affinity": {kind: {PREFERRED: [{"weight": random.randint(50, 100), "podAffinityTerm": term}]}}}
+    if own_wish:
+        draft.probe["spec"] |= wish
+    for node in meant:
+        for _ in range(random.randint(1, 2)):
+            draft.put(node, {} if own_wish else wish, labels=labels)
+    for node in others:
+        draft.put(node, labels=OTHERS)
+
+
+def soft_spread(draft: Draft, best: Raw) -> None:
+    """All nodes but the best have pods that the probe's constraint counts."""
+    constraint = {
+        "topologyKey": draft.random.choice([HOSTNAME, ZONE]),
+        "maxSkew": draft.random.randint(1, 2),
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": ITS},
+    }
+    draft.probe["spec"]["topologySpreadConstraints"] = [constraint]
+    _crowd(draft, best)
+
+
+def service(draft: Draft, best: Raw) -> None:
+    """All nodes but the best have pods of the probe's Service."""
+    spec = {"selector": ITS, "ports": [{"port": 80}]}
+    _own(draft, "/api/v1/namespaces/{}/services", {"metadata": {"name": "its"}, "spec": spec})
+    _crowd(draft, best)
+
+
+def replica_set(draft: Draft, best: Raw) -> None:
+    """All nodes but the best have pods of the probe's ReplicaSet; nobody plays its controller."""
+    metadata = {"name": draft.id, "labels": ITS}
+    template = {"metadata": {"labels": ITS}, "spec": {"containers": [drafts.container("main")]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": ITS}, "template": template}
+    _own(draft, "/apis/apps/v1/namespaces/{}/replicasets", {"metadata": metadata, "spec": spec})
+    kind = {"apiVersion": "apps/v1", "kind": "ReplicaSet"}
+    owner = {**kind, "name": draft.id, "uid": f"of-{draft.id}", "controller": True}
+    draft.probe["metadata"]["ownerReferences"] = [owner]
+    _crowd(draft, best, ownerReferences=[owner])
+
+
+def _own(draft: Draft, path: str, manifest: Raw) -> None:
+    metadata = {**manifest["metadata"], "labels": {**manifest["metadata"].get("labels", {}), drafts.MARK: ""}}
+    draft.objects.append((path.format(draft.namespace), {**manifest, "metadata": metadata}))
+
+
+def _crowd(draft: Draft, best: Raw, **metadata: Any) -> None:
+    """Put pods that count on all nodes but the best, which is a little fuller nevertheless."""
+    _take(draft, best, 0.05)
+    for node in _but(draft, best):
+        for _ in range(draft.random.randint(2, 4)):
+            draft.put(node, labels=ITS, **metadata)
+
+
+KINDS: Final[dict[str, Callable[[Draft, Raw], None]]] = {
+    "node-affinity": node_affinity,
+    "taints": taints,
+    "image-locality": images,
+    "least-allocated": room,
+    "pod-affinity": pod_affinity,
+    "pod-anti-affinity": pod_anti_affinity,
+    "even-spread": soft_spread,
+    "service": service,
+    "replica-set": replica_set,
+}
+SCORES: Final = {
+    **{name: name for name in ("node-affinity", "taints", "image-locality", "least-allocated", "even-spread")},
+    **dict.fromkeys(("pod-affinity", "pod-anti-affinity"), "pods-near"),
+    **dict.fromkeys(("service", "replica-set"), "default-spread"),
+}
+"""Kind -> the score of Berth's that it is about."""

@@ -1,0 +1,47 @@
+"""Replicas that say nothing of how they are to be spread lie as they do under kube-scheduler."""
+
+from collections import Counter
+from typing import Any, Final
+
+from tests.integration.operator.world import World
+
+Raw = dict[str, Any]
+
+ZONE: Final = "topology.kubernetes.io/zone"
+ZONES: Final = ("1", "2", "3")
+NODES: Final = 3
+"""In each zone."""
+THEIRS: Final = "default-scheduler"
+
+
+def test_a_replica_set_is_spread_over_zones_and_nodes_whatever_is_there(shared: World) -> None:
+    zone_of = {name: zone for zone in ZONES for name in shared.arena.nodes(NODES, labels={ZONE: zone})}
+    # By what is free all replicas would go to the first zone.
+    for node, zone in zone_of.items():
+        if zone != ZONES[0]:
+            shared.pod(f"held-{node}", {"cpu": "8", "memory": "64Gi"}, nodeName=node)
+
+    ours, theirs = (placed(shared, scheduler) for scheduler in (shared.arena.scheduler_name, THEIRS))
+
+    # As many on each node, and so on each zone.
+    assert Counter(ours) == Counter(theirs) == dict.fromkeys(zone_of, 1)
+
+
+def placed(world: World, scheduler: str) -> list[str]:
+    """Give the nodes on which a scheduler puts nine replicas, which are gone by then."""
+    arena, name = world.arena, f"web-{scheduler}"
+    labels = {"app": name}
+    pod = arena.pod(requests={"cpu": "100m"}, scheduler_name=scheduler, nodeSelector=arena.labels)
+    template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    spec = {"replicas": 9, "selector": {"matchLabels": labels}, "template": template}
+    arena.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec})
+
+    def nodes() -> list[str]:
+        found = [each["spec"].get("nodeName") for each in arena.list("pods", labelSelector=f"app={name}")]
+        return [each for each in found if each]
+
+    world.wait(lambda: len(nodes()) == 9, what=f"nine replicas to be bound by {scheduler}")
+    found = nodes()
+    arena.delete("replicasets", name)
+    world.wait(lambda: not nodes(), what="the replicas to go")
+    return found
