@@ -413,7 +413,7 @@ def test_the_largest_card_is_told() -> None:
     assert told == "GPU memory too small (largest 16Gi < 20Gi)"
 
 
-@pytest.mark.parametrize("amounts", [pytest.param({NVIDIA: 1}, id="a card"), pytest.param({GPU: 10}, id="a share")])
+@pytest.mark.parametrize("amounts", [pytest.param({GPU: 100}, id="a card"), pytest.param({GPU: 10}, id="a share")])
 def test_a_card_in_pieces_is_never_given(amounts: dict[str, int]) -> None:
     made = machine([sliced(0, 4), divided(1, "1g.10gb"), card(2)])
     made.charge(charge("slice", replica(0)))
