@@ -179,6 +179,17 @@ def asks(
     )
 
 
+def hints(**of_types: Mapping[str, Any]) -> dict[str, str]:
+    """Give the annotation with a hint for each type."""
+    return {names.ALLOCATE_HINT: orjson.dumps(of_types).decode()}
+
+
+def jointly(*types: str, same: bool = True) -> dict[str, str]:
+    """Give the annotation that has types lie together, under the same PCIe switches unless that is only preferred."""
+    scope = {"requiredScope": "SamePCIe"} if same else {}
+    return {names.JOINT_ALLOCATE: orjson.dumps({"deviceTypes": types, **scope}).decode()}
+
+
 def listens(port: int = 80, address: str = "0.0.0.0", protocol: str = "TCP") -> HostPort:  # noqa: S104 - no socket
     """Give a host port."""
     return HostPort(protocol=protocol, port=port, address=address)

@@ -98,8 +98,13 @@ class Grant:
         """Give by name what no other pod may hold: the instance or replica, and the virtual functions."""
         if not self.functions and not self.is_piece:
             return ()
-        functions = (each.bus_id or f"{self.type} {self.minor} function {each.minor}" for each in self.functions)
+        functions = (handle(self.type, self.minor, each) for each in self.functions)
         return (self.id, *functions) if self.is_piece else tuple(functions)
+
+
+def handle(kind: str, minor: int, function: Function) -> str:
+    """Give a virtual function of a card by a name that no other of the node has."""
+    return function.bus_id or f"{kind} {minor} function {function.minor}"
 
 
 @lru_cache(maxsize=1024)

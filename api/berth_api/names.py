@@ -65,10 +65,14 @@ VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"
 
-# On Devices alone: an annotation with the partitions of the node's NVSwitch, and labels on how they are used.
+# On Devices alone: an annotation with the partitions of the node's NVSwitch, and a label on how they are used.
 PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 PARTITION_POLICY_LABEL: Final = "node.koordinator.sh/gpu-partition-policy"
-WELL_PLANNED_LABEL: Final = "node.koordinator.sh/secondary-device-well-planned"
+
+# Labels of single devices, which selectors of hints may ask beside those that their Device tells.
+DEVICE_MODEL: Final = "berth.dev/model"
+DEVICE_NUMA_NODE: Final = "berth.dev/numa-node"
+DEVICE_PCIE_SWITCH: Final = "berth.dev/pcie-switch"
 
 # Resource names. The first prefix is what Berth writes where the pod used none.
 PREFIX: Final = "kubernetes.io/"

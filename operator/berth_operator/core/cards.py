@@ -11,8 +11,8 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_api import mig
-from berth_api.allocation import EXCLUSIVES, FUNCTIONS, REPLICAS, Grant
+from berth_api import allocation, mig
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, REPLICAS, Function, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP
 from berth_api.selectors import Labels
@@ -48,7 +48,7 @@ EMPTY: Final = -1
 _NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
 """Counted on cards that have not come apart for it."""
 _NAMED: Final = _NO_PIECES | {REPLICAS}
-_PADDED: Final = ("present", "healthy", "model", "users", "pcie", "labels", "functions")
+_PADDED: Final = ("present", "healthy", "model", "users", "pcie", "labels", "functions", "spare")
 """Columns of slots in which an empty slot has a 0."""
 
 
@@ -115,6 +115,8 @@ class Cards:
         """By `Catalogue.labels`."""
         self.functions = np.zeros((rows, 1), np.int32)
         """By `Catalogue.functions`."""
+        self.spare = np.zeros((rows, 1), np.int32)
+        """Groups of virtual functions in which one is free: a bit each, in the order of the groups."""
         self.wiring = np.zeros(rows, np.int32)
         """By `Catalogue.wirings`."""
         self.total = np.zeros((len(self.index), rows, 1), np.int64)
@@ -167,7 +169,7 @@ class Cards:
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
             return b""  # of most types a fleet has none
         named = repr(self.taken[row]).encode() if row in self.taken else b""
-        columns = (self.used[:, row], self.users[row], self.minor[row], self.unknown[row])
+        columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row], self.unknown[row])
         return b"".join([*(each.tobytes() for each in columns), named])
 
     def in_pieces(self, rows: Rows = ALL) -> Mask:
@@ -208,6 +210,7 @@ class Cards:
             wiring.append((slot, card.minor, card.links))
         linked = any(links for _, _, links in wiring)
         self.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
+        self.find_spare(row, catalogue)
 
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
         self.present[row, slot] = True
@@ -222,7 +225,7 @@ class Cards:
         """Forget a node's inventory, but not what is charged."""
         self.present[row] = self.healthy[row] = False
         self.numa[row] = -1
-        self.pcie[row] = self.labels[row] = self.functions[row] = self.wiring[row] = 0
+        self.pcie[row] = self.labels[row] = self.functions[row] = self.spare[row] = self.wiring[row] = 0
         self.total[:, row] = 0
         self.ids[row] = {}
         self.instances.pop(row, None)
@@ -249,6 +252,23 @@ class Cards:
             held.append(each) if sign > 0 else held.remove(each)
         if held:
             self.taken[row] = tuple(sorted(held))
+
+    def find_spare(self, row: int, catalogue: Catalogue) -> None:
+        """Find out anew in which groups the node's cards have a virtual function that nobody holds."""
+        # Of all its cards: what a pod holds by name may, by mistake, be of another than the pod says.
+        for slot in np.flatnonzero(self.functions[row]).tolist():
+            groups = range(len(catalogue.functions[self.functions[row, slot]]))
+            free = (1 << group for group in groups if any(self.free_functions(row, slot, catalogue, group)))
+            self.spare[row, slot] = sum(free)
+
+    def free_functions(self, row: int, slot: int, catalogue: Catalogue, group: int) -> Iterator[Function]:
+        """Give the virtual functions of one group of a card that nobody holds."""
+        held, minor = set(self.taken.get(row, ())), int(self.minor[row, slot])
+        _, functions = catalogue.functions[self.functions[row, slot]][group]
+        for number, bus_id in functions:
+            function = Function(minor=number, bus_id=bus_id)
+            if allocation.handle(self.kind, minor, function) not in held:
+                yield function
 
     def completed(self, row: int, grant: Grant) -> Grant:
         """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""

@@ -16,6 +16,7 @@ from berth_operator.core.copies import with_own
 
 K = TypeVar("K", bound=Hashable)
 Mask = npt.NDArray[np.bool_]
+Bits = npt.NDArray[np.int32]
 
 Links = tuple[tuple[int, int], ...]
 """(minor of the other card, how good the way there is)."""
@@ -70,6 +71,7 @@ class Catalogue:
         self.tables: Numbered[Table] = Numbered(())
         """Partition tables of nodes."""
         self._selected: dict[LabelSelector, Mask] = {}
+        self._offering: dict[LabelSelector, Bits] = {}
 
     def copy(self) -> Self:
         """Give one that can grow without this one."""
@@ -85,3 +87,19 @@ class Catalogue:
             mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
             self._selected[selector] = mask
         return mask
+
+    def offering(self, selector: LabelSelector) -> Bits:
+        """Give for each kind of virtual functions the groups that a selector matches: a bit each, in their order."""
+        bits = self._offering.get(selector)
+        if bits is None or len(bits) != len(self.functions):
+            if len(self._offering) >= MOST:
+                self._offering.clear()
+            found = (_matching(groups, selector) for groups in self.functions)
+            bits = self._offering[selector] = np.fromiter(found, np.int32, len(self.functions))
+        return bits
+
+
+def _matching(groups: Functions, selector: LabelSelector) -> int:
+    """Give the groups that have virtual functions and match."""
+    matching = (bool(functions) and selector.matches(dict(labels)) for labels, functions in groups)
+    return sum(1 << place for place, matches in enumerate(matching) if matches)

@@ -43,7 +43,7 @@ ROWS: Final = 16
 """Room for so many nodes at first."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
-_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "planned", "single")
+_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "single")
 _PLAIN: Final = (np.ndarray, dict, list, set)
 
 
@@ -75,8 +75,6 @@ class DeviceInventory:
     """The partitions of the node's NVSwitch; none where it has none."""
     honors: bool = False
     """Whether whole cards are given by partition alone, and not only rather so."""
-    planned: bool = False
-    """Whether a pod that holds whole cards finds NICs and the like beside them without being given any."""
     single: bool = False
     """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
 
@@ -139,9 +137,8 @@ class Fleet:
         self.partitions = np.zeros(rows, np.int32)
         """By `Catalogue.tables`."""
         self.honors: Mask = np.zeros(rows, np.bool_)
-        self.planned: Mask = np.zeros(rows, np.bool_)
         self.single: Mask = np.zeros(rows, np.bool_)
-        """The three as `DeviceInventory` has them."""
+        """Both as `DeviceInventory` has them."""
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
         """Resource name -> index of its column."""
         self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
@@ -236,8 +233,7 @@ class Fleet:
     def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
         self.vendor[row] = self._word(inventory.vendor)
         self.partitions[row] = self.catalogue.tables.number(inventory.partitions)
-        self.honors[row], self.planned[row] = inventory.honors, inventory.planned
-        self.single[row] = inventory.single
+        self.honors[row], self.single[row] = inventory.honors, inventory.single
 
     # --- charges ----------------------------------------------------------------------------------------------
 
@@ -375,6 +371,8 @@ class Fleet:
             self.requested[index, row] += sign * amount
         for grant in charge.grants:
             self.cards[grant.type].charge(row, grant, sign)
+            if grant.functions:
+                self.cards[grant.type].find_spare(row, self.catalogue)
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
         self.assumed[0, row] += sign * charge.assumed[0]

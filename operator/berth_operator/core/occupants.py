@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from berth_operator.core.fleet import Charge, Fleet
 
 Amounts = tuple[tuple[str, int], ...]
+Handles = tuple[str, ...]
+"""What is held by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class Parts:
     """Shape (resources, kinds)."""
     unknown: Mask
     """Pods that may hold any card."""
+    functions: Mapping[int, Handles]
+    """Part -> the virtual functions that are held with it, if any are."""
 
     def of(self, pods: Indices) -> tuple[Indices, Indices]:
         """Give the parts of some pods, and for each of them the place of its pod among those."""
@@ -49,6 +53,7 @@ class Parts:
             kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
             amounts=_beside(self.amounts, more.amounts),
             unknown=np.concatenate((self.unknown, more.unknown)),
+            functions={**self.functions, **{len(self.slots) + part: each for part, each in more.functions.items()}},
         )
 
 
@@ -166,6 +171,7 @@ def _parts(fleet: "Fleet", kind: str, charges: Sequence["Charge"], rows: Indices
         kinds=kinds,
         amounts=amounts,
         unknown=np.fromiter((kind in each.unknown for each in charges), np.bool_, len(charges)),
+        functions={part: grant.handles for part, (_, grant) in enumerate(found) if grant.functions},
     )
 
 

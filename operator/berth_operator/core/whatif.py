@@ -6,14 +6,15 @@ other rows matter too, what-ifs take a `Fleet.copy`.
 """
 
 import math
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
 
 from berth_operator.core import cycle, filters
-from berth_operator.core.cards import Indices, Mask
+from berth_operator.core.cards import Cards, Indices, Mask
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.occupants import Occupants
+from berth_operator.core.occupants import Handles, Occupants
 from berth_operator.core.request import PodRequest
 
 
@@ -36,10 +37,12 @@ class Bench:
         """Take back what the pods, already taken away from a what-if, hold by name: which of it is free then.
 
         By how many there are is told whether something fits; names are needed where it is to be chosen, which is once.
+        Only virtual functions are not all alike, and are taken back with their pods.
         """
         for pod in pods.tolist():
             for grant in self._occupants.charges[pod].grants:
-                self.fleet.cards[grant.type].hold(at, grant.handles, -1)
+                if not grant.functions:
+                    self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 
     def fits(self, request: PodRequest) -> Mask:
         """Tell for each what-if whether its row has the resources and devices."""
@@ -62,6 +65,16 @@ class Bench:
             for used, amounts in zip(cards.used, parts.amounts, strict=False):
                 if amounts.any():
                     np.add.at(used.reshape(-1), where, sign * amounts[parts.kinds[found]])
+            if parts.functions:
+                self._move_functions(cards, at[places], found, parts.functions, sign)
+
+    def _move_functions(
+        self, cards: Cards, rows: Indices, found: Indices, functions: Mapping[int, Handles], sign: int
+    ) -> None:
+        for row, part in zip(rows.tolist(), found.tolist(), strict=True):
+            if part in functions:
+                cards.hold(row, functions[part], sign)
+                cards.find_spare(row, self.fleet.catalogue)
 
 
 def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from berth_api import alike, allocation, mig, names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, Topology
+from berth_api.selectors import Labels
 from berth_operator.core.cards import LINKS, NVLINK, CardInfo
 from berth_operator.core.catalogue import Functions, Links
 
@@ -49,11 +50,22 @@ def _card(device: DeviceInfo, *, usable: bool, divides: bool) -> CardInfo:
         socket=place.socket_id,
         pcie=sys.intern(place.pcie_id),
         module=device.module_id,
-        labels=alike.first(tuple(sorted(device.labels.items()))) if device.labels else (),
+        labels=_labels(tuple(device.labels.items()), device.model, place.node_id, place.pcie_id),
         links=_links(tuple(map(_LINK, device.links))) if device.links else (),
         functions=_functions(device),
         instances=instances,
     )
+
+
+@lru_cache(maxsize=ALIKE)
+def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
+    """Give the device's own labels, and what is known of every device, so that a selector finds some to ask."""
+    known = (
+        (names.DEVICE_MODEL, model),
+        (names.DEVICE_NUMA_NODE, str(numa) if numa >= 0 else ""),
+        (names.DEVICE_PCIE_SWITCH, pcie),
+    )
+    return tuple(sorted({**{key: value for key, value in known if value}, **dict(own)}.items()))
 
 
 @lru_cache(maxsize=ALIKE)

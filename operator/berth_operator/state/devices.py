@@ -26,7 +26,6 @@ class Marks:
     table: str | None = None
     """Its partitions, as text."""
     honors: bool = False
-    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +85,12 @@ def _marks(metadata: Object) -> Marks:
         vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
         table=(metadata.get("annotations") or {}).get(names.PARTITIONS),
         honors=labels.get(names.PARTITION_POLICY_LABEL) == "Honor",
-        planned=labels.get(names.WELL_PLANNED_LABEL) == "true",
     )
 
 
 def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
     table, problems = _table(marks, read.inventory.cards)
-    inventory = replace(
-        read.inventory, vendor=marks.vendor, partitions=table, honors=marks.honors, planned=marks.planned
-    )
+    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, honors=marks.honors)
     return replace(read, inventory=inventory, marks=marks, problems=(*read.spec_problems, *problems))
 
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 import orjson
 
 from berth_api import alike, allocation, assumed, model, names, request, resize, resources, share
-from berth_api.request import BUILT_IN, DeviceRequest, Kinds, Part
+from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
-from berth_api.selectors import EVERYTHING
 from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.request import HostPort, Membership, PendingPod, PodRequest, Toleration
 from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
@@ -196,18 +195,9 @@ def _weight(metadata: Object) -> int:
 def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
     """Name the fields that would have to be honoured, and are not yet."""
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
-    hinted = (_is_hinted(part) for part in devices.parts if part.type != names.GPU)
-    asked = {
-        f"annotation {names.ALLOCATE_HINT}": any(hinted),
-        f"annotation {names.JOINT_ALLOCATE}": devices.joint is not None,
-    }
-    yield from (name for name, wanted in asked.items() if wanted)
-
-
-def _is_hinted(part: Part) -> bool:
-    """Tell whether a hint says more than how the amount is split."""
-    chosen = part.selector != EVERYTHING or part.functions is not None
-    return chosen or part.every or part.scope not in ("", "Node") or bool(part.exclusive)
+    pieces = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
+    if devices.joint is not None and devices.joint.same_pcie and pieces:
+        yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"
 
 
 def _said(pod: Object) -> str:

@@ -138,26 +138,24 @@ def test_a_device_that_is_gone_leaves_no_residue() -> None:
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
-        pytest.param({}, (0, False, False, False), id="nothing"),
-        pytest.param({"partitions": NVSWITCH}, (1, False, False, False), id="partitions"),
-        pytest.param({"honors": True}, (0, True, False, False), id="policy"),
-        pytest.param({"planned": True}, (0, False, True, False), id="well planned"),
-        pytest.param({"single": True}, (0, False, False, True), id="MIG strategy single"),
+        pytest.param({}, (0, False, False), id="nothing"),
+        pytest.param({"partitions": NVSWITCH}, (1, False, False), id="partitions"),
+        pytest.param({"honors": True}, (0, True, False), id="policy"),
+        pytest.param({"single": True}, (0, False, True), id="MIG strategy single"),
     ],
 )
-def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, bool, bool]) -> None:
+def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, bool]) -> None:
     made = fleet({"node": cards(1)})
     made.put_device("node", replace(inventory(card()), **fields))
     row = made.rows["node"]
 
-    def now() -> tuple[int, bool, bool, bool]:
-        honors, planned, single = (bool(each[row]) for each in (made.honors, made.planned, made.single))
-        return int(made.partitions[row]), honors, planned, single
+    def now() -> tuple[int, bool, bool]:
+        return int(made.partitions[row]), bool(made.honors[row]), bool(made.single[row])
 
     assert now() == shown
     assert made.catalogue.tables[int(made.partitions[row])] == fields.get("partitions", ())
     made.remove_device("node")
-    assert now() == (0, False, False, False)
+    assert now() == (0, False, False)
 
 
 # --- parts of cards ---------------------------------------------------------------------------------------------

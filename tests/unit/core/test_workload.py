@@ -55,8 +55,9 @@ def test_the_latest_pods_count_most() -> None:
 def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
     made = mix({GPU: 100}, model=T4)
     assert (made.typical.constrained, demand(made)) == (True, {T4: 1.0})
+    request = asks({GPU: 100})
     for _ in range(45 * workload.HALF_LIFE):
-        made.see(asks({GPU: 100}))
+        made.see(request)
     assert (made.typical.constrained, demand(made)) == (False, {ANY_MODEL: 1.0})
 
 

@@ -177,13 +177,31 @@ def test_the_place_and_labels_of_a_card_are_read() -> None:
     place = {"socketID": 1, "nodeID": 3, "pcieID": "0000:17:00.0", "busID": "0000:18:00.0"}
     found = only(entry(0, topology=place, moduleID=7, labels={"b": "2", "a": "1"}))
     assert (found.socket, found.numa, found.pcie, found.module) == (1, 3, "0000:17:00.0", 7)
-    assert found.labels == (("a", "1"), ("b", "2"))
+    assert dict(found.labels).items() >= {"a": "1", "b": "2"}.items()
+    assert list(found.labels) == sorted(found.labels)
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        pytest.param({}, {"berth.dev/model": A100}, id="model"),
+        pytest.param({"model": ""}, {}, id="nothing known"),
+        pytest.param(
+            {"model": "", "topology": {"socketID": 0, "nodeID": 0, "pcieID": "0000:17:00.0", "busID": ""}},
+            {"berth.dev/numa-node": "0", "berth.dev/pcie-switch": "0000:17:00.0"},
+            id="places",
+        ),
+        pytest.param({"labels": {"berth.dev/model": "mine", "x": ""}}, {"berth.dev/model": "mine", "x": ""}, id="own"),
+    ],
+)
+def test_what_is_known_of_a_card_can_be_selected_without_labels_by_others(fields: Raw, labels: dict[str, str]) -> None:
+    assert dict(only(entry(0, **fields)).labels) == labels
 
 
 @pytest.mark.parametrize("fields", [pytest.param({}, id="left out"), pytest.param({"topology": None}, id="null")])
 def test_a_card_of_which_no_place_is_told(fields: Raw) -> None:
     found = only(entry(0, **fields))
-    assert (found.socket, found.numa, found.pcie, found.module, found.labels, found.links) == (-1, -1, "", -1, (), ())
+    assert (found.socket, found.numa, found.pcie, found.module, found.links) == (-1, -1, "", -1, ())
 
 
 @pytest.mark.parametrize(
@@ -356,26 +374,23 @@ BOARD = [entry(minor, model=H100) for minor in range(8)]
 
 
 def marked(*entries: Raw, table: str | None = None, **labels: str) -> devices.DeviceRecord:
-    keys = {"vendor": names.VENDOR_LABEL, "policy": names.PARTITION_POLICY_LABEL, "planned": names.WELL_PLANNED_LABEL}
+    keys = {"vendor": names.VENDOR_LABEL, "policy": names.PARTITION_POLICY_LABEL}
     raw = device("n", *entries, labels={keys[name]: value for name, value in labels.items()})
     raw["metadata"]["annotations"] = {} if table is None else {names.PARTITIONS: table}
     return devices.record(raw)
 
 
 @pytest.mark.parametrize(
-    ("labels", "flags"),
+    ("labels", "honors"),
     [
-        pytest.param({}, (False, False), id="none"),
-        pytest.param({"policy": "Honor"}, (True, False), id="Honor"),
-        pytest.param({"policy": "Prefer"}, (False, False), id="Prefer"),
-        pytest.param({"policy": "honor"}, (False, False), id="anything else is Prefer"),
-        pytest.param({"planned": "true"}, (False, True), id="well planned"),
-        pytest.param({"planned": "false"}, (False, False), id="not planned"),
+        pytest.param({}, False, id="none"),
+        pytest.param({"policy": "Honor"}, True, id="Honor"),
+        pytest.param({"policy": "Prefer"}, False, id="Prefer"),
+        pytest.param({"policy": "honor"}, False, id="anything else is Prefer"),
     ],
 )
-def test_policies_are_read_from_labels(labels: dict[str, str], flags: tuple[bool, bool]) -> None:
-    found = marked(entry(0), **labels).inventory
-    assert (found.honors, found.planned) == flags
+def test_policies_are_read_from_labels(labels: dict[str, str], *, honors: bool) -> None:
+    assert marked(entry(0), **labels).inventory.honors is honors
 
 
 @pytest.mark.parametrize(
@@ -413,7 +428,6 @@ def test_a_bad_table_is_told_and_counts_as_none(table: str) -> None:
     [
         pytest.param({names.VENDOR_LABEL: "amd"}, {}, id="vendor"),
         pytest.param({names.PARTITION_POLICY_LABEL: "Honor"}, {}, id="policy"),
-        pytest.param({names.WELL_PLANNED_LABEL: "true"}, {}, id="well planned"),
         pytest.param({}, {names.PARTITIONS: PAIR}, id="partitions"),
         pytest.param({}, {names.PARTITIONS: "x"}, id="bad partitions"),
     ],

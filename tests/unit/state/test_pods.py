@@ -144,24 +144,19 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
     [
         pytest.param({"resourceClaims": [{}]}, "spec.resourceClaims", id="resource claims"),
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
-    ]
-    + [
-        pytest.param(
-            {"requests": {NVIDIA: "2", RDMA: "1"}, "annotations": {name: text}},
-            f"annotation {name}",
-            id=f"{name} {text}",
-        )
-        for name, text in (
-            (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
-            (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
-            (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
-        )
     ],
 )
 def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
     found = pods.pending(pod(**fields))
     assert found.request.unsupported == (name,)
     assert found.error == ""
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
+def test_parts_of_cards_cannot_lie_together_with_others(name: str) -> None:
+    annotations = {names.JOINT_ALLOCATE: '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'}
+    found = pods.pending(pod("a", {name: "1", RDMA: "1"}, annotations=annotations))
+    assert f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances" in found.request.unsupported
 
 
 @pytest.mark.parametrize(
@@ -180,7 +175,7 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
         pytest.param({"requests": {NVIDIA: "1"}, "annotations": {names.GPU_TOPOLOGY: "nvlink"}}, id="one card's links"),
     ]
     + [
-        pytest.param({"requests": {NVIDIA: "2"}, "annotations": {name: text}}, id=f"{name} {text}")
+        pytest.param({"requests": {NVIDIA: "2", RDMA: "1"}, "annotations": {name: text}}, id=f"{name} {text}")
         for name, text in (
             (names.ALLOCATE_HINT, "{}"),
             (names.ALLOCATE_HINT, '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}'),
@@ -190,6 +185,8 @@ def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
             (names.MIN_GPU_MEMORY, "1Gi"),
             (names.GPU_TOPOLOGY, "nvlink"),
             (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
+            (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
+            (names.ALLOCATE_HINT, '{"rdma": {"requiredTopologyScope": "PCIe"}}'),
             (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
         )
     ],

@@ -4,9 +4,10 @@
     mig.py       instances of GPUs in MIG mode
     slices.py    what a Device offers as one GPU, or as one slice of one
     simple.py    RDMA NICs and FPGAs, and what plug-ins bring without an allocator of their own
+    joint.py     parts of several types that lie together
 
-Each is an `Allocator`: a small pure module that serves one part of a request. Here stands which of them serves which
-part, and what filters and decisions ask of a whole request.
+Each but the last is an `Allocator`: a small pure module that serves one part of a request. Here stands which of them
+serves which part, and what filters and decisions ask of a whole request.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,12 +19,12 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE, REPLICA, SLOT, Part, Unit
-from berth_operator.core.allocators import gpu, mig, pieces, simple, slices
+from berth_operator.core.allocators import gpu, joint, mig, pieces, simple, slices
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.rowwise import ALL, Rows
 
 
 class Allocator(Protocol):
@@ -60,6 +61,8 @@ def passes(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
     for part in request.devices.parts:
         mask &= _of(fleet, part).passes(fleet, request, part, rows)
         mask &= fleet.cards[part.type].unknown[rows] == 0
+    if bound := joint.bound(request):
+        mask &= joint.passes(fleet, request, bound, rows)
     return mask
 
 
@@ -68,6 +71,8 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     mask = np.ones_like(fleet.present)
     for part in request.devices.parts:
         mask &= _of(fleet, part).could_pass(fleet, request, part)
+    if bound := joint.bound(request):
+        mask &= joint.could_pass(fleet, request, bound)
     return mask
 
 
@@ -75,14 +80,21 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple
     """Give what may be missing for each part, and the rows where it is, the first reason first."""
     for part in request.devices.parts:
         yield from _of(fleet, part).reasons(fleet, request, part, rejected)
+    if bound := joint.bound(request):
+        yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL)
 
 
 def choose(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
     """Give the cards for every part of the request, on a row that passes."""
     if policy.own_cards is not None:
         return policy.own_cards.choose(fleet, row, request)
-    parts = request.devices.parts
-    return tuple(grant for part in parts for grant in _of(fleet, part).choose(fleet, row, request, part, policy))
+
+    def alone(part: Part, near: Collection[int] = ()) -> tuple[Grant, ...]:
+        return _of(fleet, part).choose(fleet, row, request, part, policy, near=near)
+
+    together = joint.parts_of(request)
+    given = joint.choose(fleet, row, request, together, policy, alone=alone) if together else ()
+    return (*given, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
 
 
 def in_pieces(fleet: Fleet, part: Part) -> bool:

@@ -22,7 +22,7 @@ from berth_operator.core.allocators import (
     shortage,
     topology,
 )
-from berth_operator.core.allocators.topology import Board
+from berth_operator.core.allocators.topology import Beside, Board
 from berth_operator.core.cards import Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
@@ -67,17 +67,34 @@ def choose(
 ) -> tuple[Grant, ...]:
     """Give the best cards of the row."""
     cards, fitting = fleet.cards[GPU], candidates.slots(fleet, row, request, part)
-    costs = _costs(fleet, row, part, policy, fitting)
     if not fleet.partitions[row] and not topology.is_told(fleet, GPU, row):
-        return grants.cheapest(cards, row, part, fitting, costs, near=near)
-    board = topology.board(fleet, row, part, fitting, costs=costs, near=near, spread=policy.spreads_cards)
-    for within in reach.wishes(request, part):
-        if chosen := _chosen(fleet, row, request, part, replace(board, within=within)):
-            return grants.of_slots(cards, row, part, chosen)
+        return grants.cheapest(cards, row, part, fitting, costs(fleet, row, part, policy, fitting), near=near)
+    if chosen := slots(fleet, row, request, part, policy, near=near):
+        return grants.of_slots(cards, row, part, chosen)
     raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
 
 
-def _costs(fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices) -> Column:
+def slots(
+    fleet: Fleet,
+    row: int,
+    request: PodRequest,
+    part: Part,
+    policy: Policy,
+    *,
+    near: Collection[int] = (),
+    beside: Beside | None = None,
+) -> Sequence[int]:
+    """Give the slots of the best set of cards, of those that have what they need beside them; none if there is none."""
+    fitting = candidates.slots(fleet, row, request, part)
+    cost = costs(fleet, row, part, policy, fitting)
+    board = topology.board(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
+    for within in reach.wishes(request, part):
+        if chosen := _chosen(fleet, row, request, part, replace(board, within=within, beside=beside)):
+            return chosen
+    return ()
+
+
+def costs(fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices) -> Column:
     """Give what each of these cards costs by the policy's strategy."""
     if policy.card_strategy == "Fragmentation":
         return least_waste.cost(fleet, row, part, slots)

@@ -15,7 +15,7 @@ from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.partitions import Partition, Table
 from berth_api.request import Part, PartitionSpec
-from berth_operator.core.allocators import reach
+from berth_operator.core.allocators import reach, topology
 from berth_operator.core.allocators.topology import Board
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -93,6 +93,9 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board
     found = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
     if board.within:
         found = [each for each in found if board.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()]
+    if board.beside is not None:
+        sets = np.array([np.isin(of_board, each.minors) for each in found]).reshape(-1, len(of_board))
+        found = [each for each, ok in zip(found, topology.accompanied(board, sets), strict=True) if ok]
     used = [each for each, taken in zip(of_board, board.used, strict=True) if taken]
     chosen = best(table, found, used)
     return () if chosen is None else tuple(board.slots[at[minor]] for minor in chosen.minors)

@@ -66,7 +66,7 @@ def wishes(request: PodRequest, part: Part) -> tuple[Reach, ...]:
 @lru_cache(maxsize=1024)
 def of(part: Part, topology: Topology | None) -> Reach:
     """Give what a part asks for, by the scope of its hint and by the pod's topology."""
-    if part.count == 1:
+    if part.count == 1 and not part.every:
         return ANYWHERE
     level = topology.level if topology else ""
     places = {

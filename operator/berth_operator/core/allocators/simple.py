@@ -1,36 +1,125 @@
-"""Parts of RDMA NICs and FPGAs."""
+"""Parts of RDMA NICs and FPGAs: some of them or every one, each with a virtual function where one is wanted."""
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.request import Part
-from berth_operator.core.allocators import best_fit, candidates, grants, shortage
-from berth_operator.core.cards import Mask
+from berth_operator.core.allocators import best_fit, candidates, functions, grants, reach, shortage
+from berth_operator.core.allocators.reach import NOWHERE, Reach
+from berth_operator.core.allocators.switches import Numbers
+from berth_operator.core.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.rowwise import ALL, Rows
+
+
+def able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
+    """Give the cards that can serve the part now."""
+    return candidates.fitting(fleet, request, part, rows) & functions.free(fleet, part, rows)
+
+
+def ever_able(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Give the cards that could serve the part were no pod on them."""
+    return candidates.suitable(fleet, request, part) & functions.offered(fleet, part)
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Pass rows with as many cards that can serve the part."""
-    return ~shortage.few(candidates.fitting(fleet, request, part, rows), part)
+    """Pass rows with as many cards at one place that can serve the part."""
+    return _enough(fleet, request, part, able(fleet, request, part, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the rows with as many cards that could serve the part, were they free."""
-    return ~shortage.few(candidates.suitable(fleet, request, part), part)
+    """Give the rows with as many cards at one place that could serve the part, were they free."""
+    return _enough(fleet, request, part, ever_able(fleet, request, part), ALL)
+
+
+def _enough(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows) -> Mask:
+    together = reach.most(fleet, part.type, reach.of(part, None), mask, rows)
+    found: Mask = together >= wanted(fleet, request, part, rows)
+    return found
+
+
+def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> int | Column:
+    """Give how many cards the part wants of each row: every one is all that are healthy, however little is left."""
+    if not part.every:
+        return part.count
+    picked = fleet.cards[part.type].healthy[rows] & candidates.accepted(fleet, request, part, rows)
+    found: Column = np.maximum(picked.sum(axis=1), 1)
+    return found
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is."""
+    label, free = part.type.upper(), able(fleet, request, part)
     yield from shortage.of_cards(fleet, request, part, rejected)
+    if part.functions is not None:
+        none = shortage.few(ever_able(fleet, request, part), part)
+        yield f"no matching virtual functions on {part.count} {label} devices", none
+        yield f"insufficient free virtual functions of {label} devices ({part.count} wanted)", shortage.few(free, part)
+    if part.every:
+        yield f"not enough free on every {label} device", free.sum(axis=1) < wanted(fleet, request, part)
+    if within := reach.of(part, None):
+        together = reach.most(fleet, part.type, within, free, ALL)
+        few = together < wanted(fleet, request, part)
+        asked = f"not every {label} device is" if part.every else f"no {part.count} free {label} devices"
+        yield f"{asked} {within} (at most {together[few & rejected].max(initial=0)})", few
 
 
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Give the cards, by the policy's strategy."""
-    cards, slots = fleet.cards[part.type], candidates.slots(fleet, row, request, part)
+    [mask] = able(fleet, request, part, np.array([row]))
+    return take(fleet, row, part, policy, np.flatnonzero(mask), near=near)
+
+
+def take(
+    fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices, *, near: Collection[int] = (), up_to: int = 0
+) -> tuple[Grant, ...]:
+    """Give the part on the best of these cards, and on up to so many if there are more than it wants."""
+    cards = fleet.cards[part.type]
     cost = best_fit.cost(cards, row, slots, spread=policy.spreads_cards)
-    return grants.cheapest(cards, row, part, slots, cost, near=near)
+    # The last key sorts first.
+    ranked = slots[np.lexsort((cards.minor[row, slots], cost))].tolist()
+    least = len(ranked) if part.every else part.count
+    most = max(least, up_to)
+    groups = _together(cards, row, reach.of(replace(part, count=most), None), ranked)
+    # Where most are near, and there where fewest would be left.
+    near_of = {slot: int(cards.pcie[row, slot]) in near for slot in ranked}
+    enough = [each for each in groups if len(each) >= least]
+    best = min(enough, key=lambda each: (-min(most, sum(map(near_of.__getitem__, each))), len(each)))
+    chosen = in_turns(best, cards.pcie[row], near)[:most]
+    return tuple(_grant(fleet, row, part, slot) for slot in chosen)
+
+
+def _together(cards: Cards, row: int, within: Reach, slots: Sequence[int]) -> list[list[int]]:
+    """Give the groups of these slots of which any so many will do, each in the order given."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for slot in slots:
+        place = tuple(int(getattr(cards, name)[row, slot]) for name in within.places)
+        known = place == () or place[0] != NOWHERE[within.places[0]]
+        # A card of which nobody tells the place is by itself, and so is each where only a single one will do.
+        found.setdefault(place if known and not within.alone else (-1, slot), []).append(slot)
+    return list(found.values())
+
+
+def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> list[int]:
+    """Give the best card of each near switch first, then the second of each, and those elsewhere last."""
+    turns: Counter[int] = Counter()
+    keyed = []
+    for rank, slot in enumerate(slots):
+        switch = int(switches[slot])
+        keyed.append((turns[switch] if switch in near else len(slots), rank, slot))
+        turns[switch] += 1
+    return [slot for _, _, slot in sorted(keyed)]
+
+
+def _grant(fleet: Fleet, row: int, part: Part, slot: int) -> Grant:
+    found = grants.of_card(fleet.cards[part.type], row, part, slot)
+    given = functions.lowest(fleet, row, slot, part)
+    return replace(found, functions=given) if given else found

@@ -6,10 +6,11 @@ equal by all before:
 1. as many cards as can be on switches that are near what the pod has of other types
 2. the best ways between its cards, added up over all pairs: each NVLink counts, also through an NVSwitch
 3. what the policy's strategy says that the cards cost
-4. the best ways between the cards that stay idle, added up, so that the next pods are connected well too
-5. the deepest scope that holds all of it: one switch, one NUMA node
-6. that scope being busy already; being idle, where pods are to spread
-7. the lowest minors
+4. the fewest switches, where each of them must give cards of other types too
+5. the best ways between the cards that stay idle, added up, so that the next pods are connected well too
+6. the deepest scope that holds all of it: one switch, one NUMA node
+7. that scope being busy already; being idle, where pods are to spread
+8. the lowest minors
 
 So a share goes to the card that its strategy wants, for one card has no ways to others; and whole cards, which all cost
 the same, by how they are connected. Where no Device tells of links, the scopes decide.
@@ -18,7 +19,7 @@ All sets are looked at up to MOST_SETS, which is every set of 16 cards. Beyond t
 first SEEDS cards of a group, taking at each step the card that has the best ways to those taken.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, combinations
@@ -47,6 +48,18 @@ Ratings = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a set of cards needs of other types, under the very switches that it is under."""
+
+    wanted: tuple[int, ...]
+    """How many cards of each other type."""
+    under: tuple[tuple[int, tuple[int, ...]], ...]
+    """(switch, how many cards of each type it has), of switches that have all types."""
+    most: int
+    """Under so many switches at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
     """The cards of one type of a node, by minor, and what is wanted of them; what stands in tuples is of each card."""
 
@@ -66,6 +79,7 @@ class Board:
     used: tuple[bool, ...]
     numa: tuple[int, ...]
     pcie: tuple[int, ...]
+    beside: Beside | None = None
 
     @property
     def ways(self) -> Ways:
@@ -115,7 +129,8 @@ def board(
 def best(board: Board) -> tuple[int, ...]:
     """Give the slots of the best set, by minor; none where no set will do."""
     sets = _all_sets(board) if comb(sum(board.fits), board.count) <= MOST_SETS else _grown_sets(board)
-    for rate in (_nearness, _ways, _cheapness, _ways_left, _depth, _business):
+    sets = sets[accompanied(board, sets)]
+    for rate in (_nearness, _ways, _cheapness, _fewness, _ways_left, _depth, _business):
         if len(sets) < 2:  # noqa: PLR2004 - of one there is nothing to choose
             break
         rating = rate(board, sets)
@@ -183,6 +198,27 @@ def _grown(board: Board, group: Mask) -> Mask:
     return sets
 
 
+def accompanied(board: Board, sets: Mask) -> Mask:
+    """Tell which sets have under their switches what they need of other types."""
+    beside = board.beside
+    if beside is None:
+        return np.ones(len(sets), np.bool_)
+    known = [switch for switch, _ in beside.under]
+    elsewhere = sets[:, ~np.isin(board.pcie, known)].any(axis=1)
+    covered = _switches(board, sets, known)
+    numbers = np.array([each for _, each in beside.under], np.int64).reshape(len(known), len(beside.wanted))
+    enough = (covered @ numbers >= beside.wanted).all(axis=1)
+    found: Mask = ~elsewhere & enough & (covered.sum(axis=1) <= beside.most)
+    return found
+
+
+def _switches(board: Board, sets: Mask, switches: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Give 1 for each of some switches that a set is under, and 0 for the others: shape (sets, switches)."""
+    under = np.array(board.pcie)[:, np.newaxis] == np.array(switches, np.int64)
+    found: npt.NDArray[np.int64] = (sets.astype(np.int64) @ under > 0).astype(np.int64)
+    return found
+
+
 # --- what is good about a set -------------------------------------------------------------------------------
 
 
@@ -196,6 +232,14 @@ def _ways(board: Board, sets: Mask) -> Ratings:
 
 def _cheapness(board: Board, sets: Mask) -> Ratings:
     return -_of_each(board.costs, sets)
+
+
+def _fewness(board: Board, sets: Mask) -> Ratings:
+    """Count the switches, each of which must give cards of other types: those are wasted on few cards."""
+    if board.beside is None:
+        return np.zeros(len(sets))
+    found: Ratings = -_switches(board, sets, sorted(set(board.pcie))).sum(axis=1, dtype=np.float64)
+    return found
 
 
 def _ways_left(board: Board, sets: Mask) -> Ratings:

@@ -1,0 +1,40 @@
+"""Virtual functions: each card that is given gives one of a group whose labels match."""
+
+import numpy as np
+
+from berth_api.allocation import Function
+from berth_api.request import Part
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.rowwise import ALL, Rows
+
+
+def free(fleet: Fleet, part: Part, rows: Rows = ALL) -> Mask:
+    """Give the cards with a virtual function for the part that nobody holds; all, where it wants none."""
+    cards = fleet.cards[part.type]
+    if part.functions is None:
+        return np.ones_like(cards.present[rows])
+    matching = fleet.catalogue.offering(part.functions)
+    found: Mask = (cards.spare[rows] & matching[cards.functions[rows]]) != 0
+    return found
+
+
+def offered(fleet: Fleet, part: Part) -> Mask:
+    """Give the cards with a virtual function for the part, whoever holds it; all, where it wants none."""
+    cards = fleet.cards[part.type]
+    if part.functions is None:
+        return np.ones_like(cards.present)
+    found: Mask = fleet.catalogue.offering(part.functions)[cards.functions] != 0
+    return found
+
+
+def lowest(fleet: Fleet, row: int, slot: int, part: Part) -> tuple[Function, ...]:
+    """Give the free virtual function with the lowest bus id, in the order of texts; none, where the part wants none."""
+    if part.functions is None:
+        return ()
+    cards = fleet.cards[part.type]
+    kind = int(cards.functions[row, slot])
+    matching = int(fleet.catalogue.offering(part.functions)[kind])
+    groups = (group for group in range(matching.bit_length()) if matching >> group & 1)
+    found = (each for group in groups for each in cards.free_functions(row, slot, fleet.catalogue, group))
+    return (min(found, key=lambda each: (each.bus_id, each.minor)),)

@@ -1,0 +1,92 @@
+"""NICs beside GPUs, their virtual functions, and every NIC of a node, by what stands in the pods' annotations."""
+
+import json
+from typing import Any
+
+from demo.audit import audit
+from devcluster.api import Manifest
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+HINT = "scheduling.koordinator.sh/device-allocate-hint"
+JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+GPUS, NICS = "nvidia.com/gpu", "koordinator.sh/rdma"
+
+
+def place(switch: str, node: int = 0) -> Manifest:
+    """Where a card sits."""
+    return {"topology": {"socketID": 0, "nodeID": node, "pcieID": switch, "busID": ""}}
+
+
+def nic(minor: int, switch: str, **fields: Any) -> Manifest:
+    """A healthy NIC with two virtual functions."""
+    functions = [{"minor": number, "busID": f"0000:{minor}f:00.{number}"} for number in (1, 0)]
+    groups = [{"labels": {"net": "fast"}, "vfs": functions}]
+    return {
+        "type": "rdma",
+        "minor": minor,
+        "id": f"0000:{minor}f:00.7",
+        "health": True,
+        "resources": {NICS: 100},
+        "vfGroups": groups,
+        **place(switch),
+        **fields,
+    }
+
+
+def board(world: World) -> str:
+    """A node of three switches with a NIC each, and two GPUs under the second of them."""
+    [node] = world.arena.nodes()
+    under = {0: "A", 1: "B", 2: "B", 3: "C"}
+    cards = [words.gpu(minor, **place(switch)) for minor, switch in under.items()]
+    world.device(node, [*cards, *(nic(minor, switch) for minor, switch in enumerate("ABC"))])
+    world.wait_ready(node, "True")
+    return node
+
+
+def hinted(**rdma: Any) -> dict[str, str]:
+    return {HINT: json.dumps({"rdma": rdma})}
+
+
+def held(world: World, name: str) -> dict[str, list[Any]]:
+    """What a pod's annotation says: minors of GPUs; of NICs with what is taken of them and their functions."""
+    found = words.allocation(world.bound(name))
+    nics = [(each["minor"], each["resources"], each.get("extension")) for each in found.get("rdma", [])]
+    return {"gpu": [each["minor"] for each in found.get("gpu", [])], "rdma": nics}
+
+
+def part(amount: int, minor: int, *functions: int) -> tuple[int, dict[str, str], Any]:
+    """So much of a NIC, with these of its virtual functions."""
+    vfs = [{"minor": number, "busID": f"0000:{minor}f:00.{number}"} for number in functions]
+    return minor, {NICS: str(amount)}, {"vfs": vfs} if vfs else None
+
+
+def test_nics_are_given_beside_gpus_by_function_and_all_of_them(shared: World) -> None:
+    node = board(shared)
+    together = {JOINT: json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"})}
+
+    shared.pod("pair", {GPUS: "2", NICS: "100"}, annotations=together)
+    assert held(shared, "pair") == {"gpu": [1, 2], "rdma": [part(100, 1)]}
+    shared.pod("function", {NICS: "10"}, annotations=hinted(vfSelector={"matchLabels": {"net": "fast"}}))
+    assert held(shared, "function") == {"gpu": [], "rdma": [part(10, 0, 0)]}
+    _audit(shared, node)
+
+    # The NIC beside the pair is given whole, so that not every one has something left.
+    shared.pod("every", {NICS: "20"}, annotations=hinted(allocateStrategy="ApplyForAll", vfSelector={}))
+    assert "not enough free on every RDMA device" in shared.waits("every")
+    shared.remove("pair")
+    assert held(shared, "every")["rdma"] == [part(20, 0, 1), part(20, 1, 0), part(20, 2, 0)]
+
+    shared.remove("function")
+    shared.pod("again", {NICS: "30"}, annotations=hinted(vfSelector={}))
+    assert held(shared, "again")["rdma"] == [part(30, 0, 0)]
+
+
+def _audit(world: World, node: str) -> None:
+    findings = audit(
+        pods=world.arena.list("pods"),
+        nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
+        devices=[world.shown(node)],
+        scheduler=world.arena.scheduler_name,
+    )
+    assert not findings, "\n".join(map(str, findings))

@@ -1,0 +1,677 @@
+"""GPUs with NICs and FPGAs that lie together, under the same PCIe switches or rather so."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_api import names
+from berth_api.partitions import Partition
+from berth_operator.core import filters
+from berth_operator.core.allocators import switches
+from berth_operator.core.cards import NVLINK, CardInfo
+from berth_operator.core.cycle import Failure, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PodRequest
+from tests.builders import (
+    GPU,
+    NVIDIA,
+    RDMA,
+    asks,
+    card,
+    charge,
+    fleet,
+    grant,
+    hints,
+    inventory,
+    jointly,
+    other_card,
+    waiting,
+)
+from tests.unit.koordinator.machines import NODE, best_connected, dgx1, inside, sets_that_will_do
+
+COUNT, ALL = {"allocateStrategy": "RequestsAsCount"}, {"allocateStrategy": "ApplyForAll"}
+FPGA = "kubernetes.io/fpga"
+Given = dict[str, list[int]]
+
+
+def gpus(**under: Sequence[int]) -> tuple[CardInfo, ...]:
+    """Give GPUs with these minors under each switch; A and B are on NUMA node 0, others on 1."""
+    return tuple(card(minor, pcie=at, numa=int(at > "B")) for at, minors in under.items() for minor in minors)
+
+
+def nics(kind: str = "rdma", **under: Sequence[int]) -> tuple[CardInfo, ...]:
+    """Give NICs the same way."""
+    found = ((minor, at) for at, minors in under.items() for minor in minors)
+    return tuple(other_card(kind, minor, pcie=at, numa=int(at > "B")) for minor, at in found)
+
+
+def wants(amounts: Mapping[str, int], *types: str, same: bool = True, **hinted: Mapping[str, Any]) -> PodRequest:
+    """Give a request for these amounts of types that lie together: GPUs with NICs, unless told otherwise."""
+    together = jointly(*(types or ("gpu", "rdma")), same=same)
+    return asks(amounts, annotations={**together, **(hints(**hinted) if hinted else {})})
+
+
+def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> Given | str:
+    """Give the minors of each type that a pod gets; else why it gets none."""
+    found = decide(made, waiting("pod", request), policy or Policy())
+    if isinstance(found, Failure):
+        return found.reasons[0][0]
+    given: Given = {}
+    for each in found.grants:
+        given.setdefault(each.type, []).append(each.minor)
+    return {kind: sorted(minors) for kind, minors in given.items()}
+
+
+def node(*cards: CardInfo, gpu: Mapping[int, int] | None = None, rdma: Mapping[int, int] | None = None) -> Fleet:
+    """Give a node of which pods hold so many hundredths."""
+    made = fleet({"node": cards})
+    for minor, taken in (gpu or {}).items():
+        made.charge(charge(f"on-gpu-{minor}", grant(minor, core=taken, ratio=taken)))
+    for minor, taken in (rdma or {}).items():
+        made.charge(charge(f"on-rdma-{minor}", grant(minor, "rdma", rdma=taken)))
+    return made
+
+
+BOARD = (*gpus(A=(0, 1), B=(2, 3), C=(4, 5), D=(6, 7)), *nics(A=(0,), B=(1,), C=(2,), D=(3,)))
+CROSSED = (*gpus(A=(0,), B=(1,)), *nics(B=(0,)))
+"""The first GPU has no NIC beside it."""
+
+
+def none_of(gpu: int, rdma: int) -> str:
+    """Give the reason where each part by itself could be had."""
+    return f"no {gpu} GPU and {rdma} RDMA devices free under the same PCIe switches"
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "amounts", "expected"),
+    [
+        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 100}, {"gpu": [0], "rdma": [0]}, id="one of each"),
+        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="a share of a NIC"),
+        pytest.param(BOARD, {}, {GPU: 50, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="shares of both"),
+        pytest.param(BOARD, {}, {NVIDIA: 2, RDMA: 100}, {"gpu": [0, 1], "rdma": [0]}, id="two beside one"),
+        pytest.param(
+            BOARD, {}, {NVIDIA: 3, RDMA: 1}, {"gpu": [0, 1, 2], "rdma": [0, 1]}, id="every switch gives a NIC"
+        ),
+        pytest.param(
+            BOARD, {}, {NVIDIA: 4, RDMA: 1}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="two switches, two NICs"
+        ),
+        pytest.param(
+            BOARD, {}, {NVIDIA: 8, RDMA: 100}, {"gpu": list(range(8)), "rdma": [0, 1, 2, 3]}, id="all of the board"
+        ),
+        pytest.param(
+            BOARD, {}, {NVIDIA: 2, RDMA: 200}, {"gpu": [0, 2], "rdma": [0, 1]}, id="two NICs need two switches"
+        ),
+        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 200}, none_of(1, 2), id="one GPU is under one switch"),
+        pytest.param(
+            BOARD, {"gpu": {0: 100}}, {NVIDIA: 2, RDMA: 1}, {"gpu": [2, 3], "rdma": [1]}, id="the fewest switches"
+        ),
+        pytest.param(BOARD, {"gpu": {0: 100}}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="breaks no pair"),
+        pytest.param(BOARD, {"gpu": {5: 20}}, {GPU: 50, RDMA: 1}, {"gpu": [5], "rdma": [2]}, id="the fullest card"),
+        pytest.param(
+            BOARD, {"rdma": {0: 1}}, {NVIDIA: 1, RDMA: 100}, {"gpu": [2], "rdma": [1]}, id="where a whole NIC is"
+        ),
+        pytest.param(
+            BOARD,
+            {"rdma": {0: 1, 1: 1, 2: 1, 3: 1}},
+            {NVIDIA: 1, RDMA: 100},
+            "insufficient free RDMA devices (1 with rdma 100)",
+            id="no whole NIC",
+        ),
+        pytest.param(
+            BOARD,
+            {"gpu": {6: 100, 7: 100}, "rdma": {0: 1, 1: 1, 2: 1}},
+            {NVIDIA: 1, RDMA: 100},
+            none_of(1, 1),
+            id="far",
+        ),
+        pytest.param(CROSSED, {}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="the GPU that has a NIC"),
+        pytest.param(CROSSED, {}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="half a card that has one"),
+        pytest.param(
+            CROSSED, {"gpu": {0: 50}}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="though the other is fuller"
+        ),
+        pytest.param(CROSSED, {}, {NVIDIA: 2, RDMA: 1}, none_of(2, 1), id="both need one"),
+        pytest.param((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1), id="nobody tells where"),
+        pytest.param(
+            (*gpus(A=(0,)), card(1, pcie="A", healthy=False), *nics(A=(0,))),
+            {},
+            {NVIDIA: 2, RDMA: 1},
+            "fewer than 2 healthy GPU devices",
+            id="only healthy cards",
+        ),
+        pytest.param(
+            (*gpus(A=(0,), B=(1, 2)), *nics(A=(0, 1), B=(2,))),
+            {},
+            {NVIDIA: 2, RDMA: 300},
+            {"gpu": [0, 1], "rdma": [0, 1, 2]},
+            id="more NICs than GPUs",
+        ),
+        pytest.param(
+            (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
+            {},
+            {NVIDIA: 3, RDMA: 1},
+            {"gpu": [0, 1, 3], "rdma": [0, 1]},
+            id="two switches rather than the lowest minors",
+        ),
+    ],
+)
+def test_under_the_same_switches(
+    cards: Sequence[CardInfo], held: dict[str, dict[int, int]], amounts: dict[str, int], expected: Given | str
+) -> None:
+    assert placed(node(*cards, **held), wants(amounts)) == expected
+
+
+@pytest.mark.parametrize("first", ["gpu", "rdma"])
+@pytest.mark.parametrize(
+    ("cards", "amounts", "expected"),
+    [
+        pytest.param(CROSSED, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="GPU without a NIC"),
+        pytest.param(
+            (*gpus(B=(0,)), *nics(A=(0,), B=(1,))),
+            {NVIDIA: 1, RDMA: 1},
+            {"gpu": [0], "rdma": [1]},
+            id="and the other way",
+        ),
+        pytest.param(BOARD, {NVIDIA: 2, RDMA: 200}, {"gpu": [0, 2], "rdma": [0, 1]}, id="two of each"),
+        pytest.param(BOARD, {NVIDIA: 4, RDMA: 200}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="four with two"),
+    ],
+)
+def test_whichever_is_placed_first_a_pair_is_found(
+    first: str, cards: Sequence[CardInfo], amounts: dict[str, int], expected: Given
+) -> None:
+    types = (first, "rdma" if first == "gpu" else "gpu")
+    assert placed(node(*cards), wants(amounts, *types)) == expected
+
+
+@pytest.mark.parametrize(
+    ("amounts", "types", "expected"),
+    [
+        pytest.param({NVIDIA: 3, RDMA: 1}, ("gpu", "rdma"), {"gpu": [0, 1, 2], "rdma": [0, 1]}, id="NICs after GPUs"),
+        pytest.param(
+            {NVIDIA: 3, RDMA: 1},
+            ("rdma", "gpu"),
+            "no 1 RDMA and 3 GPU devices free under the same PCIe switches",
+            id="NICs that come first are as many as the pod asks for",
+        ),
+        pytest.param(
+            {NVIDIA: 1, RDMA: 200},
+            ("rdma", "gpu"),
+            "no 2 RDMA and 1 GPU devices free under the same PCIe switches",
+            id="GPUs are in any case",
+        ),
+    ],
+)
+def test_how_many_more_than_asked_for(amounts: dict[str, int], types: tuple[str, ...], expected: Given | str) -> None:
+    assert placed(node(*BOARD), wants(amounts, *types)) == expected
+
+
+THREE = (*BOARD, *nics("fpga", B=(0,), C=(1,), D=(2,)))
+
+
+@pytest.mark.parametrize(
+    ("amounts", "types", "expected"),
+    [
+        pytest.param(
+            {NVIDIA: 2, RDMA: 1, FPGA: 1},
+            ("gpu", "rdma", "fpga"),
+            {"gpu": [2, 3], "rdma": [1], "fpga": [0]},
+            id="all three",
+        ),
+        pytest.param(
+            {NVIDIA: 4, RDMA: 1, FPGA: 100},
+            ("gpu", "rdma", "fpga"),
+            {"gpu": [4, 5, 6, 7], "rdma": [2, 3], "fpga": [1, 2]},
+            id="two switches of all three, on one NUMA node",
+        ),
+        pytest.param({RDMA: 1, FPGA: 1}, ("fpga", "rdma"), {"fpga": [0], "rdma": [1]}, id="without GPUs"),
+        pytest.param(
+            {RDMA: 1, FPGA: 200}, ("fpga", "rdma"), {"fpga": [0, 1], "rdma": [1, 2]}, id="as many as the first"
+        ),
+        pytest.param(
+            {NVIDIA: 2, RDMA: 1, FPGA: 100},
+            ("gpu", "rdma"),
+            {"gpu": [0, 1], "rdma": [0], "fpga": [0]},
+            id="who is not named lies anywhere",
+        ),
+    ],
+)
+def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: Given) -> None:
+    assert placed(node(*THREE), wants(amounts, *types)) == expected
+
+
+def within(scope: str) -> dict[str, str]:
+    """Give the hint that keeps a type's cards within something."""
+    return {"requiredTopologyScope": scope}
+
+
+VFS = {"vfSelector": {}}
+
+
+@pytest.mark.parametrize(
+    ("held", "amounts", "hinted", "expected"),
+    [
+        pytest.param(
+            {}, {NVIDIA: 2, RDMA: 1}, {"gpu": within("PCIe")}, {"gpu": [0, 1], "rdma": [0]}, id="GPUs: switch"
+        ),
+        pytest.param({}, {NVIDIA: 2, RDMA: 200}, {"gpu": within("PCIe")}, none_of(2, 2), id="with one NIC"),
+        pytest.param(
+            {"gpu": {0: 100, 2: 100}},
+            {NVIDIA: 3, RDMA: 1},
+            {"gpu": within("NUMANode")},
+            {"gpu": [4, 5, 6], "rdma": [2, 3]},
+            id="GPUs: NUMA node",
+        ),
+        pytest.param(
+            {"rdma": {1: 100, 2: 100}},
+            {NVIDIA: 2, RDMA: 200},
+            {"gpu": within("NUMANode")},
+            none_of(2, 2),
+            id="NICs on two nodes",
+        ),
+        pytest.param(
+            {"rdma": {0: 100}},
+            {NVIDIA: 2, RDMA: 200},
+            {"rdma": within("NUMANode")},
+            {"gpu": [4, 6], "rdma": [2, 3]},
+            id="NICs: NUMA node",
+        ),
+        pytest.param(
+            {"rdma": {2: 100, 3: 100}},
+            {NVIDIA: 2, RDMA: 1},
+            {"gpu": within("NUMANode")},
+            {"gpu": [0, 1], "rdma": [0]},
+            id="GPUs: not the NUMA node without NICs",
+        ),
+        pytest.param({}, {NVIDIA: 3, RDMA: 1}, {"rdma": within("PCIe")}, none_of(3, 1), id="NICs: no second switch"),
+        pytest.param({}, {NVIDIA: 2, RDMA: 1}, {"rdma": within("Device")}, {"gpu": [0, 1], "rdma": [0]}, id="one NIC"),
+        pytest.param({}, {NVIDIA: 3, RDMA: 1}, {"rdma": within("Device")}, none_of(3, 1), id="and no other"),
+        pytest.param({}, {NVIDIA: 2, RDMA: 2}, {"rdma": COUNT}, {"gpu": [0, 2], "rdma": [0, 1]}, id="counted NICs"),
+        pytest.param(
+            {"rdma": {0: 50}},
+            {NVIDIA: 1, RDMA: 1},
+            {"rdma": ALL},
+            {"gpu": [0], "rdma": [0, 1, 2, 3]},
+            id="every NIC lies beside nothing",
+        ),
+    ],
+)
+def test_with_hints(
+    held: dict[str, dict[int, int]], amounts: dict[str, int], hinted: dict[str, Any], expected: Given | str
+) -> None:
+    assert placed(node(*BOARD, **held), wants(amounts, **hinted)) == expected
+
+
+def loose(minor: int, at: str) -> CardInfo:
+    """Give a NIC of which nobody tells the NUMA node."""
+    return other_card("rdma", minor, pcie=at)
+
+
+@pytest.mark.parametrize(
+    ("cards", "amounts", "expected"),
+    [
+        pytest.param(
+            (*gpus(A=(0, 1)), loose(0, "A"), *nics(B=(1, 2))),
+            {NVIDIA: 2, RDMA: 1},
+            {"gpu": [0, 1], "rdma": [0]},
+            id="one may be anywhere",
+        ),
+        pytest.param(
+            (*gpus(A=(0,)), loose(0, "A"), loose(1, "A"), *nics(B=(2, 3))),
+            {NVIDIA: 1, RDMA: 200},
+            none_of(1, 2),
+            id="two are not known to be on one",
+        ),
+        pytest.param(
+            (*gpus(A=(0,), B=(1,)), loose(0, "A"), loose(1, "B")),
+            {NVIDIA: 2, RDMA: 1},
+            none_of(2, 1),
+            id="nor are those that each switch must have",
+        ),
+    ],
+)
+def test_nics_on_one_numa_node_where_nobody_tells_it(
+    cards: Sequence[CardInfo], amounts: dict[str, int], expected: Given | str
+) -> None:
+    assert placed(node(*cards), wants(amounts, rdma=within("NUMANode"))) == expected
+
+
+def test_extra_nics_keep_to_the_scope_of_their_hint() -> None:
+    request = wants({NVIDIA: 2, RDMA: 1}, same=False, rdma=within("NUMANode"))
+    cards = (*gpus(A=(0,), C=(1,)), *nics(A=(0,), C=(1,)))
+    assert placed(node(*cards), request) == {"gpu": [0, 1], "rdma": [0]}
+
+
+def test_functions_are_given_under_the_switch() -> None:
+    spare = (((), ((0, "0000:1f:00.2"),)),)
+    cards = (*gpus(A=(0,), B=(1,)), *nics(A=(0,)), other_card("rdma", 1, pcie="B", functions=spare))
+    found = decide(fleet({"node": cards}), waiting("pod", wants({NVIDIA: 1, RDMA: 1}, rdma=VFS)), Policy())
+    assert not isinstance(found, Failure)
+    assert [(each.minor, [one.bus_id for one in each.functions]) for each in found.grants] == [
+        (1, []),
+        (1, ["0000:1f:00.2"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "amounts", "types", "expected"),
+    [
+        pytest.param(CROSSED, {}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [1], "rdma": [0]}, id="near if possible"),
+        pytest.param(
+            CROSSED, {}, {NVIDIA: 1, RDMA: 1}, ("rdma", "gpu"), {"gpu": [1], "rdma": [0]}, id="from both ends"
+        ),
+        pytest.param(CROSSED, {"gpu": {1: 1}}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [0], "rdma": [0]}, id="far else"),
+        pytest.param(
+            CROSSED, {"gpu": {1: 1}}, {NVIDIA: 1, RDMA: 1}, ("rdma", "gpu"), {"gpu": [0], "rdma": [0]}, id="so too"
+        ),
+        pytest.param(BOARD, {}, {NVIDIA: 4, RDMA: 1}, (), {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="one a switch"),
+        pytest.param(
+            (*gpus(A=(0,), B=(1,), C=(2,)), *nics(A=(0,), B=(1,))),
+            {},
+            {NVIDIA: 3, RDMA: 1},
+            (),
+            {"gpu": [0, 1, 2], "rdma": [0, 1]},
+            id="as far as there are any",
+        ),
+        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 200}, (), {"gpu": [0], "rdma": [0, 1]}, id="the second is far"),
+        pytest.param(
+            (card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [0], "rdma": [0]}, id="nobody tells"
+        ),
+        pytest.param(
+            (card(0), card(1, pcie="A"), other_card("rdma"), *nics(A=(1,))),
+            {},
+            {NVIDIA: 1, RDMA: 1},
+            (),
+            {"gpu": [1], "rdma": [1]},
+            id="rather where somebody tells",
+        ),
+        pytest.param(
+            (card(0), card(1, pcie="A"), *nics(A=(0,), B=(1,))),
+            {},
+            {NVIDIA: 2, RDMA: 1},
+            (),
+            {"gpu": [0, 1], "rdma": [0]},
+            id="none for a switch that nobody tells",
+        ),
+    ],
+)
+def test_rather_under_the_same_switches(
+    cards: Sequence[CardInfo],
+    held: dict[str, dict[int, int]],
+    amounts: dict[str, int],
+    types: tuple[str, ...],
+    expected: Given,
+) -> None:
+    assert placed(node(*cards, **held), wants(amounts, *types, same=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("under", "hinted", "expected"),
+    [
+        pytest.param({"A": 1, "B": 1, "C": 2}, {}, {"fpga": [2, 3], "rdma": [2]}, id="fewest switches"),
+        pytest.param({"A": 1, "B": 1, "C": 2}, {"fpga": "NUMANode"}, {"fpga": [2, 3], "rdma": [2]}, id="on any node"),
+        pytest.param({"A": 1, "B": 1, "C": 1}, {"fpga": "NUMANode"}, {"fpga": [0, 1], "rdma": [0, 1]}, id="on one"),
+    ],
+)
+def test_without_gpus(under: dict[str, int], hinted: dict[str, str], expected: Given) -> None:
+    minors = iter(range(9))
+    fpgas = {at: [next(minors) for _ in range(count)] for at, count in under.items()}
+    made = node(*nics("fpga", **fpgas), *nics(A=(0,), B=(1,), C=(2,)))
+    scopes = {kind: within(scope) for kind, scope in hinted.items()}
+    assert placed(made, wants({FPGA: 200, RDMA: 1}, "fpga", "rdma", **scopes)) == expected
+
+
+def test_of_equal_switches_that_with_fewest_others_is_taken() -> None:
+    made = node(*nics("fpga", A=(0, 1), B=(2,)), *nics(A=(0,), B=(1,)))
+    assert placed(made, wants({FPGA: 1, RDMA: 1}, "fpga", "rdma")) == {"fpga": [2], "rdma": [1]}
+
+
+def test_pods_in_the_way_may_be_evicted_and_a_board_may_not_do_at_all() -> None:
+    made = fleet({"crossed": CROSSED, "board": BOARD})
+    made.charge(charge("other", grant(1), node="crossed"))
+    (devices,) = (each for each in filters.ORDER if each.NAME == "devices")
+    request = wants({NVIDIA: 1, RDMA: 200})
+    assert not filters.BOUNDED[1].could_pass(made, request)[list(made.rows.values())].any()
+    request = wants({NVIDIA: 1, RDMA: 1})
+    rows = [made.rows["crossed"], made.rows["board"]]
+    assert devices.passes(made, request)[rows].tolist() == [False, True]
+    assert filters.BOUNDED[1].could_pass(made, request)[rows].tolist() == [True, True]
+
+
+# --- brute force ------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+)
+def test_the_fewest_switches_are_found(under: list[tuple[int, int]], wanted: tuple[int, int]) -> None:
+    found = switches.fewest(under, wanted)
+    sizes = (
+        size
+        for size in range(len(under) + 1)
+        for chosen in combinations(under, size)
+        if all(sum(each[i] for each in chosen) >= wanted[i] for i in range(2))
+    )
+    assert (None if found is None else len(found)) == next(sizes, None)
+    if found is not None:
+        assert all(sum(under[place][i] for place in found) >= wanted[i] for i in range(2))
+
+
+PLACES = st.tuples(st.sampled_from(["", "A", "B", "C"]), st.integers(-1, 1))
+SCOPES = st.sampled_from(["", "PCIe", "NUMANode"])
+
+
+@st.composite
+def boards(draw: st.DrawFn) -> tuple[Fleet, dict[str, dict[int, tuple[str, int]]]]:
+    """Draw a node of GPUs and NICs, some of them held; and for each type where those are that are free."""
+    gpu = dict(enumerate(draw(st.lists(PLACES, min_size=1, max_size=4))))
+    rdma = dict(enumerate(draw(st.lists(PLACES, max_size=4))))
+    held = {kind: {i for i in each if draw(st.integers(0, 3)) == 0} for kind, each in (("gpu", gpu), ("rdma", rdma))}
+    cards = [card(i, pcie=pcie, numa=numa) for i, (pcie, numa) in gpu.items()]
+    cards += [other_card("rdma", i, pcie=pcie, numa=numa) for i, (pcie, numa) in rdma.items()]
+    made = node(*cards, gpu=dict.fromkeys(held["gpu"], 100), rdma=dict.fromkeys(held["rdma"], 100))
+    free = {"gpu": {i: at for i, at in gpu.items() if i not in held["gpu"]}}
+    return made, free | {"rdma": {i: at for i, at in rdma.items() if i not in held["rdma"]}}
+
+
+def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
+    """Tell whether cards at these places are within a scope."""
+    if len(places) < 2 or not scope:
+        return True
+    found = {each[scope == "NUMANode"] for each in places}
+    return len(found) == 1 and found.isdisjoint({"", -1})
+
+
+def right(given: Given, free: dict[str, dict[int, tuple[str, int]]], wanted: dict[str, int], first: str) -> bool:
+    """Tell whether a choice is what SamePCIe means, by its words."""
+    under = {kind: Counter(free[kind][minor][0] for minor in minors) for kind, minors in given.items()}
+    common = set(under["gpu"])
+    exact = len(given["gpu"]) == wanted["gpu"] and (first != "rdma" or len(given["rdma"]) == wanted["rdma"])
+    return (
+        exact
+        and "" not in common
+        and common == set(under["rdma"])
+        and len(given["rdma"]) == max(wanted["rdma"], len(common))
+    )
+
+
+@given(
+    boards(),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.sampled_from(["gpu", "rdma"]),
+    st.tuples(SCOPES, SCOPES),
+)
+def test_a_set_is_found_wherever_there_is_one(
+    board: tuple[Fleet, dict[str, dict[int, tuple[str, int]]]],
+    counts: tuple[int, int],
+    first: str,
+    scopes: tuple[str, str],
+) -> None:
+    made, free = board
+    wanted = {"gpu": counts[0], "rdma": counts[1]}
+    types = (first, "rdma" if first == "gpu" else "gpu")
+    hinted = {kind: within(scope) for kind, scope in zip(("gpu", "rdma"), scopes, strict=True) if scope}
+    answer = placed(made, wants({NVIDIA: counts[0], RDMA: 100 * counts[1]}, *types, **hinted))
+    sets = {
+        kind: [
+            list(each)
+            for size in range(1, 5)
+            for each in combinations(free[kind], size)
+            if together([free[kind][minor] for minor in each], scope)
+        ]
+        for kind, scope in zip(("gpu", "rdma"), scopes, strict=True)
+    }
+    possible = [
+        {"gpu": gpu, "rdma": rdma}
+        for gpu, rdma in product(sets["gpu"], sets["rdma"])
+        if right({"gpu": gpu, "rdma": rdma}, free, wanted, first)
+    ]
+    if possible:
+        assert answer in possible
+        assert len(answer["rdma"]) == min(len(each["rdma"]) for each in possible)
+    else:
+        assert isinstance(answer, str)
+
+
+@given(boards(), st.tuples(st.integers(1, 3), st.integers(1, 3)))
+def test_a_preference_keeps_no_pod_waiting(
+    board: tuple[Fleet, dict[str, dict[int, tuple[str, int]]]], counts: tuple[int, int]
+) -> None:
+    made, _ = board
+    amounts = {NVIDIA: counts[0], RDMA: 100 * counts[1]}
+    apart, preferred = (placed(made, each) for each in (asks(amounts), wants(amounts, same=False)))
+    assert isinstance(apart, str) == isinstance(preferred, str)
+    if isinstance(apart, str) or isinstance(preferred, str):
+        return
+    assert len(preferred["gpu"]) == counts[0]
+    assert counts[1] <= len(preferred["rdma"]) <= max(counts)
+    same = placed(made, wants(amounts))
+    assert isinstance(same, str) or same == preferred
+
+
+# --- what GPUs ask of each other --------------------------------------------------------------------------------
+
+
+@st.composite
+def linked(draw: st.DrawFn) -> tuple[Fleet, list[CardInfo], dict[int, str], list[tuple[int, ...]] | None]:
+    """Draw a node whose GPUs have some NVLinks: with its GPUs, the switch of each NIC, and partitions if they bind."""
+    places = draw(st.lists(PLACES, min_size=2, max_size=4))
+    ways = {pair: draw(st.sampled_from([0, NODE, NVLINK, 2 * NVLINK])) for pair in combinations(range(len(places)), 2)}
+    found = [
+        card(
+            i, pcie=at, numa=numa, links=tuple((b if a == i else a, way) for (a, b), way in ways.items() if i in (a, b))
+        )
+        for i, (at, numa) in enumerate(places)
+    ]
+    beside = dict(enumerate(draw(st.lists(st.sampled_from(["A", "B", "C"]), max_size=4))))
+    made = fleet({"node": (*found, *(other_card("rdma", i, pcie=at) for i, at in beside.items()))})
+    if draw(st.booleans()):
+        return made, found, beside, None
+    sets = draw(st.lists(st.sampled_from(sorted(ways)), unique=True, max_size=3))
+    table = ((2, tuple(Partition(minors=each, score=1) for each in sets)),)
+    cards = (*found, *(other_card("rdma", i, pcie=at) for i, at in beside.items()))
+    made.put_device("node", replace(inventory(*cards), partitions=table, honors=True))
+    return made, found, beside, list(sets)
+
+
+@given(linked(), st.sampled_from(["", "nvlink", "pcie", "numa"]), st.integers(1, 3))
+def test_gpus_have_what_they_ask_of_each_other_and_nics_beside_them(
+    board: tuple[Fleet, list[CardInfo], dict[int, str], list[tuple[int, ...]] | None], level: str, nic_count: int
+) -> None:
+    made, found, beside, bound = board
+    asked = jointly("gpu", "rdma") | ({names.GPU_TOPOLOGY: level} if level else {})
+    answer = placed(made, asks({NVIDIA: 2, RDMA: 100 * nic_count}, annotations=asked))
+    possible = [
+        chosen
+        for chosen in sets_that_will_do(found, 2, [level] if level else [])
+        if all(each.pcie in beside.values() for each in chosen)
+        and sum(at in {each.pcie for each in chosen} for at in beside.values()) >= nic_count
+        and (bound is None or tuple(each.minor for each in chosen) in bound)
+    ]
+    if not possible:
+        assert isinstance(answer, str)
+        return
+    assert not isinstance(answer, str)
+    chosen = tuple(found[minor] for minor in answer["gpu"])
+    assert chosen in possible
+    assert {beside[minor] for minor in answer["rdma"]} == {each.pcie for each in chosen}
+    assert bound is not None or inside(chosen) == max(map(inside, possible))
+
+
+def test_the_best_connected_gpus_are_those_that_have_nics() -> None:
+    found = fleet({"node": (*dgx1(), *(other_card("rdma", i, pcie=f"switch-{i}") for i in (0, 1, 3)))})
+    free = [minor for minor in range(8) if minor not in (4, 5)]
+    answer = placed(found, wants({NVIDIA: 4, RDMA: 1}))
+    assert not isinstance(answer, str)
+    assert tuple(answer["gpu"]) in best_connected(dgx1(), free, 4)
+
+
+def test_more_gpus_than_can_be_compared() -> None:
+    under = {minor: f"switch-{minor:02}" for minor in range(24)}
+    cards = [card(minor, pcie=at) for minor, at in under.items()]
+    beside = [other_card("rdma", minor, pcie=under[minor]) for minor in range(1, 24, 2)]
+    answer = placed(fleet({"node": (*cards, *beside)}), wants({NVIDIA: 12, RDMA: 1}))
+    assert answer == {"gpu": list(range(1, 24, 2)), "rdma": list(range(1, 24, 2))}
+
+
+def test_more_gpus_than_can_be_compared_are_spread_over_all_switches_that_are_needed() -> None:
+    under = {minor: f"switch-{minor // 2:02}" for minor in range(24)}
+    cards = [card(minor, pcie=at) for minor, at in under.items()]
+    beside = [other_card("rdma", number, pcie=f"switch-{number:02}") for number in range(12)]
+    answer = placed(fleet({"node": (*cards, *beside)}), wants({NVIDIA: 13, RDMA: 1200}))
+    assert answer == {"gpu": [0, 1, *range(2, 24, 2)], "rdma": list(range(12))}
+
+
+PAIRS = tuple(
+    card(minor, pcie=f"switch-{minor}", links=((minor ^ 1, NVLINK), *((other, NODE) for other in range(4))))
+    for minor in range(4)
+)
+"""Four GPUs, each under a switch of its own, with NVLinks between two and two."""
+TABLE = ((2, (Partition(minors=(0, 1), score=1), Partition(minors=(2, 3), score=1))),)
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [
+        pytest.param((2, 3), {"gpu": [2, 3], "rdma": [0, 1]}, id="the pair that has NICs"),
+        pytest.param((1, 2), none_of(2, 1), id="no pair has"),
+    ],
+)
+@pytest.mark.parametrize("bound", [False, True], ids=["by links", "by partition"])
+def test_pairs_of_gpus_with_nics(beside: tuple[int, ...], expected: Given | str, *, bound: bool) -> None:
+    cards = (*PAIRS, *(other_card("rdma", i, pcie=f"switch-{at}") for i, at in enumerate(beside)))
+    made = fleet({"other": PAIRS, "node": cards})
+    made.put_device("node", replace(inventory(*cards), partitions=TABLE, honors=bound))
+    asked = jointly("gpu", "rdma") | ({} if bound else {names.GPU_TOPOLOGY: "nvlink"})
+    found = decide(made, waiting("pod", asks({NVIDIA: 2, RDMA: 1}, annotations=asked)), Policy())
+    if isinstance(found, Failure):
+        assert dict(found.reasons).keys() == {expected, "fewer than 1 healthy RDMA devices"}
+    else:
+        assert {"gpu": [each.minor for each in found.grants if each.type == "gpu"]} | {
+            "rdma": [each.minor for each in found.grants if each.type == "rdma"]
+        } == expected
+
+
+def test_no_more_switches_than_the_first_type_asks_for_however_good_the_links() -> None:
+    far = (card(0, pcie="A", links=((1, NVLINK),)), card(1, pcie="B", links=((0, NVLINK),)))
+    cards = (*far, card(2, pcie="C"), card(3, pcie="C"), *nics(A=(0,), B=(1,), C=(2,)))
+    request = wants({NVIDIA: 2, RDMA: 1}, "rdma", "gpu")
+    assert placed(fleet({"node": cards}), request) == {"gpu": [2, 3], "rdma": [2]}
+
+
+def test_many_switches_of_many_cards_are_told_apart() -> None:
+    # So many that their numbers, written one after the other, are longer than 64 bits.
+    others = [(2, 1)] * 11
+    rows = [[(1, 1)] * 5 + others, [(1, 1)] * 4 + [(1, 7)] + others, [(7, 7)]]
+    columns = []
+    for kind in range(2):
+        slots = [[at + 1 for at, numbers in enumerate(row) for _ in range(numbers[kind])] for row in rows]
+        columns.append(np.array([each + [0] * (40 - len(each)) for each in slots], np.int32))
+    assert switches.exist((7, 7), columns, 4).tolist() == [False, True, True]

@@ -1,0 +1,322 @@
+"""Which NICs and FPGAs a pod gets by itself: how many, which first, and within what."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_operator.core import allocators
+from berth_operator.core.allocators import simple
+from berth_operator.core.cards import CardInfo
+from berth_operator.core.cycle import Failure, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import ALL as ALL_ROWS
+from tests.builders import asks, charge, fleet, grant, hints, other_card, waiting
+
+COUNT, ALL = {"allocateStrategy": "RequestsAsCount"}, {"allocateStrategy": "ApplyForAll"}
+EACH, SWITCH = {"exclusivePolicy": "DeviceLevel"}, {"exclusivePolicy": "PCIeLevel"}
+PACKING, SPREADING = Policy(), Policy(card_strategy="LeastAllocated")
+
+
+def nic(minor: int = 0, pcie: str = "", numa: int = -1, net: str = "", **fields: Any) -> CardInfo:
+    """Give a NIC at its place."""
+    return other_card("rdma", minor, pcie=pcie, numa=numa, labels=(("net", net),) if net else (), **fields)
+
+
+def within(scope: str) -> dict[str, str]:
+    """Give the hint that keeps all devices within something."""
+    return {"requiredTopologyScope": scope}
+
+
+def wants(amount: int, hint: Mapping[str, Any] | None = None, kind: str = "rdma") -> PodRequest:
+    """Give a request for so much of a type, with this hint."""
+    return asks({f"kubernetes.io/{kind}": amount}, annotations=hints(**{kind: hint or {}}))
+
+
+def node(*cards: CardInfo, held: Mapping[int, int] | None = None) -> Fleet:
+    """Give a node with these cards, of which pods hold so many hundredths."""
+    made = fleet({"node": cards})
+    for minor, amount in (held or {}).items():
+        kind = cards[0].type
+        made.charge(charge(f"on-{minor}", grant(minor, kind, **{kind: amount})))
+    return made
+
+
+def minors(made: Fleet, request: PodRequest, policy: Policy = PACKING) -> list[int] | str:
+    """Give the minors that a pod gets, as they stand in its allocation; else why it gets none."""
+    found = decide(made, waiting("pod", request), policy)
+    if isinstance(found, Failure):
+        return found.reasons[0][0]
+    return [each.minor for each in found.grants]
+
+
+FOUR = tuple(nic(minor) for minor in range(4))
+SICK = (nic(0), nic(1, healthy=False), nic(2))
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "amount", "hint", "expected"),
+    [
+        pytest.param(FOUR, {}, 100, {}, [0], id="the lowest minor"),
+        pytest.param(FOUR, {0: 1}, 100, {}, [1], id="a whole one has no pod on it"),
+        pytest.param(FOUR, {0: 1, 2: 100}, 200, {}, [1, 3], id="two whole ones"),
+        pytest.param(FOUR, {2: 50}, 50, {}, [2], id="a share goes to the fullest that has room"),
+        pytest.param(FOUR, {2: 60, 3: 50}, 50, {}, [3], id="not to one without room"),
+        pytest.param(FOUR, {1: 20, 3: 20}, 50, {}, [1], id="of equal ones to the lowest minor"),
+        pytest.param(FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2], id="each of those that are counted"),
+        pytest.param(FOUR, {3: 20}, 3, COUNT, [3, 0, 1], id="the fullest of them first"),
+        pytest.param(FOUR, {3: 1}, 3, COUNT | EACH, [0, 1, 2], id="counted ones for the pod alone are whole"),
+        pytest.param(FOUR, {3: 1}, 4, COUNT | EACH, "insufficient free RDMA devices (4 with rdma 100)", id="else none"),
+        pytest.param(FOUR, {}, 500, {}, "fewer than 5 healthy RDMA devices", id="more than there are"),
+        pytest.param(SICK, {}, 200, {}, [0, 2], id="only healthy ones"),
+        pytest.param(SICK, {}, 300, {}, "fewer than 3 healthy RDMA devices", id="however many others there are"),
+        pytest.param(FOUR, {1: 99}, 2, {}, [0], id="a share needs room"),
+        pytest.param((nic(7), nic(3)), {}, 200, {}, [3, 7], id="minors need not be in order"),
+    ],
+)
+def test_some(
+    cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
+) -> None:
+    assert minors(node(*cards, held=held), wants(amount, hint)) == expected
+
+
+@pytest.mark.parametrize(
+    ("held", "amount", "hint", "expected"),
+    [
+        pytest.param({2: 50}, 50, {}, [0], id="a share goes to the emptiest"),
+        pytest.param({0: 10, 1: 20, 2: 30, 3: 5}, 50, {}, [3], id="by how much is free"),
+        pytest.param({0: 10, 3: 20}, 3, COUNT, [1, 2, 0], id="the emptiest of several first"),
+        pytest.param({}, 200, {}, [0, 1], id="of equal ones the lowest minors"),
+    ],
+)
+def test_some_where_pods_are_to_spread(
+    held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int]
+) -> None:
+    assert minors(node(*FOUR, held=held), wants(amount, hint), SPREADING) == expected
+
+
+MIXED = (nic(0, net="fast"), nic(1, net="slow"), nic(2, net="fast"), nic(3))
+FAST = {"selector": {"matchLabels": {"net": "fast"}}}
+NONE_SUCH = {"selector": {"matchLabels": {"net": "none"}}}
+NOT_FAST = {"selector": {"matchExpressions": [{"key": "net", "operator": "NotIn", "values": ["fast"]}]}}
+LABELLED = {"selector": {"matchExpressions": [{"key": "net", "operator": "Exists"}]}}
+
+
+@pytest.mark.parametrize(
+    ("held", "amount", "hint", "expected"),
+    [
+        pytest.param({}, 100, {"selector": {}}, [0], id="an empty selector matches all"),
+        pytest.param({}, 200, FAST, [0, 2], id="a label"),
+        pytest.param({}, 200, NOT_FAST, [1, 3], id="another label, or none"),
+        pytest.param({}, 300, LABELLED, [0, 1, 2], id="a label that is there"),
+        pytest.param({0: 1}, 100, FAST, [2], id="of those the free ones"),
+        pytest.param({}, 50, FAST | ALL, [0, 2], id="every one that matches"),
+        pytest.param({1: 100, 3: 100}, 100, FAST | ALL, [0, 2], id="others may be in use"),
+        pytest.param({2: 60}, 50, FAST | ALL, "not enough free on every RDMA device", id="but none of these"),
+    ],
+)
+def test_by_label(held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str) -> None:
+    assert minors(node(*MIXED, held=held), wants(amount, hint)) == expected
+
+
+@pytest.mark.parametrize("hint", [FAST, FAST | ALL, FAST | COUNT], ids=["some", "every", "count"])
+def test_a_selector_that_matches_nothing_gives_nothing(hint: dict[str, Any]) -> None:
+    assert isinstance(minors(node(*FOUR), wants(1, hint)), str)
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "amount", "hint", "expected"),
+    [
+        pytest.param(FOUR, {}, 1, ALL, [0, 1, 2, 3], id="a hundredth of each"),
+        pytest.param(FOUR, {}, 100, ALL, [0, 1, 2, 3], id="all of each"),
+        pytest.param(FOUR, {1: 50}, 50, ALL, [1, 0, 2, 3], id="each has enough left"),
+        pytest.param(FOUR, {1: 51}, 50, ALL, "not enough free on every RDMA device", id="one has not"),
+        pytest.param(FOUR, {1: 1}, 100, ALL, "not enough free on every RDMA device", id="one is not whole"),
+        pytest.param(SICK, {}, 50, ALL, [0, 2], id="a bad one is none of them"),
+        pytest.param((nic(0), nic(1)), {}, 50, ALL, [0, 1], id="as many as the node has"),
+        pytest.param((nic(0, healthy=False),), {}, 50, ALL, "fewer than 1 healthy RDMA devices", id="at least one"),
+        pytest.param((), {}, 50, ALL, "fewer than 1 healthy RDMA devices", id="not none at all"),
+        pytest.param(FOUR, {}, 200, ALL, [0, 1], id="several whole ones are counted"),
+        pytest.param(FOUR, {}, 50, ALL | EACH, [0, 1, 2, 3], id="every one for the pod alone"),
+    ],
+)
+def test_every_one(
+    cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
+) -> None:
+    assert minors(node(*cards, held=held), wants(amount, hint)) == expected
+
+
+def test_every_one_differs_by_node() -> None:
+    made = fleet({"two": FOUR[:2], "none": (), "four": FOUR, "sick": SICK})
+    request = wants(50, ALL)
+    fits = allocators.passes(made, request, ALL_ROWS)
+    found = {name: len(allocators.choose(made, row, request, PACKING)) for name, row in made.rows.items() if fits[row]}
+    assert found == {"two": 2, "four": 4, "sick": 2}
+
+
+PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4, "C", 1), nic(5, "C", 1))
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "amount", "hint", "expected"),
+    [
+        pytest.param(PLACES, {}, 200, within("PCIe"), [0, 1], id="two under the switch with two"),
+        pytest.param(PLACES, {}, 300, within("PCIe"), [3, 4, 5], id="three under the switch with three"),
+        pytest.param(PLACES, {0: 1}, 200, within("PCIe"), [3, 4], id="where as many are free"),
+        pytest.param(PLACES, {}, 300, within("NUMANode"), [0, 1, 2], id="three on the first NUMA node"),
+        pytest.param(PLACES, {0: 1}, 300, within("NUMANode"), [3, 4, 5], id="or on the second"),
+        pytest.param(PLACES, {}, 400, within("Node"), [0, 1, 2, 3], id="a node is no limit"),
+        pytest.param(PLACES, {}, 100, within("Device"), [0], id="one device"),
+        pytest.param(PLACES, {}, 100, within("PCIe"), [0], id="one is under one switch anyway"),
+        pytest.param(PLACES, {}, 2, within("PCIe") | COUNT, [0, 1], id="counted ones"),
+        pytest.param(PLACES[:2], {}, 50, within("PCIe") | ALL, [0, 1], id="every one, under one switch"),
+        pytest.param((nic(0), nic(1)), {}, 100, within("PCIe"), [0], id="one is under one, whichever it is"),
+        pytest.param((nic(0), nic(1)), {}, 100, within("NUMANode"), [0], id="and on one NUMA node"),
+        pytest.param((nic(0, "A"), nic(1, "B", healthy=False)), {}, 50, within("PCIe") | ALL, [0], id="every good one"),
+        pytest.param(
+            PLACES, {3: 1}, 300, within("PCIe"), "no 3 free RDMA devices under one PCIe switch (at most 2)", id="3"
+        ),
+        pytest.param(
+            PLACES, {}, 400, within("NUMANode"), "no 4 free RDMA devices on one NUMA node (at most 3)", id="4"
+        ),
+        pytest.param(
+            PLACES, {}, 200, within("Device"), "no 2 free RDMA devices in one device (at most 1)", id="2 in 1"
+        ),
+        pytest.param(
+            PLACES,
+            {},
+            50,
+            within("PCIe") | ALL,
+            "not every RDMA device is under one PCIe switch (at most 3)",
+            id="all in 1",
+        ),
+        pytest.param(
+            (nic(0), nic(1)),
+            {},
+            200,
+            within("PCIe"),
+            "no 2 free RDMA devices under one PCIe switch (at most 1)",
+            id="where nobody tells the switch, no two are under one",
+        ),
+        pytest.param(
+            (nic(0), nic(1)),
+            {},
+            200,
+            within("NUMANode"),
+            "no 2 free RDMA devices on one NUMA node (at most 1)",
+            id="nor on one NUMA node",
+        ),
+    ],
+)
+def test_within_a_scope(
+    cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
+) -> None:
+    assert minors(node(*cards, held=held), wants(amount, hint)) == expected
+
+
+def near(made: Fleet, amount: int, hint: Mapping[str, Any], *switches: str, policy: Policy = PACKING) -> list[int]:
+    """Give the minors for a part near these switches."""
+    request = wants(amount, hint)
+    (part,) = request.devices.parts
+    numbers = {made.catalogue.switches.number(each) for each in switches}
+    return [each.minor for each in simple.choose(made, 0, request, part, policy, near=numbers)]
+
+
+@pytest.mark.parametrize(
+    ("held", "amount", "hint", "switches", "expected"),
+    [
+        pytest.param({}, 100, {}, ("B",), [2], id="under the switch"),
+        pytest.param({}, 200, {}, ("B",), [2, 0], id="elsewhere where that has no more"),
+        pytest.param({}, 200, {}, ("A", "C"), [0, 3], id="one of each"),
+        pytest.param({}, 400, {}, ("A", "C"), [0, 3, 1, 4], id="then the second of each"),
+        pytest.param({}, 600, {}, ("A", "C"), [0, 3, 1, 4, 5, 2], id="then the third, then others"),
+        pytest.param({4: 10}, 3, COUNT, ("A", "C"), [4, 0, 1], id="in each turn the best first"),
+        pytest.param({}, 300, {}, ("A", "B", "C"), [0, 2, 3], id="all switches"),
+        pytest.param({2: 1}, 100, {}, ("B",), [0], id="near is only preferred"),
+        pytest.param({}, 200, {}, ("unheard of",), [0, 1], id="near to nothing that is there"),
+        pytest.param({}, 300, within("NUMANode"), ("C",), [3, 4, 5], id="the NUMA node that is near"),
+    ],
+)
+def test_near_switches(
+    held: dict[int, int], amount: int, hint: dict[str, Any], switches: tuple[str, ...], expected: list[int]
+) -> None:
+    assert near(node(*PLACES, held=held), amount, hint, *switches) == expected
+
+
+def test_fpgas_are_placed_alike() -> None:
+    cards = tuple(other_card("fpga", minor, pcie="A" if minor < 2 else "B") for minor in range(5))
+    made = node(*cards, held={3: 50})
+    assert minors(made, wants(50, kind="fpga")) == [3]
+    assert minors(made, wants(200, within("PCIe"), kind="fpga")) == [0, 1]
+    assert minors(made, wants(50, ALL, kind="fpga")) == [3, 0, 1, 2, 4]
+
+
+def test_both_types_at_once_are_placed_apart_from_each_other() -> None:
+    made = fleet({"node": (nic(0), nic(1), other_card("fpga", 5))})
+    request = asks({"kubernetes.io/rdma": 200, "kubernetes.io/fpga": 100})
+    assert minors(made, request) == [0, 1, 5]
+
+
+def test_nobody_gets_a_nic_where_an_allocation_is_unknown() -> None:
+    made = node(*FOUR)
+    made.charge(charge("unknown", unknown=("rdma",)))
+    for hint in ({}, ALL, within("PCIe")):
+        assert minors(made, wants(1, hint)) == "RDMA devices held by pods whose allocation is unknown"
+
+
+# --- brute force ------------------------------------------------------------------------------------------------
+
+SWITCHES, NETS = st.sampled_from(["", "A", "B", "C"]), st.sampled_from(["", "fast"])
+HINTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "selector": st.just({"matchLabels": {"net": "fast"}}),
+        "allocateStrategy": st.sampled_from(["ApplyForAll", "RequestsAsCount"]),
+        "requiredTopologyScope": st.sampled_from(["Device", "PCIe", "NUMANode", "Node"]),
+    },
+)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[list[CardInfo], dict[int, int]]:
+    """Draw the NICs of a node and what pods hold of them."""
+    places = draw(st.lists(st.tuples(SWITCHES, st.integers(-1, 1), NETS, st.booleans()), max_size=5))
+    found = [nic(i, pcie, numa, net, healthy=not bad) for i, (pcie, numa, net, bad) in enumerate(places)]
+    held = draw(st.dictionaries(st.sampled_from(range(len(found) or 1)), st.sampled_from([1, 50, 100]), max_size=3))
+    return found, held if found else {}
+
+
+def will_do(cards: Sequence[CardInfo], scope: str) -> bool:
+    """Tell whether these cards are within a scope."""
+    if len(cards) < 2 or scope in ("", "Node"):
+        return True
+    places = {"Device": {each.minor for each in cards}, "PCIe": {each.pcie for each in cards}}.get(
+        scope, {each.numa for each in cards}
+    )
+    return len(places) == 1 and places.isdisjoint({"", -1})
+
+
+@given(drawn(), HINTS, st.sampled_from([1, 2, 3, 50, 100, 200, 300]), st.sampled_from([PACKING, SPREADING]))
+def test_a_pod_gets_what_it_asks_for_wherever_there_is_some(
+    found: tuple[list[CardInfo], dict[int, int]], hint: dict[str, Any], amount: int, policy: Policy
+) -> None:
+    cards, held = found
+    request = wants(amount, hint)
+    (part,) = request.devices.parts
+    picked = [each for each in cards if each.healthy and ("selector" not in hint or each.labels)]
+    able = [each for each in picked if dict(part.amounts)["rdma"] <= 100 - held.get(each.minor, 0)]
+    count = max(len(picked), 1) if part.every else part.count
+    sets = [each for each in combinations(able, count) if will_do(each, part.scope)]
+    made = fleet({"node": cards})
+    for minor, taken in held.items():
+        made.charge(charge(f"on-{minor}", grant(minor, "rdma", rdma=taken)))
+    answer = minors(made, request, policy)
+    if sets:
+        assert sorted(answer) in [[each.minor for each in chosen] for chosen in sets]
+    else:
+        assert isinstance(answer, str)
