@@ -211,7 +211,7 @@ def nodes(draw: st.DrawFn) -> tuple[Fleet, list[dict[str, str]]]:
     found, free, held = [], [], []
     for minor, groups in enumerate(draw(CARDS)):
         made: list[Any] = []
-        left = {}
+        left: dict[str, Any] = {}
         for group, (net, size) in enumerate(groups):
             buses = [f"{draw(st.integers(0, 9))}-{minor}-{group}-{each}" for each in range(size)]
             made += functions(*buses, net=net)

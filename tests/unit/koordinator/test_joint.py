@@ -251,7 +251,7 @@ def within(scope: str) -> dict[str, str]:
     return {"requiredTopologyScope": scope}
 
 
-VFS = {"vfSelector": {}}
+VFS: dict[str, Any] = {"vfSelector": {}}
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_without_gpus(under: dict[str, int], hinted: dict[str, str], expected: G
     minors = iter(range(9))
     fpgas = {at: [next(minors) for _ in range(count)] for at, count in under.items()}
     made = node(*nics("fpga", **fpgas), *nics(A=(0,), B=(1,), C=(2,)))
-    scopes = {kind: within(scope) for kind, scope in hinted.items()}
+    scopes: dict[str, Any] = {kind: within(scope) for kind, scope in hinted.items()}
     assert placed(made, wants({FPGA: 200, RDMA: 1}, "fpga", "rdma", **scopes)) == expected
 
 
@@ -517,7 +517,8 @@ def test_a_set_is_found_wherever_there_is_one(
     made, free = board
     wanted = {"gpu": counts[0], "rdma": counts[1]}
     types = (first, "rdma" if first == "gpu" else "gpu")
-    hinted = {kind: within(scope) for kind, scope in zip(("gpu", "rdma"), scopes, strict=True) if scope}
+    pairs = zip(("gpu", "rdma"), scopes, strict=True)
+    hinted: dict[str, Any] = {kind: within(scope) for kind, scope in pairs if scope}
     answer = placed(made, wants({NVIDIA: counts[0], RDMA: 100 * counts[1]}, *types, **hinted))
     sets = {
         kind: [

@@ -295,9 +295,8 @@ def will_do(cards: Sequence[CardInfo], scope: str) -> bool:
     """Tell whether these cards are within a scope."""
     if len(cards) < 2 or scope in ("", "Node"):
         return True
-    places = {"Device": {each.minor for each in cards}, "PCIe": {each.pcie for each in cards}}.get(
-        scope, {each.numa for each in cards}
-    )
+    field = {"Device": "minor", "PCIe": "pcie"}.get(scope, "numa")
+    places = {getattr(each, field) for each in cards}
     return len(places) == 1 and places.isdisjoint({"", -1})
 
 
