@@ -11,10 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from devcluster import fleet, named, programs, state, steps
+from devcluster import fleet, named, programs, real_node, state, steps
 from devcluster.api import ApiError
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
+from devcluster.real_node import image, tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def up(options: argparse.Namespace) -> None:
     """Start a cluster, in the background unless told otherwise."""
+    _check(options)
     programs.ensure()
     place = named.folder(options.name)
     if state.supervisor(place) is not None:
@@ -77,16 +79,28 @@ def build(options: argparse.Namespace) -> None:
     unknown = set(options.programs) - set(programs.PROGRAMS)
     if unknown:
         raise DevclusterError(f"there is no program {', '.join(sorted(unknown))}; see `build --help`")
-    for name, path in programs.ensure(options.programs or programs.CLUSTER).items():
+    wanted = tuple(options.programs) or programs.CLUSTER
+    if options.real_node and not real_node.obstacle():
+        wanted += programs.REAL_NODE
+        tools.ensure()
+    for name, path in programs.ensure(wanted).items():
         print(f"{name:24} {path}")
 
 
+def _check(options: argparse.Namespace) -> None:
+    reason = real_node.obstacle() if options.real_node else None
+    if reason:
+        raise DevclusterError(reason)
+
+
 def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
-    if not options.nodes:
-        return
-    title = f"{options.nodes} nodes with {options.gpus} x {options.profile}"
-    with steps.shown(f"filling the cluster {options.name}") as step, step(title):
-        fleet.start(cluster, count=options.nodes, gpus=options.gpus, profile=options.profile)
+    if options.nodes:
+        title = f"{options.nodes} nodes with {options.gpus} x {options.profile}"
+        with steps.shown(f"filling the cluster {options.name}") as step, step(title):
+            fleet.start(cluster, count=options.nodes, gpus=options.gpus, profile=options.profile)
+    if options.real_node:
+        node = real_node.RealNode(cluster=cluster).start()
+        print(f"{node.name} is ready: images {image.NAME}; device plugins in {node.device_plugins}")
 
 
 def _running(name: str) -> tuple[state.State, Cluster]:
@@ -128,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--nodes", type=int, default=0, metavar="N", help="create nodes node-0 to node-(N-1)")
     one.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated GPUs of each (default: 8)")
     one.add_argument("--profile", default="a100", help="their kind (default: a100)")
+    one.add_argument("--real-node", action="store_true", help="add a node with a kubelet and a containerd (as root)")
     one.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
     one.set_defaults(command=up)
 
@@ -145,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("build", help="find or build the programs")
     one.add_argument("programs", nargs="*", metavar="program", help=f"of {', '.join(programs.PROGRAMS)}")
+    one.add_argument("--real-node", action="store_true", help="also what a real node needs, if there can be one")
     one.set_defaults(command=build)
     return parser
 

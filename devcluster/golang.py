@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from devcluster import versions, wheels
+from devcluster import compiler, versions, wheels
 from devcluster.errors import DevclusterError
 
 LOCK: Final = Path(__file__).parent / "binaries" / "requirements-go.lock"
@@ -24,11 +24,13 @@ def command(*, at_least: versions.Version) -> Path:
     return go
 
 
-def build(*, go: Path, module: Path, package: str, ldflags: str, target: Path) -> None:
-    """Build one main package of a module into the file `target`."""
+def build(*, go: Path, module: Path, package: str, ldflags: str, target: Path, cgo: bool = False) -> None:
+    """Build one main package of a module into the file `target`; with `cgo`, also its parts in C."""
     flags = ["-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", str(target)]
     # A workspace or another toolchain of the user's must not change what is built.
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
+    if cgo:
+        environment |= {"CGO_ENABLED": "1", "CC": " ".join(compiler.command())}
     done = subprocess.run(
         [str(go), "build", *flags, package],
         cwd=module,

@@ -11,6 +11,7 @@ from typing import Final
 from devcluster import state, waiting
 from devcluster.cluster import STOP_SECONDS
 from devcluster.errors import DevclusterError
+from devcluster.real_node import cgroups
 
 DEFAULT: Final = "berth"
 
@@ -41,6 +42,7 @@ def down(name: str) -> None:
     pid = state.supervisor(place)
     if pid is not None:
         _stop(pid, place)
+    cgroups.sweep()
     shutil.rmtree(place, ignore_errors=True)
 
 

@@ -28,6 +28,8 @@ class Program:
     module: str
     pin: str
     version_args: tuple[str, ...] = ("--version",)
+    cgo: bool = False
+    """Whether it has parts in C."""
 
     @property
     def folder(self) -> Path:
@@ -58,6 +60,15 @@ def _kubernetes(name: str, *version_args: str) -> Program:
     )
 
 
+def _containerd(name: str, *version_args: str) -> Program:
+    return Program(
+        package=f"github.com/containerd/containerd/v2/cmd/{name}",
+        module="containerd",
+        pin="github.com/containerd/containerd/v2",
+        version_args=version_args or ("--version",),
+    )
+
+
 PROGRAMS: Final = {
     "kube-apiserver": _kubernetes("kube-apiserver"),
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
@@ -66,9 +77,20 @@ PROGRAMS: Final = {
     "etcd": Program(package="go.etcd.io/etcd/server/v3", module="etcd", pin="go.etcd.io/etcd/server/v3"),
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", module="kwok", pin="sigs.k8s.io/kwok"),
     "kubelet": _kubernetes("kubelet"),
+    "containerd": _containerd("containerd"),
+    "containerd-shim-runc-v2": _containerd("containerd-shim-runc-v2", "-v"),
+    "ctr": _containerd("ctr"),
+    "runc": Program(
+        package="github.com/opencontainers/runc",
+        module="runc",
+        pin="github.com/opencontainers/runc",
+        cgo=True,
+    ),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
-"""What every cluster needs; the kubelet is built only where a real node is asked for."""
+"""What every cluster needs."""
+REAL_NODE: Final = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc")
+"""What a real node needs besides; built only where one is asked for."""
 
 
 def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
@@ -125,6 +147,7 @@ def _build(name: str, go: Path, target: Path) -> None:
         package=program.package,
         ldflags=program.ldflags,
         target=target,
+        cgo=program.cgo,
     )
     if not _has_pinned_version(program, target):
         raise DevclusterError(f"{name} was built, but does not run or tells another version than go.mod pins")

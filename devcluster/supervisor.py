@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn
 from devcluster import components, state
 from devcluster.api import Api
 from devcluster.errors import DevclusterError
+from devcluster.real_node import cgroups
 
 LOG_LINES: Final = 15
 START_SECONDS: Final = 60.0
@@ -117,16 +118,18 @@ class Supervisor:
         clients = [name for name in self._children if name not in last]
         for group in (clients, *([name] for name in last if name in self._children)):
             _stop_all([self._children[name] for name in group])
+        # The last that the kernel keeps of real nodes.
+        cgroups.remove_of(os.getpid())
 
     def _start_controllers(self, plan: components.Plan, token: str) -> None:
         ca = Path(components.CERTIFICATE).read_text()
         config = components.kubeconfig(server=plan.server, token=token, ca=ca)
         state.write_private(Path(components.KUBECONFIG), config)
         for name in components.CONTROL_PLANE[2:]:
-            self._spawn(name, plan.command(name), {})
+            self._spawn(name, plan.command(name), components.ENVIRONMENT)
 
     def _start_component(self, plan: components.Plan, name: str, ready: Callable[[], bool]) -> None:
-        self._spawn(name, plan.command(name), {})
+        self._spawn(name, plan.command(name), components.ENVIRONMENT)
         self._wait(name, ready)
 
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -198,7 +201,8 @@ def _serve(folder: Path) -> None:
 
 
 def _clear() -> None:
-    """Remove what a supervisor that was killed left in the folder."""
+    """Remove what a supervisor that was killed left in the folder, and what any left of its real nodes."""
+    cgroups.sweep()
     for path in Path().iterdir():
         if path.name not in (state.LOCK, SUPERVISOR_LOG):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,127 @@
+"""The control groups of real nodes: one for each node, in every hierarchy that the machine has.
+
+A group is named after the supervisor of its cluster, so that whoever comes next can tell what is left over.
+Nothing of a dead node runs, but its groups are folders of the kernel's and stay until they are removed.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from devcluster import state, waiting
+from devcluster.errors import DevclusterError
+
+MOUNTS: Final = Path("/proc/self/mounts")
+"""The table of what is mounted where; a test has its own."""
+CONTROLLERS: Final = frozenset({"cpu", "cpuset", "memory", "pids"})
+"""What kubelet and runc cannot do without."""
+OPTIONAL: Final = frozenset({"hugetlb", "io"})
+"""What kubelet wants where the kernel has it; in the old layout it finds these by itself."""
+REMOVE_SECONDS: Final = 10.0
+
+
+def name(supervisor: int, node: str) -> str:
+    """Return the name of a node's group."""
+    return f"berth-{supervisor}-{node}"
+
+
+def make(group: str, *, table: Path = MOUNTS) -> None:
+    """Make a group in every hierarchy; raise DevclusterError where a controller is missing."""
+    missing = CONTROLLERS - {controller for _, _, found in _mounts(table) for controller in found}
+    if missing:
+        raise DevclusterError(
+            f"a real node needs the cgroup controllers {', '.join(sorted(CONTROLLERS))}; this machine does not give "
+            f"{', '.join(sorted(missing))} ({table} and cgroup.controllers tell what it has)"
+        )
+    for mount, kind, found in _mounts(table):
+        if kind == "cgroup2":
+            _hand_down(mount, found & (CONTROLLERS | OPTIONAL))
+        (mount / group).mkdir(exist_ok=True)
+
+
+def remove(group: str) -> None:
+    """Remove a node's group after the end of its processes."""
+    for found in _groups():
+        if found.name == group:
+            _remove(found)
+
+
+def remove_of(supervisor: int) -> None:
+    """Remove the groups of all nodes of a supervisor, after the end of their processes."""
+    for found in _groups():
+        if _supervisor(found) == supervisor:
+            _remove(found)
+
+
+def sweep() -> None:
+    """Remove the groups of all nodes whose supervisor is dead."""
+    for supervisor in {_supervisor(found) for found in _groups()}:
+        if not state.is_alive(supervisor):
+            remove_of(supervisor)
+
+
+def processes(container: str) -> list[int]:
+    """Return the process ids of a container, as this machine counts them."""
+    listed = (file for group in _groups() for file in group.glob(f"**/{container}/cgroup.procs"))
+    return sorted({pid for file in listed for pid in _pids(file)})
+
+
+def _mounts(table: Path) -> Iterator[tuple[Path, str, frozenset[str]]]:
+    """Yield where each hierarchy is mounted, its kind, and its controllers."""
+    for line in table.read_text().splitlines():
+        _, place, kind, options, *_ = line.split()
+        mount = Path(place)
+        if kind == "cgroup2":
+            yield mount, kind, frozenset((mount / "cgroup.controllers").read_text().split())
+        elif kind == "cgroup":
+            yield mount, kind, frozenset(options.split(","))
+
+
+def _hand_down(root: Path, wanted: frozenset[str]) -> None:
+    """Let the groups below a root have controllers of its own."""
+    control = root / "cgroup.subtree_control"
+    for controller in sorted(wanted.difference(control.read_text().split())):
+        try:
+            control.write_text(f"+{controller}")
+        except OSError as error:
+            raise DevclusterError(
+                f"{root} does not hand down the controller {controller} ({error.strerror}): "
+                "a real node needs the machine's root group, not a container's"
+            ) from error
+
+
+def _pids(file: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in file.read_text().split()]
+    except OSError:
+        # The container ended meanwhile.
+        return []
+
+
+def _groups() -> list[Path]:
+    """Return the groups of all nodes; only root makes any."""
+    if os.geteuid() != 0:
+        return []
+    return [group for mount, _, _ in _mounts(MOUNTS) for group in mount.glob("berth-*-*") if _supervisor(group)]
+
+
+def _supervisor(group: Path) -> int:
+    found = re.match(r"berth-(\d+)-", group.name)
+    return int(found[1]) if found else 0
+
+
+def _remove(group: Path) -> None:
+    """Remove a group and those below; processes that were killed may need a moment to be gone."""
+    waiting.until(lambda: _removed(group), deadline=REMOVE_SECONDS, what=f"the processes in {group} to end")
+
+
+def _removed(group: Path) -> bool:
+    try:
+        for folder, _, _ in os.walk(group, topdown=False):
+            os.rmdir(folder)  # noqa: PTH106 - os.walk gives texts
+    except OSError:
+        # A process in it has not ended yet, or somebody else removes it at the same time.
+        return False
+    return not group.exists()

@@ -1,0 +1,161 @@
+"""The configuration of kubelet and containerd: pure composition, nothing is written or started here.
+
+Paths are those within the node's own mounts, see `namespaces`. Neither listens on the network.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devcluster.real_node import image
+from devcluster.real_node.namespaces import CONTAINERD, KUBELET
+
+SOCKET: Final = CONTAINERD / "containerd.sock"
+NAMESPACE: Final = "k8s.io"
+"""The containerd namespace of kubelet's containers."""
+POD_LOGS: Final = KUBELET / "logs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the configuration depends on."""
+
+    node: str
+    folder: Path
+    """The node's folder, where everything is written."""
+    group: str
+    """The node's control group, below the root of each hierarchy."""
+    programs: Mapping[str, Path]
+    tools: Path
+    """The folder of our own small programs."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cdi(self) -> Path:
+        """Where containerd looks for CDI specifications."""
+        return self.folder / "cdi"
+
+    def files(self, *, kubeconfig: str) -> Mapping[str, str]:
+        """Return each file's text by its name in the node's folder; `kubeconfig` is an administrator's."""
+        return {
+            "kubelet.yaml": yaml.safe_dump(_kubelet(self), sort_keys=False),
+            "kubeconfig": _as_node(kubeconfig, node=self.node),
+            "containerd.toml": _containerd(self),
+            "cni/10-no-network.conflist": json.dumps(_CNI),
+        }
+
+    def kubelet(self) -> list[str]:
+        """Return kubelet's command line."""
+        return [
+            str(self.programs["kubelet"]),
+            f"--config={self.folder / 'kubelet.yaml'}",
+            f"--kubeconfig={self.folder / 'kubeconfig'}",
+            f"--cert-dir={KUBELET / 'pki'}",
+            f"--hostname-override={self.node}",
+            f"--node-labels={','.join(f'{key}={value}' for key, value in self.labels.items())}",
+        ]
+
+    def containerd(self) -> list[str]:
+        """Return containerd's command line."""
+        return [str(self.programs["containerd"]), f"--config={self.folder / 'containerd.toml'}"]
+
+    def ctr(self, *arguments: str) -> Sequence[str]:
+        """Return the command line of ctr, among kubelet's containers."""
+        return [str(self.programs["ctr"]), f"--address={SOCKET}", f"--namespace={NAMESPACE}", *arguments]
+
+    def search_path(self, others: str) -> str:
+        """Return PATH for containerd: our wrapper of runc looks for it there."""
+        return f"{self.programs['runc'].parent}:{others}"
+
+
+def _kubelet(plan: Plan) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "enableServer": False,
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "podLogsDir": str(POD_LOGS),
+        "volumePluginDir": str(KUBELET / "volume-plugins"),
+        # Nothing resolves: a pod has no network.
+        "resolvConf": "",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{plan.group}",
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "enforceNodeAllocatable": [],
+        # A development machine may be short of disk: nothing is evicted for it.
+        "evictionHard": {"memory.available": "64Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+        # What would change the machine: its firewall, its kernel's settings, and who is killed without memory.
+        "makeIPTablesUtilChains": False,
+        "protectKernelDefaults": True,
+        "oomScoreAdj": 0,
+    }
+
+
+def _as_node(kubeconfig: str, *, node: str) -> str:
+    """Turn an administrator's kubeconfig into one that acts as the node, with no more than a node's rights."""
+    config = yaml.safe_load(kubeconfig)
+    config["users"][0]["user"] |= {"as": f"system:node:{node}", "as-groups": ["system:nodes"]}
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+_CNI: Final = {"cniVersion": "1.0.0", "name": "no-network", "plugins": [{"type": "no-network"}]}
+
+# Left out are what makes folders elsewhere on the machine, and what asks for kernel modules.
+_CONTAINERD: Final = """\
+version = 3
+root = "{folder}/containerd"
+state = "{state}"
+disabled_plugins = [
+  "io.containerd.nri.v1.nri",
+  "io.containerd.internal.v1.opt",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.zfs",
+]
+
+[grpc]
+address = "{socket}"
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{image}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+disable_apparmor = true
+netns_mounts_under_state_dir = true
+# Without the right to lower it, runc fails.
+restrict_oom_score_adj = true
+cdi_spec_dirs = ["{cdi}"]
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{tools}"]
+conf_dir = "{folder}/cni"
+use_internal_loopback = true
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = "{shim}"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+BinaryName = "{tools}/runc-without-seccomp"
+SystemdCgroup = false
+"""
+
+
+def _containerd(plan: Plan) -> str:
+    return _CONTAINERD.format(
+        folder=plan.folder,
+        state=CONTAINERD,
+        socket=SOCKET,
+        image=image.NAME,
+        cdi=plan.cdi,
+        tools=plan.tools,
+        shim=plan.programs["containerd-shim-runc-v2"],
+    )

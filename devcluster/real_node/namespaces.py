@@ -1,0 +1,132 @@
+"""A node's own mounts and processes, which end with it: run as a file, with nothing but the standard library.
+
+    python namespaces.py hold <folder>                        make them; they live as long as this process
+    python namespaces.py enter <pid> <program> <arguments…>   run a program in those that the process <pid> holds
+
+Where the holder ends, however it does, the kernel kills every process within, containers and all, and with the last
+of them the mounts go. So nothing of a node can be left running or mounted, and nothing outside sees its mounts.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+PR_SET_PDEATHSIG = 1
+
+KUBELET = Path("/var/lib/kubelet")
+"""Where device plugins and monitors look for kubelet, whatever its options say."""
+CONTAINERD = Path("/run/containerd")
+"""Where shims make their sockets, whatever containerd's options say."""
+LOGS = Path("/var/log")
+"""Where kubelet links to the logs of containers, whatever its options say."""
+READY = "ready"
+
+SYSCTLS = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/keys/root_maxbytes": 25_000_000,
+}
+"""What kubelet sets where it finds another value."""
+
+
+def main() -> None:
+    """Hold namespaces or enter them, as the arguments say."""
+    verb, *rest = sys.argv[1:]
+    if verb == "hold":
+        _hold(Path(rest[0]))
+    _enter(int(rest[0]), rest[1:])
+
+
+def _hold(folder: Path) -> NoReturn:
+    # A mount point is a name that kubelet and containerd know; it stays, an empty folder, on a machine without them.
+    for place in (KUBELET, CONTAINERD):
+        place.mkdir(parents=True, exist_ok=True)
+    _call("unshare", CLONE_NEWNS | CLONE_NEWPID)
+    _mount(None, Path("/"), flags=MS_REC | MS_SLAVE)
+    first = os.fork()
+    if first == 0:
+        _die_with_parent()
+        _arrange(folder)
+        _reap_forever()
+    _, status = os.waitpid(first, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def _arrange(folder: Path) -> None:
+    _mount("proc", Path("/proc"), kind="proc")
+    _mount("tmpfs", CONTAINERD, kind="tmpfs")
+    _mount("tmpfs", LOGS, kind="tmpfs")
+    (folder / "kubelet").mkdir(exist_ok=True)
+    _mount(str(folder / "kubelet"), KUBELET, flags=MS_BIND)
+    _show_sysctls(CONTAINERD / "sysctls")
+    (folder / READY).touch()
+
+
+def _show_sysctls(folder: Path) -> None:
+    """Let kubelet read what it wants to find, so that it changes no setting of this machine's kernel."""
+    for name, value in SYSCTLS.items():
+        shown = folder / name
+        shown.parent.mkdir(parents=True, exist_ok=True)
+        shown.write_text(f"{value}\n")
+        _mount(str(shown), Path("/proc/sys") / name, flags=MS_BIND)
+
+
+def _reap_forever() -> NoReturn:
+    # The first process inherits the shims of a containerd that ended; ignoring the signal reaps them.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        signal.pause()
+
+
+def _enter(holder: int, command: list[str]) -> NoReturn:
+    spaces = [os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in ("mnt", "pid_for_children")]
+    for space in spaces:
+        _call("setns", space, 0)
+        os.close(space)
+    # Only a child is in the other process namespace.
+    child = os.fork()
+    if child == 0:
+        _die_with_parent()
+        os.execvp(command[0], command)  # noqa: S606 - becoming the program is the point
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        os.kill(child, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, forward)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    # As a shell tells of a signal.
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _die_with_parent() -> None:
+    _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _mount(source: str | None, target: Path, *, kind: str | None = None, flags: int = 0) -> None:
+    _call("mount", _text(source), _text(str(target)), _text(kind), ctypes.c_ulong(flags), None)
+
+
+def _text(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _call(name: str, *arguments: object) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, name)(*arguments) != 0:
+        error = os.strerror(ctypes.get_errno())
+        sys.exit(f"the kernel refused {name}: {error}; a real node needs root with all of its capabilities")
+
+
+if __name__ == "__main__":
+    main()

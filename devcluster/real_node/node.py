@@ -1,0 +1,318 @@
+"""A real node, as the owner of its cluster sees it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from devcluster import nodes, programs, state, waiting
+from devcluster.api import ApiError, Manifest
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+from devcluster.real_node import cgroups, config, image, namespaces, tools
+
+Daemon = Literal["kubelet", "containerd"]
+
+# -I -S: it needs nothing of site-packages.
+SCRIPT: Final = (sys.executable, "-I", "-S", namespaces.__file__)
+HOLD: Final = "hold"
+NAME: Final = "real-0"
+LONG_AGO: Final = "1970-01-01T00:00:00Z"
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 20.0
+GRACE_SECONDS: Final = 1
+LAST_LINES: Final = 15
+
+
+def obstacle() -> str | None:
+    """Return why there can be no real node here, or None."""
+    if sys.platform != "linux":
+        return "a real node needs Linux"
+    if os.geteuid() != 0:
+        return "a real node needs root: kubelet and containerd mount, and make control groups and namespaces"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A running container, as the kernel sees it."""
+
+    id: str
+    pid: int
+    """Its first process, as this machine counts them."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment that its program was started with."""
+        lines = Path(f"/proc/{self.pid}/environ").read_text().split("\0")
+        return dict(line.split("=", 1) for line in lines if line)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The names of the device nodes right in its `/dev`."""
+        found = Path(f"/proc/{self.pid}/root/dev").iterdir()
+        return frozenset(path.name for path in found if stat.S_ISCHR(path.lstat().st_mode))
+
+    @property
+    def started(self) -> int:
+        """When it started, in clock ticks since boot: with its id, the proof that it is still the same."""
+        status = Path(f"/proc/{self.pid}/stat").read_text()
+        return int(status.rpartition(")")[2].split()[19])
+
+
+class RealNode:
+    """One node of a cluster with a kubelet and a containerd of its own; a context manager.
+
+    It lives no longer than the cluster. Its mounts and processes are its own, so several can live side by side,
+    and nothing else on the machine sees or keeps them.
+
+    Attributes:
+        cluster: the cluster that this process owns.
+        name: the Node's name.
+        labels: the Node's labels from its first moment on.
+        folder: its configuration and data.
+        root: kubelet's folder, `/var/lib/kubelet` for whatever runs within the node.
+        device_plugins: where device plugins put their sockets and find kubelet's.
+        pod_resources: kubelet's socket that tells which devices each container holds.
+        cdi: where containerd looks for CDI specifications.
+    """
+
+    def __init__(self, *, cluster: Cluster, name: str = NAME, labels: nodes.Strings | None = None) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.labels = dict(labels or {})
+        self.folder = cluster.folder / name
+        self.root = self.folder / "kubelet"
+        self.device_plugins = self.root / "device-plugins"
+        self.pod_resources = self.root / "pod-resources" / "kubelet.sock"
+        self.cdi = self.folder / "cdi"
+        self._pids: dict[str, int] = {}
+        self._plan: config.Plan | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def plan(self) -> config.Plan:
+        """How it is set up."""
+        if self._plan is None:
+            raise DevclusterError(f"the node {self.name} was not started by this process")
+        return self._plan
+
+    def start(self) -> Self:
+        """Start everything and return when pods can run; the programs are built first where needed."""
+        reason = obstacle()
+        if reason:
+            raise DevclusterError(reason)
+        self._plan = self._prepare()
+        try:
+            self._run(HOLD, [*SCRIPT, "hold", str(self.folder)])
+            self._wait(HOLD, (self.folder / namespaces.READY).exists, what="its namespaces")
+            self.start_daemon("containerd")
+            self._import_image()
+            self.start_daemon("kubelet")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End all of it at once, its pods' containers too, and remove its data, its Node and its pods."""
+        # The holder comes first and takes the others with it.
+        for daemon in list(self._pids):
+            self._end(daemon, signal.SIGKILL)
+        cgroups.remove(self.plan.group)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.cluster.api.delete(self._path)
+        self._delete_pods(grace_seconds=0)
+
+    def start_daemon(self, daemon: Daemon) -> None:
+        """Start kubelet or containerd and wait until it serves; containers that ran go on."""
+        if daemon == "containerd":
+            path = self.plan.search_path(os.environ.get("PATH", os.defpath))
+            self._run(daemon, self._entering(self.plan.containerd()), {"PATH": path})
+            self._wait(daemon, self._containerd_answers, what="an answer")
+        else:
+            # The API server keeps whole seconds, and a kubelet may start in less; its sockets tell what is of before.
+            started = datetime.now(UTC).replace(microsecond=0)
+            for socket in self._sockets:
+                socket.unlink(missing_ok=True)
+            self._run(daemon, self._entering(self.plan.kubelet()))
+            self._wait(daemon, lambda: self._is_ready_since(started), what=f"the node {self.name} to be ready")
+
+    def stop_daemon(self, daemon: Daemon) -> None:
+        """Let kubelet or containerd end in its own way; containers run on."""
+        self._end(daemon, signal.SIGTERM)
+
+    def kill_daemon(self, daemon: Daemon) -> None:
+        """End kubelet or containerd at once; containers run on."""
+        self._end(daemon, signal.SIGKILL)
+
+    def restart_daemon(self, daemon: Daemon) -> None:
+        """Stop kubelet or containerd and start it again."""
+        self.stop_daemon(daemon)
+        self.start_daemon(daemon)
+
+    def pid(self, daemon: str) -> int | None:
+        """Return the process id of kubelet or containerd, as this machine counts them; None where it does not run."""
+        wrapper = self._pids.get(daemon)
+        try:
+            children = Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return int(children[0]) if children else None
+
+    def allocatable(self, resource: str) -> int:
+        """Return how much of a resource the Node has to give; 0 of one that it does not know."""
+        node = self.cluster.api.get(f"/api/v1/nodes/{self.name}")
+        return int(node["status"].get("allocatable", {}).get(resource, "0"))
+
+    def container(self, pod: Manifest, name: str = "main") -> Container:
+        """Return a running container of a pod whose status says that it runs."""
+        found = _status_of(pod, name)["containerID"].removeprefix("containerd://")
+        pids = cgroups.processes(found)
+        if not pids:
+            raise DevclusterError(f"no process of the container {name} of {pod['metadata']['name']} runs")
+        return Container(id=found, pid=pids[0])
+
+    def output(self, pod: Manifest, name: str = "main") -> str:
+        """Return what a pod's container has written since its last start."""
+        metadata = pod["metadata"]
+        logs = self.root / "logs" / f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}" / name
+        newest = max(logs.glob("*.log"), key=lambda path: int(path.stem))
+        # Each line is: time, stream, whether it is whole, text.
+        return "".join(f"{line.split(' ', 3)[3]}\n" for line in newest.read_text().splitlines())
+
+    def ctr(self, *arguments: str) -> str:
+        """Run ctr among the node's containers and return its output."""
+        return self.inside(self.plan.ctr(*arguments))
+
+    def inside(self, command: Sequence[str]) -> str:
+        """Run a program among the node's mounts and processes and return its output."""
+        done = subprocess.run(self._entering(command), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise DevclusterError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def clear(self) -> None:
+        """Delete every pod of the node and wait until none of their containers runs; kubelet has to."""
+        self._delete_pods(grace_seconds=GRACE_SECONDS)
+        waiting.until(lambda: not self._pods(), deadline=START_SECONDS, what="the pods to go")
+        waiting.until(lambda: not self.ctr("tasks", "ls", "-q"), deadline=START_SECONDS, what="their containers to end")
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/nodes/{self.name}"
+
+    @property
+    def _sockets(self) -> tuple[Path, Path]:
+        return self.device_plugins / "kubelet.sock", self.pod_resources
+
+    def _pods(self) -> list[Manifest]:
+        pods: list[Manifest] = self.cluster.api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={self.name}")["items"]
+        return pods
+
+    def _delete_pods(self, *, grace_seconds: int) -> None:
+        for pod in self._pods():
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            self.cluster.api.delete(path, grace_seconds=grace_seconds)
+
+    def _prepare(self) -> config.Plan:
+        plan = config.Plan(
+            node=self.name,
+            folder=self.folder,
+            group=cgroups.name(self._supervisor(), self.name),
+            programs=programs.ensure(programs.REAL_NODE),
+            tools=tools.ensure(),
+            labels=self.labels,
+        )
+        cgroups.sweep()
+        cgroups.make(plan.group)
+        for name, text in plan.files(kubeconfig=self.cluster.kubeconfig.read_text()).items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            state.write_private(self.folder / name, text)
+        self.cdi.mkdir(exist_ok=True)
+        return plan
+
+    def _supervisor(self) -> int:
+        pid = state.supervisor(self.cluster.folder)
+        if pid is None:
+            raise DevclusterError("the cluster does not run")
+        return pid
+
+    def _import_image(self) -> None:
+        archive = self.folder / "image.tar"
+        image.write(archive, program=self.plan.tools / image.PROGRAM)
+        self.ctr("images", "import", str(archive))
+
+    def _containerd_answers(self) -> bool:
+        try:
+            return "ok" in self.ctr("plugins", "ls", "id==cri")
+        except DevclusterError:
+            # Its socket is not there yet.
+            return False
+
+    def _is_ready_since(self, started: datetime) -> bool:
+        """Tell whether the kubelet that was started then has said that its node is ready."""
+        try:
+            node = self.cluster.api.get(self._path)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        [ready] = [found for found in node["status"].get("conditions", []) if found["type"] == "Ready"] or [{}]
+        heard = datetime.fromisoformat(ready.get("lastHeartbeatTime", LONG_AGO))
+        return heard >= started and nodes.is_ready(node) and all(socket.exists() for socket in self._sockets)
+
+    def _entering(self, command: Sequence[str]) -> list[str]:
+        return [*SCRIPT, "enter", str(self._pids[HOLD]), *command]
+
+    def _run(self, daemon: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._pids[daemon] = self.cluster.run(f"{self.name}-{daemon}", command, environment=environment)
+
+    def _wait(self, daemon: str, ready: Callable[[], bool], *, what: str) -> None:
+        def is_over() -> bool:
+            return ready() or not state.is_alive(self._pids[daemon])
+
+        try:
+            waiting.until(is_over, deadline=START_SECONDS, what=what)
+        except TimeoutError as error:
+            raise DevclusterError(f"{error}; the last lines of {daemon}:\n{self._tail(daemon)}") from None
+        if not state.is_alive(self._pids[daemon]):
+            raise DevclusterError(f"{daemon} of {self.name} ended; its last lines:\n{self._tail(daemon)}")
+
+    def _tail(self, daemon: str) -> str:
+        log = self.cluster.folder / f"{self.name}-{daemon}.log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+
+    def _end(self, daemon: str, number: int) -> None:
+        pid, wrapper = self.pid(daemon), self._pids.pop(daemon)
+        # The wrapper ends with its child.
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        waiting.until(lambda: not state.is_alive(wrapper), deadline=STOP_SECONDS, what=f"the end of {daemon}")
+
+
+def _status_of(pod: Manifest, name: str) -> Manifest:
+    status: Manifest = next(found for found in pod["status"]["containerStatuses"] if found["name"] == name)
+    return status

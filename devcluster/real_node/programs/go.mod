@@ -1,0 +1,3 @@
+module berth.dev/devcluster/real-node
+
+go 1.26.0

@@ -1,0 +1,42 @@
+"""A real kubelet and containerd beside the session's control plane; one node for each file of tests."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from devcluster import Arena, Cluster
+from devcluster.real_node import RealNode, obstacle
+
+REQUIRED = "BERTH_REQUIRE_REAL_NODE"
+"""Set where a machine without a real node is a mistake, as in CI."""
+
+
+@pytest.fixture(scope="session")
+def root_on_linux() -> None:
+    """What a real node cannot do without; a test that asks for it is skipped elsewhere."""
+    reason = obstacle()
+    if reason and os.environ.get(REQUIRED):
+        pytest.fail(f"{reason}; {REQUIRED} is set")
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def real_node(root_on_linux: None, cluster: Cluster) -> Iterator[RealNode]:  # noqa: ARG001 - asked for its skip
+    """A real node in the session's cluster; it goes with the last test of the file."""
+    with RealNode(cluster=cluster) as running:
+        yield running
+
+
+@pytest.fixture
+def node(real_node: RealNode, arena: Arena) -> Iterator[RealNode]:
+    """The real node, in the test's arena; every pod on it goes with the test."""
+    arena.merge("nodes", real_node.name, {"metadata": {"labels": arena.labels}})
+    yield real_node
+    for daemon in ("containerd", "kubelet"):
+        if real_node.pid(daemon) is None:
+            real_node.start_daemon(daemon)
+    real_node.clear()
+    # The arena takes with it what has its label.
+    arena.merge("nodes", real_node.name, {"metadata": {"labels": dict.fromkeys(arena.labels)}})

@@ -1,0 +1,174 @@
+"""Nothing of a real node is left, however it ends: process, mount, link, control group, socket, changed setting."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devcluster import Cluster, state, waiting
+from devcluster.real_node import RealNode, image
+from devcluster.real_node.namespaces import CONTAINERD, KUBELET, SYSCTLS
+from devcluster.real_node.node import NAME
+from tests.node.boxes import START_SECONDS
+
+pytestmark = pytest.mark.usefixtures("root_on_linux")
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from devcluster import Cluster
+from devcluster.real_node import RealNode
+cluster = Cluster(folder=Path(sys.argv[1])).start()
+RealNode(cluster=cluster).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_node_goes_without_a_trace_twice_in_a_row(tmp_path: Path) -> None:
+    machine = _machine()
+    with Cluster(folder=tmp_path / "cluster") as cluster:
+        for _ in range(2):
+            with RealNode(cluster=cluster) as node:
+                supervisor = _run_a_pod(cluster)
+                assert _processes(tmp_path)
+
+            assert not _processes(node.folder)
+            assert not _groups(supervisor)
+            assert not node.folder.exists()
+            assert not cluster.api.exists(f"/api/v1/nodes/{node.name}")
+    assert _machine() == machine
+
+
+def test_two_nodes_live_side_by_side(tmp_path: Path) -> None:
+    with Cluster(folder=tmp_path / "cluster") as cluster, RealNode(cluster=cluster, name="one") as one:
+        with RealNode(cluster=cluster, name="two"):
+            assert one.pid("kubelet") is not None
+        one.restart_daemon("kubelet")
+        _run_a_pod(cluster, node="one")
+
+
+def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
+    machine = _machine()
+    folder = tmp_path / "cluster"
+    with _owner(folder) as owner:
+        supervisor = _run_a_pod(Cluster(folder=folder))
+
+        owner.kill()
+
+        _wait_until_gone(folder)
+    waiting.until(lambda: not folder.exists(), deadline=15, what="the data folder to go")
+    assert not _groups(supervisor)
+    assert _machine() == machine
+
+
+def test_down_removes_what_a_killed_supervisor_left(tmp_path: Path) -> None:
+    supervisor = _up_and_kill(tmp_path)
+    assert _groups(supervisor)
+
+    _devcluster(tmp_path, "down", "--name", "left")
+
+    assert not _groups(supervisor)
+    assert not _folder(tmp_path).exists()
+
+
+def test_next_up_removes_what_a_killed_supervisor_left(tmp_path: Path) -> None:
+    machine = _machine()
+    supervisor = _up_and_kill(tmp_path)
+
+    try:
+        _devcluster(tmp_path, "up", "--name", "left", "--real-node")
+
+        assert not _groups(supervisor)
+        _run_a_pod(Cluster(folder=_folder(tmp_path)))
+    finally:
+        _devcluster(tmp_path, "down", "--name", "left")
+    assert not _processes(tmp_path)
+    assert _machine() == machine
+
+
+def _up_and_kill(state_home: Path) -> int:
+    """Start a named cluster with a real node and a pod, kill its supervisor, and return what that one's id was."""
+    _devcluster(state_home, "up", "--name", "left", "--real-node")
+    supervisor = _run_a_pod(Cluster(folder=_folder(state_home)))
+
+    os.kill(supervisor, signal.SIGKILL)
+
+    _wait_until_gone(_folder(state_home))
+    return supervisor
+
+
+def _run_a_pod(cluster: Cluster, *, node: str = NAME) -> int:
+    """Run a pod on the node; return the supervisor's process id."""
+    container = {"name": "main", "image": image.NAME, "imagePullPolicy": "Never"}
+    pod = {"metadata": {"name": "pod"}, "spec": {"nodeName": node, "containers": [container]}}
+    cluster.api.post("/api/v1/namespaces/default/pods", pod)
+    path = "/api/v1/namespaces/default/pods/pod"
+    waiting.until(
+        lambda: cluster.api.get(path)["status"]["phase"] == "Running", deadline=START_SECONDS, what="the pod to run"
+    )
+    cluster.api.close()
+    supervisor = state.supervisor(cluster.folder)
+    assert supervisor is not None
+    assert _groups(supervisor)
+    return supervisor
+
+
+def _processes(folder: Path) -> list[int]:
+    """Return the processes that see a mount out of a folder: all that belong to a node, its containers too."""
+    return [int(table.parent.name) for table in Path("/proc").glob("[0-9]*/mountinfo") if _mentions(table, folder)]
+
+
+def _mentions(table: Path, folder: Path) -> bool:
+    try:
+        return str(folder) in table.read_text()
+    except OSError:
+        # It ended meanwhile.
+        return False
+
+
+def _wait_until_gone(folder: Path) -> None:
+    waiting.until(lambda: not _processes(folder), deadline=15, what="every process of the node to end")
+
+
+def _groups(supervisor: int) -> list[Path]:
+    return [group for group in Path("/sys/fs/cgroup").glob("**/berth-*") if f"-{supervisor}-" in group.name]
+
+
+def _machine() -> dict[str, object]:
+    """Return what a node must not change: mounts, network links, settings, and the folders that everybody knows."""
+    return {
+        "mounts": Path("/proc/self/mounts").read_text(),
+        "links": sorted(path.name for path in Path("/sys/class/net").iterdir()),
+        "settings": {name: (Path("/proc/sys") / name).read_text() for name in SYSCTLS},
+        "files": [sorted(place.rglob("*")) for place in (KUBELET, CONTAINERD, Path("/run/netns"))],
+        "ip_forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+    }
+
+
+def _folder(state_home: Path) -> Path:
+    return state_home / "berth" / "devcluster" / "left"
+
+
+def _devcluster(state_home: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "devcluster", *arguments]
+    environment = {**os.environ, "XDG_STATE_HOME": str(state_home)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def _owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run another Python process that owns a ready cluster with a real node."""
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "ready\n"
+            yield owner
+        finally:
+            owner.kill()
