@@ -1,17 +1,18 @@
-"""The UIDs of Nodes, for owner references: a Device or Lease goes with its Node."""
+"""The UIDs of Nodes, for owner references: a Device or Lease goes with its Node; and the labels of Nodes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from berth_agent.cluster import NODES, Cluster
 
 
 class Nodes:
-    """What is known of Nodes; shared by the publisher and the heartbeat."""
+    """What is known of Nodes; shared by the publisher, the heartbeat and the labeller."""
 
     def __init__(self, *, cluster: Cluster) -> None:
         self._cluster = cluster
         self._uids: dict[str, str] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
 
     async def refresh(self, names: Collection[str]) -> None:
         """Look the Nodes up anew.
@@ -21,10 +22,19 @@ class Nodes:
         """
         found = await self._cluster.metadata(NODES, only=only(names))
         self._uids = {name: found[name]["uid"] for name in names if name in found}
+        self._labels = {name: found[name].get("labels", {}) for name in self._uids}
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Tell which Nodes are not known to exist."""
         return [name for name in names if name not in self._uids]
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        """Return the labels that a Node had when it was looked at, or written, last."""
+        return self._labels.get(name, {})
+
+    def note_labels(self, name: str, labels: Mapping[str, str]) -> None:
+        """Take up the labels of a Node that was just written."""
+        self._labels[name] = labels
 
     def owner(self, name: str) -> dict[str, Any] | None:
         """Return the owner reference to a Node, or None where the Node is not known."""

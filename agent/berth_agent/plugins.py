@@ -14,15 +14,18 @@ from importlib.metadata import EntryPoint
 from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory import Inventory, Reading
+from berth_agent.inventory import Inventory, Listener, Reading
 from berth_api import allocation, names, quantity
 from berth_api.device import MAX_DEVICES, DeviceInfo
 from berth_api.names import GPU
-from berth_api.plugins import Plugin
+from berth_api.plugins import Plugin, in_one_line
 from berth_api.plugins import load as load_all
 
 GROUP: Final = "berth.device_agents"
 MAX_MESSAGE: Final = 1024
+MOST: Final = 6
+"""Plug-ins of one agent. Each has a condition on the Device, which has room for 16, with those of the agent itself and
+of the operator."""
 
 T = TypeVar("T")
 Devices = tuple[DeviceInfo, ...]
@@ -51,7 +54,7 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
     """Make the plug-ins, by their types.
 
     Raises:
-        PluginError: one cannot be made, or brings a type that is there already.
+        PluginError: one cannot be made, or brings a type that is there already, or they are too many.
     """
     found: dict[str, DeviceAgent] = {}
     owners = {GPU: "Berth"}
@@ -59,6 +62,8 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
         made = _made(each)
         if (owner := owners.setdefault(made.name, each.owner)) != each.owner or made.name in found:
             raise each.error(f"type {made.name} belongs to {owner} already; allowed is one that nobody else brings")
+        if len(found) == MOST:
+            raise each.error(f"there are {MOST} others already ({', '.join(found)}), and a Device has room for no more")
         found[made.name] = made
     return found
 
@@ -67,16 +72,12 @@ def _made(plugin: Plugin) -> DeviceAgent:
     try:
         made: DeviceAgent = plugin.value()
     except Exception as error:
-        raise plugin.error(f"cannot be made: {_told(error)}") from error
+        raise plugin.error(f"cannot be made: {in_one_line(error)}") from error
     if missing := [each for each in ("start", "read") if not callable(getattr(made, each, None))]:
         raise plugin.error(f"it has no {', '.join(missing)}; needed are name, start and read")
     if not isinstance(name := getattr(made, "name", None), str) or not re.fullmatch(allocation.TYPE, name):
         raise plugin.error(f'its name is {name!r}; allowed are small letters, digits and "-", up to 32, such as npu')
     return made
-
-
-def _told(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class Plugged:
@@ -95,6 +96,10 @@ class Plugged:
             node: self._merge(node, reading, [each[node] for each in told]) for node, reading in readings.items()
         }
         return {node: merged for node, (_, merged) in self._merged.items()}
+
+    def listen(self, listener: Listener) -> None:
+        """Pass the alarms of the inventory on; plug-ins raise none."""
+        self._inner.listen(listener)
 
     def close(self) -> None:
         """Let go of the hardware, without waiting for it."""
@@ -133,7 +138,7 @@ class Source:
     def __init__(self, agent: DeviceAgent, *, timeout: float) -> None:
         self._agent, self._timeout = agent, timeout
         self._started = False
-        self._call: Future[dict[str, Devices]] | None = None
+        self._call: Future[dict[str, Devices] | BaseException] | None = None
         self._last: dict[str, Devices] = {}
 
     async def read(self, nodes: Iterable[str]) -> dict[str, Told]:
@@ -145,10 +150,11 @@ class Source:
         if not done:
             return self._failed(nodes, "ReadTimedOut", f"no answer within {self._timeout:g} s")
         self._call = None
-        if (error := call.exception()) is not None:
+        answer = call.result()
+        if isinstance(answer, BaseException):
             self._started = False
-            return self._failed(nodes, "ReadFailed", _told(error))
-        self._last = call.result()
+            return self._failed(nodes, "ReadFailed", in_one_line(answer))
+        self._last = answer
         return {node: (self._last.get(node, ()), self._finding(ok=True, reason="Read")) for node in nodes}
 
     def close(self) -> None:
@@ -175,15 +181,16 @@ def _unhealthy(devices: Devices, reason: str, problem: str) -> Devices:
     return tuple(unhealthy(each, reason=reason, message=problem[:MAX_MESSAGE]) for each in devices)
 
 
-def _in_thread(work: Callable[[], T]) -> Future[T]:
-    """Begin some work; unlike a pool's, the thread does not keep the process from ending."""
-    future: Future[T] = Future()
+def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
+    """Begin work, which gives what it raises; unlike a pool's, the thread does not keep the process from ending."""
+    future: Future[T | BaseException] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except Exception as error:  # noqa: BLE001 - whatever it is belongs to who asked for the work
-            future.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, would end the thread alone, without a word
+            # As a value: no asyncio future may fail with StopIteration, and the work would seem to hang.
+            future.set_result(error)
 
     threading.Thread(target=run, daemon=True).start()
     return future

@@ -14,7 +14,7 @@ import structlog
 from berth_agent import fleet, machine
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.fleet import Fleet, FleetError, NodeGroup
-from berth_agent.inventory import Reading, labels_of
+from berth_agent.inventory import Listener, Reading, labels_of
 from berth_agent.machine import Machine
 from berth_agent.profiles import Profile
 from berth_api import mig, names
@@ -45,6 +45,9 @@ class SimulatedInventory:
         """Return the fleet as its file describes it; when the file turns wrong, the last fleet stays in force."""
         await asyncio.to_thread(self._refresh)
         return {name: reading for name, (_, reading) in self._built.items()}
+
+    def listen(self, listener: Listener) -> None:
+        """Do nothing: no hardware raises an alarm."""
 
     def close(self) -> None:
         """Do nothing: no hardware is held."""

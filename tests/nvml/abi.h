@@ -52,6 +52,18 @@ struct process_info {
     unsigned gpu_instance, compute_instance;
 };
 
+/* A field's value; of the union, only the members that are asked for. */
+struct field_value {
+    unsigned field, scope;
+    long long timestamp, latency_us;
+    unsigned value_type;
+    status_t status;
+    union {
+        double as_double;
+        unsigned as_unsigned;
+    } value;
+};
+
 struct event_data {
     device_t device;
     u64 type, data;

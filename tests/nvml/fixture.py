@@ -17,6 +17,8 @@ from tests.nvml import build
 
 XID: Final = 8
 """nvmlEventTypeXidCriticalError."""
+DOUBLE_BIT_ECC: Final = 2
+"""nvmlEventTypeDoubleBitEccError."""
 WHOLE_CARD: Final = 0xFFFFFFFF
 GPU_IS_LOST: Final = 15
 UNKNOWN: Final = 999
@@ -48,6 +50,12 @@ class MigDevice:
     gpu_slices: int = 1
     compute_slices: int = 1
     memory_mib: int = 9728
+    multiprocessors: int = 14
+    copy_engines: int = 1
+    decoders: int = 0
+    encoders: int = 0
+    jpegs: int = 0
+    ofas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,9 @@ class Gpu:
     remapped_uncorrected: int = 0
     remapped_pending: bool = False
     remapped_failure: bool = False
+    recovery_action: int = 0
+    """nvmlDeviceGpuRecoveryAction_t: 0 is none, 1 a reset, 2 a reboot."""
+    pci_class: str = "0x030200"
     sysfs: str = ""
     """Path below /sys/devices, `pci0000:3a/0000:3a:00.0/0000:3b:00.0`; it ends with the card's address."""
     links: list[NvLink] = field(default_factory=list)
@@ -116,7 +127,7 @@ class Gpu:
         return self.bus_id[4:].lower()
 
 
-LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs"}
+LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs", "pci_class"}
 """Fields of a card that are not one line `name value` of the state file."""
 
 
@@ -196,6 +207,8 @@ class NvmlFixture:
     driver: str = "570.133.20"
     cuda: int = 12080
     loaded: bool = True
+    wait_error: int = 0
+    """With which code waiting for events fails."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -268,12 +281,27 @@ class NvmlFixture:
         self, index: int, number: int, *, gpu_instance: int = WHOLE_CARD, compute_instance: int = WHOLE_CARD
     ) -> None:
         """Report a critical error of a card to all who wait for events."""
-        where = f"{gpu_instance} {compute_instance}"
-        self.events.append(f"{len(self.events) + 1} {self.gpus[index].uuid} {XID} {number} {where}")
+        self._happen(index, kind=XID, data=number, where=f"{gpu_instance} {compute_instance}")
+
+    def double_bit_error(self, index: int) -> None:
+        """Report an ECC error that could not be corrected."""
+        self._happen(index, kind=DOUBLE_BIT_ECC, data=0, where=f"{WHOLE_CARD} {WHOLE_CARD}")
+
+    def unbind(self, index: int) -> None:
+        """Let the driver let go of a card, until the next `write`."""
+        (self.sysfs / "bus/pci/drivers/nvidia" / self.gpus[index].address).unlink()
+
+    def _happen(self, index: int, *, kind: int, data: int, where: str) -> None:
+        self.events.append(f"{len(self.events) + 1} {self.gpus[index].uuid} {kind} {data} {where}")
         self.write()
 
     def _lines(self) -> list[str]:
-        head = [f"loaded {self.loaded:d}", f"cuda {self.cuda}", f"driver {self.driver}"]
+        head = [
+            f"loaded {self.loaded:d}",
+            f"cuda {self.cuda}",
+            f"driver {self.driver}",
+            f"wait_error {self.wait_error}",
+        ]
         cards = [line for gpu in self.gpus for line in self._gpu_lines(gpu)]
         return [*head, *cards, *(f"event {event}" for event in self.events)]
 
@@ -298,6 +326,8 @@ class NvmlFixture:
             device = fresh / "devices" / gpu.sysfs
             device.mkdir(parents=True)
             (device / "numa_node").write_text(f"{gpu.numa}\n")
+            (device / "vendor").write_text("0x10de\n")
+            (device / "class").write_text(f"{gpu.pci_class}\n")
             (device / "local_cpulist").write_text(f"{32 * max(gpu.numa, 0)}-{32 * max(gpu.numa, 0) + 31}\n")
             _link(fresh / "bus/pci/devices" / gpu.address, device)
             _link(fresh / "bus/pci/drivers/nvidia" / gpu.address, device)
@@ -315,8 +345,9 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _mig_line(mig: MigDevice) -> str:
-    numbers = mig.gpu_instance, mig.compute_instance, mig.gpu_slices, mig.compute_slices, mig.memory_mib
-    return f"mig {mig.uuid} {mig.profile} {' '.join(map(str, numbers))}"
+    slices = mig.gpu_instance, mig.compute_instance, mig.gpu_slices, mig.compute_slices, mig.memory_mib
+    parts = mig.multiprocessors, mig.copy_engines, mig.decoders, mig.encoders, mig.jpegs, mig.ofas
+    return f"mig {mig.uuid} {mig.profile} {' '.join(map(str, (*slices, *parts)))}"
 
 
 def _common_ancestor(one: Gpu, other: Gpu) -> int:

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_HANDLES = 1024, POLL_MS = 5 };
+enum { MAX_HANDLES = 1024, POLL_MS = 20, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 
 struct handle {
     char uuid[TEXT];
@@ -382,6 +382,19 @@ status_t nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigne
     END
 }
 
+/* Of all fields, only the recovery action is there. */
+status_t nvmlDeviceGetFieldValues(device_t device, int count, struct field_value *values);
+status_t nvmlDeviceGetFieldValues(device_t device, int count, struct field_value *values)
+{
+    BEGIN(device)
+        for (int i = 0; i < count; i++) {
+            values[i].value_type = UNSIGNED_INT;
+            values[i].status = values[i].field == RECOVERY_ACTION ? SUCCESS : NOT_SUPPORTED;
+            values[i].value.as_unsigned = (unsigned)at.gpu->recovery_action;
+        }
+    END
+}
+
 /* How cards reach each other. */
 
 static const u64 *toward(const u64 *row, device_t other)
@@ -497,9 +510,9 @@ MIG(nvmlDeviceGetGpuInstanceId, unsigned, *value = at.mig->gpu_instance)
 MIG(nvmlDeviceGetComputeInstanceId, unsigned, *value = at.mig->compute_instance)
 MIG(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device_t, *value = handle_of(at.gpu->uuid))
 MIG(nvmlDeviceGetAttributes_v2, struct attributes,
-    *value = ((struct attributes){.gpu_slices = at.mig->gpu_slices,
-                                  .compute_slices = at.mig->compute_slices,
-                                  .memory_mib = at.mig->memory_mib}))
+    *value = ((struct attributes){at.mig->multiprocessors, at.mig->copy_engines, at.mig->decoders, at.mig->encoders,
+                                  at.mig->jpegs, at.mig->ofas, at.mig->gpu_slices, at.mig->compute_slices,
+                                  at.mig->memory_mib}))
 
 /* Events: a set delivers what the file gained since the set was made. */
 
@@ -546,6 +559,8 @@ static status_t take_event(struct event_set *set, struct event_data *data)
     pthread_mutex_lock(&lock);
     const struct event *event = next_event(set);
     status_t result = ready() == SUCCESS ? TIMEOUT : ready();
+    if (result == TIMEOUT && current()->wait_error)
+        result = (status_t)current()->wait_error;
     if (result == TIMEOUT && event) {
         *data = (struct event_data){handle_of(event->uuid), event->type, event->data, event->gpu_instance,
                                     event->compute_instance};

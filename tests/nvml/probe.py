@@ -1,21 +1,35 @@
 """What tests need to look at a machine with the agent's eyes."""
 
+import queue
 from collections.abc import Callable
+from typing import Any
 
-from berth_agent.inventory import Reading
+from berth_agent.inventory import Alarm, Reading
 from berth_agent.nvml.inventory import NvmlInventory
 from berth_agent.settings import Settings
 from tests.nvml.fixture import NvmlFixture
 
 NODE = "node-a"
+ALARM_WITHIN = 5.0
+"""Seconds."""
 
 
 class Probe:
     """The inventory of an agent on a machine."""
 
-    def __init__(self, fixture: NvmlFixture) -> None:
-        settings = Settings(node_name=NODE, nvml_library=fixture.library, sysfs_root=fixture.sysfs)
-        self.inventory = NvmlInventory(settings)
+    def __init__(self, fixture: NvmlFixture, **settings: Any) -> None:
+        self.settings = Settings(node_name=NODE, nvml_library=fixture.library, sysfs_root=fixture.sysfs, **settings)
+        self.inventory = NvmlInventory(self.settings)
+        self._alarms: queue.SimpleQueue[Alarm] = queue.SimpleQueue()
+        self.inventory.listen(self._alarms.put)
+
+    def alarm(self) -> Alarm:
+        """Wait for the next alarm.
+
+        Raises:
+            queue.Empty: none came within the time that is allowed.
+        """
+        return self._alarms.get(timeout=ALARM_WITHIN)
 
     async def read(self) -> Reading:
         """Look at the machine."""
@@ -24,5 +38,5 @@ class Probe:
 
 Machine = Callable[..., NvmlFixture]
 """Puts a machine with the given cards in force."""
-Start = Callable[[NvmlFixture], Probe]
+Start = Callable[..., Probe]
 """Starts the inventory on a machine."""

@@ -52,11 +52,13 @@ static const struct field GPU_FIELDS[] = {
     NUMBER(remapped_uncorrected),
     NUMBER(remapped_pending),
     NUMBER(remapped_failure),
+    NUMBER(recovery_action),
 };
 
 static const struct field MACHINE_FIELDS[] = {
     {"loaded", 0, offsetof(struct machine, loaded)},
     {"cuda", 0, offsetof(struct machine, cuda)},
+    {"wait_error", 0, offsetof(struct machine, wait_error)},
     {"driver", 1, offsetof(struct machine, driver)},
 };
 
@@ -95,9 +97,10 @@ static int read_link(struct gpu *gpu, const char *value)
 static int read_mig(struct gpu *gpu, const char *value)
 {
     struct mig mig = {0};
-    if (gpu->mig_count == MAX_MIGS || sscanf(value, "%95s %95s %u %u %u %u %llu", mig.uuid, mig.profile, &mig.gpu_instance,
-                                             &mig.compute_instance, &mig.gpu_slices, &mig.compute_slices,
-                                             &mig.memory_mib) != 7)
+    if (gpu->mig_count == MAX_MIGS ||
+        sscanf(value, "%95s %95s %u %u %u %u %llu %u %u %u %u %u %u", mig.uuid, mig.profile, &mig.gpu_instance,
+               &mig.compute_instance, &mig.gpu_slices, &mig.compute_slices, &mig.memory_mib, &mig.multiprocessors,
+               &mig.copy_engines, &mig.decoders, &mig.encoders, &mig.jpegs, &mig.ofas) != 13)
         return 0;
     gpu->migs[gpu->mig_count++] = mig;
     return 1;

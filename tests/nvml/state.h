@@ -22,6 +22,7 @@ struct mig {
     char uuid[TEXT], profile[TEXT];
     unsigned gpu_instance, compute_instance, gpu_slices, compute_slices;
     u64 memory_mib;
+    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
 };
 
 struct fail {
@@ -36,7 +37,7 @@ struct gpu {
     u64 power, power_limit, temperature, brand, architecture, major_capability, minor_capability, cores;
     u64 mig_capable, mig_mode, mig_pending;
     u64 ecc_mode, ecc_corrected, ecc_uncorrected, retired_pages, retired_pending;
-    u64 remapped_corrected, remapped_uncorrected, remapped_pending, remapped_failure;
+    u64 remapped_corrected, remapped_uncorrected, remapped_pending, remapped_failure, recovery_action;
     u64 topology[MAX_GPUS], p2p[MAX_GPUS];
     struct link links[MAX_LINKS];
     struct mig migs[MAX_MIGS];
@@ -53,7 +54,7 @@ struct event {
 };
 
 struct machine {
-    u64 loaded, cuda;
+    u64 loaded, cuda, wait_error;
     char driver[TEXT];
     struct gpu gpus[MAX_GPUS];
     struct event events[MAX_EVENTS];

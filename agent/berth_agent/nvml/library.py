@@ -4,12 +4,14 @@ Nothing here is safe to call from two threads; `session` owns the thread.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import pynvml
+
+from berth_agent.truth.processes import Process
 
 T = TypeVar("T")
 Handle = Any
@@ -35,7 +37,19 @@ LOST_SESSION: Final = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 }
-UNSUPPORTED: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+UNSUPPORTED: Final = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    # Some figures are for root alone; a card is not broken for not telling them.
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+
+XID_EVENT: Final = int(pynvml.nvmlEventTypeXidCriticalError)
+DOUBLE_BIT_EVENT: Final = int(pynvml.nvmlEventTypeDoubleBitEccError)
+RETIREMENT_CAUSES: Final = (
+    pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+    pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+)
 
 
 class NvmlError(Exception):
@@ -139,6 +153,12 @@ def memory(handle: Handle) -> int:
     return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle).total)
 
 
+def processes(handle: Handle) -> tuple[Process, ...]:
+    """Return the processes that compute on a card, by the process ids of the host."""
+    found = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return tuple(Process(pid=int(each.pid), memory=int(each.usedGpuMemory or 0)) for each in found)
+
+
 def bus_id(handle: Handle) -> str:
     """Return the PCI address as the kernel writes it."""
     return kernel_address(ask(pynvml.nvmlDeviceGetPciInfo_v3, handle).busId)
@@ -204,17 +224,118 @@ class MigFacts:
     gpu_instance: int
     compute_instance: int
     memory: int
+    parts: Mapping[str, int]
+    """How many of each it has, by the names of GPU Feature Discovery: `multiprocessors`, `slices.gi` …"""
 
 
 def mig_facts(handle: Handle) -> MigFacts:
     """Describe a MIG device. Its profile stands at the end of its name: `NVIDIA H200 MIG 1g.18gb`."""
+    attributes = ask(pynvml.nvmlDeviceGetAttributes_v2, handle)
     return MigFacts(
         uuid=uuid(handle),
         profile=name(handle).rpartition(" MIG ")[2],
         gpu_instance=int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle)),
         compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle)),
-        memory=int(ask(pynvml.nvmlDeviceGetAttributes_v2, handle).memorySizeMB) << 20,
+        memory=int(attributes.memorySizeMB) << 20,
+        parts={name: int(getattr(attributes, field)) for name, field in _PARTS.items()},
     )
+
+
+_PARTS: Final = {
+    "multiprocessors": "multiprocessorCount",
+    "slices.gi": "gpuInstanceSliceCount",
+    "slices.ci": "computeInstanceSliceCount",
+    "engines.copy": "sharedCopyEngineCount",
+    "engines.decoder": "sharedDecoderCount",
+    "engines.encoder": "sharedEncoderCount",
+    "engines.jpeg": "sharedJpegCount",
+    "engines.ofa": "sharedOfaCount",
+}
+
+
+def compute_capability(handle: Handle) -> tuple[int, int]:
+    """Return the CUDA compute capability: (8, 0)."""
+    major, minor = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return int(major), int(minor)
+
+
+def is_vgpu(handle: Handle) -> bool:
+    """Tell whether the card is a part of one, which a hypervisor gave to this machine."""
+    return bool(ask(pynvml.nvmlDeviceGetVirtualizationMode, handle) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
+
+
+def remapping_failed(handle: Handle) -> bool:
+    """Tell whether a row of memory could not be remapped."""
+    return bool(ask(pynvml.nvmlDeviceGetRemappedRows, handle)[3])
+
+
+def retirement_pending(handle: Handle) -> bool:
+    """Tell whether a page of memory waits for a reset to be retired; cards that remap rows know no such thing."""
+    return bool(ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle))
+
+
+def retired_pages(handle: Handle) -> int:
+    """Count the pages of memory that are retired."""
+    return sum(len(ask(pynvml.nvmlDeviceGetRetiredPages, handle, cause)) for cause in RETIREMENT_CAUSES)
+
+
+def recovery_action(handle: Handle) -> int:
+    """Return what the driver says that the card needs (nvmlDeviceGpuRecoveryAction_t), 0 for nothing."""
+    (value,) = ask(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    # Drivers before 560 do not know the field, and say so in the value.
+    return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What an event tells; it may be of a card that does not answer any more."""
+
+    handle: Handle
+    kind: int
+    """XID_EVENT or DOUBLE_BIT_EVENT."""
+    data: int
+    """Number of an Xid."""
+    gpu_instance: int
+
+
+def event_set() -> Handle:
+    """Make a set of events to wait for."""
+    return ask(pynvml.nvmlEventSetCreate)
+
+
+def register(handle: Handle, events: Handle) -> bool:
+    """Wait for the events of a card, too. Tell whether it has Xids: one that does not is not watched."""
+    wanted = (XID_EVENT | DOUBLE_BIT_EVENT) & int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
+    if wanted:
+        ask(pynvml.nvmlDeviceRegisterEvents, handle, wanted, events)
+    return bool(wanted & XID_EVENT)
+
+
+def wait(events: Handle, milliseconds: int) -> Event | None:
+    """Wait for an event; none came where none is returned. May be called beside the thread that owns the rest."""
+    try:
+        found = ask(pynvml.nvmlEventSetWait_v2, events, milliseconds)
+    except NvmlError as error:
+        if error.code == pynvml.NVML_ERROR_TIMEOUT:
+            return None
+        raise
+    return Event(
+        handle=found.device, kind=int(found.eventType), data=int(found.eventData), gpu_instance=int(found.gpuInstanceId)
+    )
+
+
+def free(events: Handle) -> None:
+    """Give a set back; with a session that is lost it is gone already."""
+    try:
+        ask(pynvml.nvmlEventSetFree, events)
+    except NvmlError as error:
+        if not error.lost_session:
+            raise
+
+
+def address(handle: Handle) -> int:
+    """Return what tells one handle from another, also when its card does not answer any more."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def kernel_address(text: str) -> str:

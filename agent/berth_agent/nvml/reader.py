@@ -3,15 +3,23 @@
 What a failing card no longer tells (its UUID, minor and model) is remembered from the last time that it could.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from berth_agent.conditions import Finding, unhealthy
+from berth_agent.boot import boot_id
+from berth_agent.conditions import Finding
+from berth_agent.health import rules
+from berth_agent.health.checks import Checks
+from berth_agent.health.faults import Fault, mark, with_more
+from berth_agent.health.rules import Measured
 from berth_agent.inventory import Reading, labels_of
+from berth_agent.labels import CardFacts, Facts
 from berth_agent.nvml import library, sysfs
 from berth_agent.nvml.library import Handle, NvmlError
 from berth_agent.nvml.links import Node, links, wires
+from berth_agent.truth.processes import Process
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 
@@ -22,13 +30,30 @@ class _Failed:
     error: NvmlError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What one card told."""
+
+    card: DeviceInfo
+    node: Node
+    facts: CardFacts
+
+
 class Reader:
     """Reads cards, and remembers what they were; for use in the thread that owns NVML."""
 
-    def __init__(self, *, sysfs_root: Path, mig_strategy: MigStrategy) -> None:
+    def __init__(
+        self, *, sysfs_root: Path, proc_root: Path, mig_strategy: MigStrategy, checks: Checks, with_processes: bool
+    ) -> None:
         self._sysfs = sysfs_root
+        self._boot_id = boot_id(proc_root)
+        self._with_processes = with_processes
         self._mig_strategy = mig_strategy
+        self._checks = checks
         self._known: dict[int, DeviceInfo] = {}
+        self._facts: dict[str, CardFacts] = {}
+        self.handles: Mapping[str, Handle] = {}
+        """Of the cards that answered the last reading, by their UUIDs."""
 
     def read(self) -> Reading:
         """Look at all cards.
@@ -38,36 +63,52 @@ class Reader:
         """
         looks = [self._look(index) for index in range(library.cards())]
         sound = {index: look for index, look in enumerate(looks) if not isinstance(look, _Failed)}
-        cards = self._with_links(sound)
+        cards = self._with_links([look.node for look in sound.values()], sound)
+        self.handles = {look.card.id: look.node.handle for look in sound.values()}
         failed = [look for look in looks if isinstance(look, _Failed)]
         remembered = [self._remembered(look, alive=list(cards.values())) for look in failed]
         listed = [*cards.values(), *(card for card in remembered if card)]
         self._known = {index: self._known[index] for index in range(len(looks)) if index in self._known} | cards
         unread = [look for look, card in zip(failed, remembered, strict=True) if card is None]
-        return self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
+        facts = self._facts | {look.card.id: look.facts for look in sound.values()}
+        self._facts = {card.id: facts[card.id] for card in listed}
+        reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
+        return replace(reading, processes=_processes(sound)) if self._with_processes else reading
 
-    def _look(self, index: int) -> "tuple[DeviceInfo, Node] | _Failed":
+    def _look(self, index: int) -> _Look | _Failed:
         try:
-            handle = library.card(index)
-            card = self._card(handle)
-            place = Node(handle=handle, minor=card.minor, bus_id=library.bus_id(handle), wires=wires(handle))
+            return self._told(library.card(index))
         except NvmlError as error:
             if error.lost_session:
                 raise
             return _Failed(index=index, error=error)
-        return card, place
+
+    def _told(self, handle: Handle) -> _Look:
+        bus_id = library.bus_id(handle)
+        mig, parts = library.unless_unsupported(default=_NO_MIG, function=_mig, of=(handle,))
+        card = with_more(self._card(handle, bus_id, mig), rules.of_measured(_measured(handle), self._checks))
+        facts = CardFacts(
+            compute=library.compute_capability(handle),
+            pci_class=sysfs.pci_class(self._sysfs, bus_id),
+            is_vgpu=library.unless_unsupported(default=False, function=library.is_vgpu, of=(handle,)),
+            parts=parts,
+        )
+        place = Node(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
+        return _Look(card=card, node=place, facts=facts)
 
     def _reading(self, cards: list[DeviceInfo], *, unread: Sequence[_Failed]) -> Reading:
         spec = DeviceSpec(
             driver_version=library.driver_version(),
             cuda_version=library.cuda_version(),
             mig_strategy=self._mig_strategy,
+            boot_id=self._boot_id,
             devices=cards,
         )
         loaded = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
-        return Reading(spec=spec, findings=(loaded, _read_finding(unread)), labels=labels_of(spec))
+        facts = Facts(machine=sysfs.machine(self._sysfs), cards=self._facts)
+        return Reading(spec=spec, findings=(loaded, _read_finding(unread)), labels=labels_of(spec), facts=facts)
 
-    def _card(self, handle: Handle) -> DeviceInfo:
+    def _card(self, handle: Handle, bus_id: str, state: Mig | None) -> DeviceInfo:
         card = DeviceInfo(
             type="gpu",
             minor=library.minor(handle),
@@ -80,39 +121,57 @@ class Reader:
                 names.PREFIX + names.GPU_MEMORY: quantity.format_bytes(library.memory(handle)),
                 names.PREFIX + names.GPU_MEMORY_RATIO: 100,
             },
-            topology=sysfs.place(self._sysfs, library.bus_id(handle)),
+            topology=sysfs.place(self._sysfs, bus_id),
         )
-        state = library.unless_unsupported(default=None, function=_mig, of=(handle,))
         return card.model_copy(update={"mig": state}) if state else card
 
-    def _with_links(self, sound: "dict[int, tuple[DeviceInfo, Node]]") -> dict[int, DeviceInfo]:
-        nodes = [node for _, node in sound.values()]
-        return {index: card.model_copy(update={"links": links(node, nodes)}) for index, (card, node) in sound.items()}
+    def _with_links(self, nodes: Sequence[Node], sound: Mapping[int, _Look]) -> dict[int, DeviceInfo]:
+        return {index: look.card.model_copy(update={"links": links(look.node, nodes)}) for index, look in sound.items()}
 
     def _remembered(self, failed: _Failed, *, alive: Sequence[DeviceInfo]) -> DeviceInfo | None:
         """Return what the card at this index was, unless that card now answers at another index."""
         card = self._known.get(failed.index)
         if card is None or card.id in {other.id for other in alive}:
             return None
-        return unhealthy(card, reason=failed.error.reason, message=str(failed.error))
+        return mark(card, [Fault(kind=failed.error.reason, message=str(failed.error))])
 
 
-def _mig(handle: Handle) -> Mig:
+_Division = tuple[Mig | None, Mapping[str, Mapping[str, int]]]
+_NO_MIG: Final[_Division] = (None, {})
+
+
+def _measured(handle: Handle) -> Measured:
+    of = (handle,)
+    return Measured(
+        remap_failed=library.unless_unsupported(default=False, function=library.remapping_failed, of=of),
+        retirement_pending=library.unless_unsupported(default=False, function=library.retirement_pending, of=of),
+        retired_pages=library.unless_unsupported(default=0, function=library.retired_pages, of=of),
+        recovery_action=library.unless_unsupported(default=0, function=library.recovery_action, of=of),
+    )
+
+
+def _processes(sound: Mapping[int, _Look]) -> dict[int, tuple[Process, ...]]:
+    return {
+        look.card.minor: library.unless_unsupported(default=(), function=library.processes, of=(look.node.handle,))
+        for look in sound.values()
+    }
+
+
+def _mig(handle: Handle) -> "_Division":
+    """Return the instances, and what each has, by its UUID."""
     enabled = library.mig_enabled(handle)
     facts = [library.mig_facts(device) for device in library.mig_devices(handle)] if enabled else []
-    return Mig(
-        enabled=enabled,
-        instances=[
-            MigInstance(
-                id=fact.uuid,
-                profile=fact.profile,
-                gpu_instance=fact.gpu_instance,
-                compute_instance=fact.compute_instance,
-                memory=quantity.format_bytes(fact.memory),
-            )
-            for fact in facts
-        ],
-    )
+    instances = [
+        MigInstance(
+            id=fact.uuid,
+            profile=fact.profile,
+            gpu_instance=fact.gpu_instance,
+            compute_instance=fact.compute_instance,
+            memory=quantity.format_bytes(fact.memory),
+        )
+        for fact in facts
+    ]
+    return Mig(enabled=enabled, instances=instances), {fact.uuid: fact.parts for fact in facts}
 
 
 def _read_finding(unread: Sequence[_Failed]) -> Finding:

@@ -22,8 +22,9 @@ T = TypeVar("T")
 class Session:
     """Runs functions in the owner's thread, with NVML open."""
 
-    def __init__(self, *, path: Path | None) -> None:
+    def __init__(self, *, path: Path | None, before_closing: Callable[[], None] = lambda: None) -> None:
         self._path = path
+        self._before_closing = before_closing
         self._open = False
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name="nvml", daemon=True).start()
@@ -50,6 +51,7 @@ class Session:
         """End the session, so that the next use sees the cards anew; for use in the owner's thread."""
         if self._open:
             self._open = False
+            self._before_closing()
             library.close_session()
 
     def close(self) -> None:

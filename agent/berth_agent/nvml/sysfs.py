@@ -8,6 +8,9 @@ from berth_api.device import Topology
 
 UNTOLD: Final = -1
 ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+NVIDIA: Final = "0x10de"
+DISPLAY: Final = "0x03"
+"""How the class of a GPU begins; those without a plug for a screen are 0x0302."""
 BEHIND_SWITCH: Final = 4
 """Length of a path from a root complex through a switch: root port, upstream port, downstream port, device."""
 
@@ -21,6 +24,34 @@ def place(root: Path, address: str) -> Topology:
         pcie_id=_switch(device),
         bus_id=address,
     )
+
+
+def virtual_functions(device: Path) -> list[tuple[int, str]]:
+    """Return the virtual functions of a PCI device: the kernel's number of each, and its PCI address."""
+    links = device.glob("virtfn*")
+    return sorted((int(link.name.removeprefix("virtfn")), link.resolve().name) for link in links)
+
+
+def pci_id(device: Path) -> str:
+    """Return the vendor and device of a PCI device's folder: `10ee:5001`."""
+    return ":".join(text(device / part).removeprefix("0x") for part in ("vendor", "device"))
+
+
+def pci_class(root: Path, address: str) -> str:
+    """Return the class of a device, `0x030200`, or nothing where the kernel does not tell."""
+    return text(root / "bus/pci/devices" / address / "class")
+
+
+def machine(root: Path) -> str:
+    """Return the machine's product name, as its maker wrote it."""
+    return text(root / "class/dmi/id/product_name")
+
+
+def has_cards(root: Path) -> bool | None:
+    """Tell whether the PCI bus has a GPU of NVIDIA's; None where there is no bus to look at."""
+    devices = list((root / "bus/pci/devices").glob("*"))
+    classes = [text(device / "class") for device in devices if text(device / "vendor") == NVIDIA]
+    return any(each.startswith(DISPLAY) for each in classes) if devices else None
 
 
 def bound_cards(root: Path) -> frozenset[str]:
@@ -40,16 +71,16 @@ def _switch(device: Path) -> str:
 
 
 def _socket(root: Path, device: Path) -> int:
-    first = _text(device / "local_cpulist").partition(",")[0].partition("-")[0]
+    first = text(device / "local_cpulist").partition(",")[0].partition("-")[0]
     return _number(root / f"devices/system/cpu/cpu{first}/topology/physical_package_id") if first else UNTOLD
 
 
 def _number(path: Path) -> int:
-    text = _text(path)
-    return int(text) if text else UNTOLD
+    number = text(path)
+    return int(number) if number else UNTOLD
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
     """Read a small file; one that is not there tells nothing."""
     try:
         return path.read_text().strip()

@@ -118,7 +118,10 @@ async def test_a_lost_card_stays_listed_and_hides_no_other(machine: Machine, age
     assert in_smi_terms(lost) == in_smi_terms(before[0])
     assert (lost.health, other.health) == (False, True)
     told = [(each.type, each.status, each.reason, each.message) for each in lost.conditions]
-    assert told == [("Healthy", "False", "GpuIsLost", "GPU is lost")]
+    assert told == [
+        ("Healthy", "False", "GpuIsLost", "GPU is lost"),
+        ("GpuIsLost", "True", "UntilReset", "GPU is lost"),
+    ]
     assert finding(reading, names.INVENTORY_READ).ok
 
 

@@ -3,14 +3,16 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 from berth_agent import plugins
-from berth_agent.inventory import Reading
+from berth_agent.inventory import Alarm, Listener, Reading
 from berth_agent.plugins import DeviceAgent, Plugged
 from berth_agent.simulated import FINDINGS
-from berth_api.device import DeviceInfo, DeviceSpec
+from berth_api import names
+from berth_api.device import DeviceInfo, DeviceSpec, DeviceStatus
 from berth_api.plugins import PluginError
 
 
@@ -28,6 +30,9 @@ class Own:
 
     async def read(self) -> Mapping[str, Reading]:
         return self.readings
+
+    def listen(self, listener: Listener) -> None:
+        self.listener = listener
 
     def close(self) -> None:
         self.closed = True
@@ -97,6 +102,48 @@ async def test_one_that_fails_keeps_its_last_devices_as_unhealthy_ones_and_start
     assert reading.spec.devices[1].conditions[0].reason == "ReadFailed"
     told.append([device()])
     assert shown((await made.read())["n"]) == [("gpu", 0, True), ("npu", 0, True)]
+    assert agent.starts == 2
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        pytest.param(StopIteration(7), "StopIteration: 7", id="an iterator at its end"),
+        pytest.param(SystemExit(3), "SystemExit: 3", id="the end of the process"),
+        pytest.param(ValueError("two\nlines"), "ValueError: two lines", id="lines"),
+        pytest.param(OSError("no \udcff"), "OSError: no ?", id="no text"),
+        pytest.param(UnreadableError(), "UnreadableError: its text cannot be read: KeyError", id="unreadable"),
+    ],
+)
+async def test_whatever_it_raises_is_told_and_the_others_are_published(error: BaseException, told: str) -> None:
+    def fail(_node: str) -> Sequence[DeviceInfo]:
+        raise error
+
+    made = plugged(Npus(fail), Npus(lambda _node: [device("tpu")], name="tpu"))
+    reading = (await made.read())["n"]
+    assert shown(reading) == [("gpu", 0, True), ("tpu", 0, True)]
+    assert found(reading)[:2] == (False, "ReadFailed")
+    assert found(reading)[2].startswith(told)
+    assert found(reading, "tpu") == (True, "Read", "")
+
+
+async def test_one_that_does_not_start_is_not_read() -> None:
+    class Broken(Npus):
+        def start(self) -> None:
+            super().start()
+            raise OSError("no driver")
+
+    agent = Broken(lambda _node: [device()])
+    made = plugged(agent)
+    for _ in range(2):
+        reading = (await made.read())["n"]
+        assert shown(reading) == [("gpu", 0, True)]
+        assert found(reading)[1] == "ReadFailed"
     assert agent.starts == 2
 
 
@@ -173,3 +220,50 @@ def test_a_mistake_names_the_plug_in(value: str, told: str) -> None:
     with pytest.raises(PluginError) as refused:
         plugins.load([EntryPoint(name="npu", value=value, group=plugins.GROUP)])
     assert told in str(refused.value)
+
+
+def test_alarms_of_the_inventory_pass() -> None:
+    own, heard = Own("n"), list[Alarm]()
+    Plugged(own, {}, timeout=1.0).listen(heard.append)
+    own.listener(Alarm(node="n"))
+    assert heard == [Alarm(node="n")]
+
+
+MAKER = """
+class Maker:
+    def __init__(self, name):
+        self.name = name
+    start = read = lambda self, *_: ()
+
+def __getattr__(name):
+    return lambda: Maker(name)
+"""
+
+
+@pytest.fixture
+def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[EntryPoint]]:
+    """So many plug-ins, each of another type."""
+    (tmp_path / "berth_many.py").write_text(MAKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda count: [
+        EntryPoint(name=f"npu{n}", value=f"berth_many:npu{n}", group=plugins.GROUP) for n in range(count)
+    ]
+
+
+def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[int], list[EntryPoint]]) -> None:
+    assert len(plugins.load(entries(plugins.MOST))) == plugins.MOST
+    with pytest.raises(PluginError) as refused:
+        plugins.load(entries(plugins.MOST + 1))
+    told = (
+        "npu6 of an unknown distribution: there are 6 others already (npu0, npu1, npu2, npu3, npu4, npu5), and a Device"
+    )
+    assert told in str(refused.value)
+
+
+async def test_their_conditions_leave_room_for_those_of_agent_and_operator() -> None:
+    agents = [Npus(lambda _node: [], name=f"npu{number}") for number in range(plugins.MOST)]
+    found = {each.type for each in (await plugged(*agents).read())["n"].findings}
+    of_operator = {names.READY, names.VALID, names.ACCOUNTED}
+    [bound] = DeviceStatus.model_fields["conditions"].metadata
+    assert found >= {f"InventoryRead.npu{number}" for number in range(plugins.MOST)}
+    assert len(found | of_operator) <= bound.max_length

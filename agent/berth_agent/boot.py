@@ -1,0 +1,11 @@
+"""Which boot of the node this is."""
+
+from pathlib import Path
+
+
+def boot_id(proc: Path) -> str:
+    """Return the kernel's id of this boot, or nothing where it tells none."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        return ""

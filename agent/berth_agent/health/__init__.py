@@ -1,0 +1,1 @@
+"""Which devices must not be handed out, why, and until when."""

@@ -1,0 +1,111 @@
+"""What a fault asks for before its card may be handed out again.
+
+The classes of Xids are those of NVIDIA's catalogue ("resolution bucket, immediate action"). Where the catalogue names a
+workflow for people, the hardest outcome of that workflow counts.
+"""
+
+import re
+from enum import IntEnum
+from typing import Final
+
+
+class Remedy(IntEnum):
+    """How a fault ends; the harder the later. A reboot, and a person's word, end all but the first two."""
+
+    NOTHING = 0
+    """It is none: the application was at fault, or the driver only tells of what it did."""
+    UNTOLD = 1
+    """As soon as a reading no longer tells of it: the driver measures it each time anew."""
+    QUIET = 2
+    """After a quiet period: the application has to be restarted, the card is sound unless it happens again."""
+    RESET = 3
+    """After a reset of the card that was observed."""
+    REBOOT = 4
+    """After a reboot of the node."""
+
+
+WORDS: Final = {
+    Remedy.UNTOLD: "WhileMeasured",
+    Remedy.QUIET: "UntilQuiet",
+    Remedy.RESET: "UntilReset",
+    Remedy.REBOOT: "UntilReboot",
+}
+"""The reason of a fault's condition."""
+
+# Kinds of faults that are no Xid. Each is the type of a condition.
+DOUBLE_BIT: Final = "DoubleBitEcc"
+LOST: Final = "GpuIsLost"
+RESET_REQUIRED: Final = "ResetRequired"
+REMAP_FAILED: Final = "RowRemapFailed"
+RETIREMENT_PENDING: Final = "PageRetirementPending"
+PAGES_RETIRED: Final = "TooManyPagesRetired"
+RESET_NEEDED: Final = "DriverNeedsReset"
+REBOOT_NEEDED: Final = "DriverNeedsReboot"
+DRAIN_NEEDED: Final = "DriverNeedsDrain"
+EVENTS_FAILED: Final = "EventsFailed"
+CORDONED: Final = "Cordoned"
+LINK_DOWN: Final = "LinkDown"
+OFF_THE_BUS: Final = "OffTheBus"
+XID: Final = "Xid"
+
+_MEASURED: Final = {
+    *(REMAP_FAILED, RETIREMENT_PENDING, PAGES_RETIRED, RESET_NEEDED, REBOOT_NEEDED, DRAIN_NEEDED),
+    *(EVENTS_FAILED, CORDONED, LINK_DOWN, OFF_THE_BUS, "ReadTimedOut", "ReadFailed", "Simulated"),
+}
+_LASTING: Final = {DOUBLE_BIT: Remedy.RESET, LOST: Remedy.RESET, RESET_REQUIRED: Remedy.RESET}
+
+# 45 follows another Xid, or an application that was ended; 154 sums up others, and the driver is asked for its word.
+_NOTHING: Final = frozenset(
+    (14, 37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 154, 157, *range(160, 166))
+)
+_RESTART_APP: Final = frozenset(
+    (
+        *(8, 11, 13, 25, 31, 32, 39, 40, 41, 60, *range(68, 73), 75, 76, 77, 80, *range(82, 87), 88, 89, 94),
+        *(*range(96, 106), *range(126, 136), 139),
+    )
+)
+# 54 is a power cable, 78 a driver that does not suit its host, 151 a machine whose keys are stale.
+_REBOOT: Final = frozenset((54, 78, 79, 151))
+
+FAULTS_OF_APPLICATIONS: Final = frozenset((13, 31, 68))
+"""Xids that ask for a restart of the application and mostly are its own mistakes; NVIDIA's plugin ignores them, too."""
+
+TITLES: Final = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row remapping or page retirement failed",
+    69: "graphics engine class error",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    109: "context switch timeout",
+    110: "security fault",
+    119: "GSP does not answer",
+    120: "GSP error",
+    136: "link training failed",
+    140: "unrecovered ECC error",
+    143: "GPU initialisation error",
+    155: "NVLink error found by software",
+    156: "resource retirement",
+    158: "fatal timeout",
+}
+
+
+def of_xid(number: int) -> Remedy:
+    """Tell what an Xid asks for; one that the catalogue does not know asks for a reset."""
+    if number in _NOTHING:
+        return Remedy.NOTHING
+    if number in _RESTART_APP:
+        return Remedy.QUIET
+    return Remedy.REBOOT if number in _REBOOT else Remedy.RESET
+
+
+def of(kind: str) -> Remedy:
+    """Tell what a kind of fault asks for; an error of the library that says nothing more is over when it is quiet."""
+    if found := re.fullmatch(XID + r"(\d+)", kind):
+        # An Xid that nobody takes for a fault becomes one where DP_ENABLE_HEALTHCHECKS names it.
+        return max(of_xid(int(found[1])), Remedy.QUIET)
+    if kind in _MEASURED:
+        return Remedy.UNTOLD
+    return _LASTING.get(kind, Remedy.QUIET)

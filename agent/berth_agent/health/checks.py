@@ -1,0 +1,69 @@
+"""Which events count: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS, as NVIDIA's plugin has them.
+
+`all` switches all checks off, `xids` those of Xids, numbers single ones. What is enabled by number wins over all that
+is disabled; NVIDIA's plugin promises that, but forgets it once `all` is disabled.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from berth_agent.health.catalogue import FAULTS_OF_APPLICATIONS, Remedy, of_xid
+
+ALL: Final = "all"
+XIDS: Final = "xids"
+ALLOWED: Final = 'allowed are "all", "xids", or numbers of Xids with commas between them, such as 48,79'
+
+
+class ChecksError(ValueError):
+    """A list of checks cannot be read; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Which checks of GPUs are made."""
+
+    disabled: frozenset[int | str] = frozenset()
+    """Numbers of Xids, `all`, `xids`."""
+    enabled: frozenset[int | str] = frozenset()
+
+    @property
+    def memory(self) -> bool:
+        """Whether what the driver measures of the card's memory and its own state counts."""
+        return ALL not in self.disabled or ALL in self.enabled
+
+    @property
+    def events(self) -> bool:
+        """Whether any event could count."""
+        return self.memory or bool(self.enabled)
+
+    def counts(self, xid: int) -> bool:
+        """Tell whether an Xid makes its card unhealthy."""
+        if self.enabled & {xid, ALL, XIDS}:
+            return True
+        if self.disabled & {xid, ALL, XIDS} or xid in FAULTS_OF_APPLICATIONS:
+            return False
+        return of_xid(xid) is not Remedy.NOTHING
+
+
+def read(*, disabled: str, enabled: str) -> Checks:
+    """Read both lists.
+
+    Raises:
+        ChecksError: one of them has something else in it.
+    """
+    return Checks(
+        disabled=_listed("DP_DISABLE_HEALTHCHECKS", disabled), enabled=_listed("DP_ENABLE_HEALTHCHECKS", enabled)
+    )
+
+
+def _listed(name: str, text: str) -> frozenset[int | str]:
+    words = [word.strip().lower() for word in text.split(",")]
+    return frozenset(_one(name, word) for word in words if word)
+
+
+def _one(name: str, word: str) -> int | str:
+    if word in {ALL, XIDS}:
+        return word
+    if word.isascii() and word.isdigit():
+        return int(word)
+    raise ChecksError(f'{name}: "{word}" is no Xid; {ALLOWED}')

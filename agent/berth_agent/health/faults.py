@@ -1,0 +1,60 @@
+"""A fault of a device, and how it stands in the Device's spec.
+
+An unhealthy device carries the condition `Healthy=False`, which sums up, and one condition for each fault: its type is
+the fault's kind, its reason what ends it. So the object on the server is all that an agent needs after its restart.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from berth_agent.conditions import HEALTHY, Finding, unhealthy
+from berth_agent.health import catalogue
+from berth_api.device import DeviceInfo
+
+MAX_FAULTS: Final = 7
+"""A device has room for eight conditions, one of which sums up."""
+MAX_MESSAGE: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One reason not to hand a device out."""
+
+    kind: str
+    """`Xid79`, `GpuIsLost`; the type of its condition."""
+    message: str = ""
+
+
+def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
+    """Return the device with these faults and no others, the hardest first; of too many, the easiest are left out."""
+    ordered = sorted(faults, key=lambda fault: (-catalogue.of(fault.kind), fault.kind))[:MAX_FAULTS]
+    if not ordered:
+        return device.model_copy(update={"health": True, "conditions": []})
+    summed = unhealthy(device, reason=ordered[0].kind, message="; ".join(map(_in_words, ordered)))
+    details = [_finding(fault).condition() for fault in ordered]
+    return summed.model_copy(update={"conditions": [*summed.conditions, *details]})
+
+
+def told(device: DeviceInfo) -> tuple[Fault, ...]:
+    """Read the faults that a device carries."""
+    if device.health:
+        return ()
+    faults = tuple(Fault(kind=each.type, message=each.message) for each in device.conditions if each.status == "True")
+    return faults or tuple(
+        Fault(kind=each.reason, message=each.message) for each in device.conditions if each.type == HEALTHY
+    )
+
+
+def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
+    """Return the device with these faults beside those that it carries."""
+    return mark(device, [*told(device), *faults]) if faults else device
+
+
+def _finding(fault: Fault) -> Finding:
+    word = catalogue.WORDS[catalogue.of(fault.kind)]
+    return Finding(type=fault.kind, ok=True, reason=word, message=fault.message[:MAX_MESSAGE])
+
+
+def _in_words(fault: Fault) -> str:
+    return fault.message[:MAX_MESSAGE] or fault.kind

@@ -1,0 +1,145 @@
+"""Keeps what is known of the health of all devices, and puts it into readings.
+
+Events come at any time and are noted at once; readings renew, end and add. The Device on the server is the memory
+across restarts of the agent: a node is judged only after its Device was recalled, or found not to be there.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.health import annotations, catalogue, rules
+from berth_agent.health.annotations import Wishes
+from berth_agent.health.faults import Fault, mark, told
+from berth_agent.health.rules import Faults
+from berth_agent.inventory import Alarm, Reading
+from berth_api import names
+from berth_api.device import DeviceInfo, DeviceSpec
+from berth_api.names import GPU
+
+_log: Any = structlog.get_logger()
+
+_CORDON: Final = Fault(kind=catalogue.CORDONED, message=f"cordoned by the annotation {names.CORDONED_DEVICES}")
+_NO_ANSWER: Final = Fault(kind=catalogue.LOST, message="the GPU does not answer")
+_SOME_UNREAD: Final = "CardsUnread"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Node:
+    """What is known of one node."""
+
+    faults: dict[str, Faults] = field(default_factory=dict)
+    """Of GPUs, by their UUIDs."""
+    recalled: tuple[DeviceInfo, ...] | None = None
+    """GPUs that the agent before this one listed; none before the Device was looked at."""
+
+
+class Monitor:
+    """The health of the devices of any number of nodes."""
+
+    def __init__(self, *, boot_id: str, quiet: float, clock: Callable[[], float]) -> None:
+        self._boot_id = boot_id
+        self._quiet = quiet
+        self._clock = clock
+        self._nodes: dict[str, _Node] = {}
+
+    def knows(self, node: str) -> bool:
+        """Tell whether the Device of a node was recalled."""
+        return self._node(node).recalled is not None
+
+    def recall(self, node: str, spec: DeviceSpec) -> None:
+        """Take up what the Device of a node tells (an empty spec: there is none); of another boot nothing holds."""
+        same_boot = not spec.boot_id or not self._boot_id or spec.boot_id == self._boot_id
+        gpus = tuple(each for each in spec.devices if each.type == GPU) if same_boot else ()
+        known, now = self._node(node), self._clock()
+        earlier = {each.id: rules.recalled(told(each), now=now) for each in gpus if not each.health}
+        known.recalled = gpus
+        known.faults = {gpu: {**earlier.get(gpu, {}), **known.faults.get(gpu, {})} for gpu in earlier | known.faults}
+
+    def note(self, alarm: Alarm) -> bool:
+        """Add what an event tells, which shows in the next judgement. Tell whether it is new, and not renewed only."""
+        faults = self._node(alarm.node).faults
+        known = faults.get(alarm.card, {})
+        for fault in alarm.faults:
+            faults[alarm.card] = rules.noted(faults.get(alarm.card, {}), fault, now=self._clock())
+        fresh = [fault for fault in alarm.faults if fault.kind not in known]
+        for fault in fresh:
+            _log.warning("GPU has a fault", node=alarm.node, gpu=alarm.card, fault=fault.kind, message=fault.message)
+        return bool(fresh) or not alarm.faults
+
+    def see(self, readings: Mapping[str, Reading]) -> None:
+        """Fold new readings of the inventory in, once each."""
+        for name, reading in readings.items():
+            node = self._node(name)
+            for each in _listed(node, reading):
+                if each.type == GPU:
+                    self._see(node, each, reset=each.id in reading.reset)
+
+    def judged(self, name: str, reading: Reading, *, said: Mapping[str, str]) -> Reading:
+        """Return a reading with all that is known in it; the very same where that adds nothing.
+
+        Args:
+            name: of the node.
+            reading: as its inventory gave it.
+            said: the annotations of its Device.
+        """
+        node = self._node(name)
+        devices = _listed(node, reading)
+        wishes = {annotation: annotations.read(said.get(annotation, ""), devices) for annotation in _ANNOTATIONS}
+        cordoned = wishes[names.CORDONED_DEVICES].devices
+        marked = [_marked(each, node, cordoned=(each.type, each.minor) in cordoned) for each in devices]
+        problems = annotations.findings(wishes)
+        if not problems and len(marked) == len(reading.spec.devices) and all(map(operator.is_, marked, devices)):
+            return reading
+        spec = reading.spec.model_copy(update={"devices": marked})
+        return replace(reading, spec=spec, findings=(*reading.findings, *problems))
+
+    def forgive(self, name: str, reading: Reading, text: str) -> Wishes:
+        """Forget the faults of the devices that people say to be repaired, unless some of them do not exist."""
+        node = self._node(name)
+        devices = _listed(node, reading)
+        wishes = annotations.read(text, devices)
+        named = [each for each in devices if (each.type, each.minor) in wishes.devices and not wishes.problems]
+        for each in named:
+            if node.faults.pop(each.id, None):
+                _log.info("faults forgotten, as people said", node=name, gpu=each.id)
+        return wishes
+
+    def _node(self, name: str) -> _Node:
+        return self._nodes.setdefault(name, _Node())
+
+    def _see(self, node: _Node, gpu: DeviceInfo, *, reset: bool) -> None:
+        known, fresh = node.faults.get(gpu.id, {}), told(gpu)
+        if not known and not fresh:
+            return
+        after = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
+        for kind in known.keys() - after.keys():
+            _log.info("GPU is rid of a fault", gpu=gpu.id, fault=kind)
+        node.faults[gpu.id] = after
+
+
+_ANNOTATIONS: Final = (names.CORDONED_DEVICES, names.RECOVERED_DEVICES)
+
+
+def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
+    own = {fault.kind: fault for fault in told(device)}
+    known = {kind: seen.fault for kind, seen in node.faults.get(device.id, {}).items()}
+    cordon = {_CORDON.kind: _CORDON} if cordoned else {}
+    faults = {**own, **known, **cordon}
+    return device if faults == own else mark(device, faults.values())
+
+
+def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
+    """Return the devices of a reading, and as lost ones the GPUs of an earlier agent that do not answer this one.
+
+    Which one a card is that does not answer, it does not say: while there are such, all that are missing stay listed.
+    """
+    listed = list(reading.spec.devices)
+    if not node.recalled or not any(each.reason == _SOME_UNREAD for each in reading.findings):
+        return listed
+    taken = {each.id for each in listed} | {(each.type, each.minor) for each in listed}
+    missing = [each for each in node.recalled if not taken & {each.id, (each.type, each.minor)}]
+    return [*listed, *(mark(each, [_NO_ANSWER]) for each in missing)]

@@ -1,0 +1,140 @@
+"""How a device falls ill and gets well: pure functions of what was seen, and when.
+
+That the library answers is never a reason to be well: after most Xids it still does. A fault ends by what its class
+asks for (`catalogue`), and by nothing else.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_agent.health import catalogue
+from berth_agent.health.catalogue import Remedy
+from berth_agent.health.checks import Checks
+from berth_agent.health.faults import Fault
+
+MAX_RETIRED: Final = 60
+"""Retired pages at which NVIDIA takes a card back; at 64 no more can be retired."""
+ANY_INSTANCE: Final = 0xFFFFFFFF
+"""What an event says of its instance where it concerns the whole card."""
+
+# Values of NVML's nvmlDeviceGpuRecoveryAction_t.
+_ACTIONS: Final = {
+    1: Fault(kind=catalogue.RESET_NEEDED, message="the driver says that the GPU needs a reset"),
+    2: Fault(kind=catalogue.REBOOT_NEEDED, message="the driver says that the node needs a reboot"),
+    3: Fault(kind=catalogue.DRAIN_NEEDED, message="the driver says that peer-to-peer traffic must be drained"),
+    4: Fault(kind=catalogue.RESET_NEEDED, message="the driver says that the GPU must be drained and reset"),
+    5: Fault(kind=catalogue.DRAIN_NEEDED, message="the driver says that the IMEX domain must be recovered"),
+    6: Fault(kind=catalogue.RESET_NEEDED, message="the driver says that the GPU needs a reset of its bus"),
+    7: Fault(kind=catalogue.REBOOT_NEEDED, message="the driver says that the system needs a reboot"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A fault, and when it was seen last."""
+
+    fault: Fault
+    at: float
+    """Seconds of a clock that only goes forward."""
+
+    @property
+    def remedy(self) -> Remedy:
+        """What ends it."""
+        return catalogue.of(self.fault.kind)
+
+
+Faults = Mapping[str, Seen]
+"""The faults of one device, by their kinds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the driver tells of a card's memory and state."""
+
+    remap_failed: bool = False
+    retirement_pending: bool = False
+    retired_pages: int = 0
+    recovery_action: int = 0
+    """0 is none."""
+
+
+def of_xid(number: int, checks: Checks, *, gpu_instance: int = ANY_INSTANCE) -> Fault | None:
+    """Return what an Xid is to its card; none where it does not count.
+
+    An Xid of one MIG instance is one of the card: its instances share the card's memory, links and firmware, and what
+    ends the harder ones, a reset, ends them all.
+    """
+    if not checks.counts(number):
+        return None
+    title = f" ({catalogue.TITLES[number]})" if number in catalogue.TITLES else ""
+    where = "" if gpu_instance == ANY_INSTANCE else f" on GPU instance {gpu_instance}"
+    return Fault(kind=f"{catalogue.XID}{number}", message=f"Xid {number}{title}{where}")
+
+
+def of_double_bit(checks: Checks) -> Fault | None:
+    """Return what a double-bit ECC error is to its card."""
+    return Fault(kind=catalogue.DOUBLE_BIT, message="double-bit ECC error") if checks.memory else None
+
+
+def of_measured(measured: Measured, checks: Checks) -> list[Fault]:
+    """Return what the driver's figures are to their card.
+
+    Rows that wait to be remapped are no fault: the driver keeps their pages from use until then. A page that waits to
+    be retired is one: until the reset, applications are still given it.
+    """
+    if not checks.memory:
+        return []
+    found = []
+    if measured.remap_failed:
+        found.append(Fault(kind=catalogue.REMAP_FAILED, message="a memory row could not be remapped: replace the GPU"))
+    if measured.retirement_pending:
+        found.append(Fault(kind=catalogue.RETIREMENT_PENDING, message="a memory page is retired only after a reset"))
+    if measured.retired_pages >= MAX_RETIRED:
+        message = f"{measured.retired_pages} memory pages are retired; from {MAX_RETIRED} on the GPU is to be replaced"
+        found.append(Fault(kind=catalogue.PAGES_RETIRED, message=message))
+    if measured.recovery_action in _ACTIONS:
+        found.append(_ACTIONS[measured.recovery_action])
+    return found
+
+
+def noted(known: Faults, fault: Fault, *, now: float) -> Faults:
+    """Add a fault that an event told of, or renew it."""
+    return {**known, fault.kind: Seen(fault=fault, at=now)}
+
+
+def after_reading(known: Faults, told: Iterable[Fault], *, now: float, quiet: float, reset: bool) -> Faults:
+    """Return the faults after a reading, which told of some and saw the card reset, or did not."""
+    fresh = {fault.kind: Seen(fault=fault, at=now) for fault in told}
+    was_reset = reset or _reset_done(known, fresh)
+    lasting = {
+        kind: seen
+        for kind, seen in known.items()
+        if _lasts(seen, quiet_for=now - seen.at, quiet=quiet, reset=was_reset)
+    }
+    return {**lasting, **fresh}
+
+
+def _reset_done(known: Faults, fresh: Faults) -> bool:
+    """Tell whether the driver asked for a reset before, and now answers for the card and asks for none."""
+    asked = catalogue.RESET_NEEDED in known
+    return asked and not any(seen.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, seen in fresh.items())
+
+
+_NEEDS: Final = {catalogue.RESET_NEEDED, catalogue.REBOOT_NEEDED, catalogue.DRAIN_NEEDED}
+
+
+def _lasts(seen: Seen, *, quiet_for: float, quiet: float, reset: bool) -> bool:
+    """Tell whether a fault goes on that was not told of again."""
+    if seen.remedy is Remedy.QUIET:
+        return quiet_for < quiet
+    return seen.remedy is Remedy.REBOOT or (seen.remedy is Remedy.RESET and not reset)
+
+
+def recalled(told: Iterable[Fault], *, now: float) -> Faults:
+    """Return what an agent knows of a card after its restart.
+
+    A quiet period begins anew, for nobody knows what happened meanwhile. What is measured is kept until the first
+    reading: that the driver asked for a reset before, and does not now, shows that there was one.
+    """
+    return {fault.kind: Seen(fault=fault, at=now) for fault in told}

@@ -1,0 +1,197 @@
+"""What GPU Feature Discovery tells of a node by its labels: the same keys and values, since workloads select by them.
+
+There is one product label for a node, even if its cards differ; then it tells of the model of which there are most. The
+Device knows each card. Left out are gfd.timestamp, which changes without a reason, gpu.clique and vgpu.host-driver-*.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth_api import names, quantity
+from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
+
+PREFIX: Final = "nvidia.com/"
+GPU: Final = "nvidia.com/gpu"
+MAX_VALUE: Final = 63
+
+_FAMILIES: Final = {
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    7: "volta",
+    8: "ampere",
+    9: "hopper",
+    10: "blackwell",
+    12: "blackwell",
+    13: "rubin",
+}
+_LATER: Final = {(7, 5): "turing", (8, 9): "ada-lovelace"}
+_MODES: Final = {"0x030000": "graphics", "0x030200": "compute"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """What is told of a card beside its DeviceInfo."""
+
+    compute: tuple[int, int]
+    """CUDA compute capability."""
+    pci_class: str
+    is_vgpu: bool = False
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of MIG instances, by their UUIDs: `multiprocessors`, `slices.gi`, `engines.copy` …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is told of a node beside its DeviceSpec."""
+
+    machine: str = ""
+    """The machine's product name; empty where it is not known."""
+    cards: Mapping[str, CardFacts] = field(default_factory=dict)
+    """By their UUIDs."""
+
+
+def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
+    """Return the Node's labels; none where it has no GPU.
+
+    Args:
+        spec: the node's cards, some of them sliced (`replicas`).
+        facts: what else is known of them; a card of which nothing is does not count.
+        renamed: whether slices are `nvidia.com/gpu.shared`, so that the product's name need not tell of them.
+    """
+    cards = facts.cards
+    gpus = [device for device in spec.devices if device.type == names.GPU and device.id in cards]
+    if not gpus:
+        return {}
+    labels = {
+        **_versions(spec),
+        f"{GPU}.machine": sanitised(facts.machine) or "unknown",
+        f"{GPU}.mode": _mode([cards[gpu.id].pci_class for gpu in gpus]),
+        "nvidia.com/mig.capable": _flag(any(gpu.mig is not None for gpu in gpus)),
+        "nvidia.com/mps.capable": "false",
+        "nvidia.com/vgpu.present": _flag(any(cards[gpu.id].is_vgpu for gpu in gpus)),
+        **_whole(gpus, cards, renamed=renamed),
+    }
+    if spec.mig_strategy == "none":
+        return labels
+    divided = _single(gpus, cards, renamed=renamed) if spec.mig_strategy == "single" else _mixed(gpus, cards)
+    return {**labels, "nvidia.com/mig.strategy": spec.mig_strategy, **divided}
+
+
+def sanitised(text: str) -> str:
+    """Shape a name into a label's value: spaces become dashes, what is foreign to labels goes."""
+    kept = "-".join(re.sub(r"[^A-Za-z0-9_. -]", "", text).split())
+    return kept.strip("-_.")[:MAX_VALUE].strip("-_.")
+
+
+def family(compute: tuple[int, int]) -> str:
+    """Name the architecture of a compute capability."""
+    later = [name for since, name in _LATER.items() if since[0] == compute[0] and compute >= since]
+    return later[0] if later else _FAMILIES.get(compute[0], "undefined")
+
+
+def _versions(spec: DeviceSpec) -> dict[str, str]:
+    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
+    labels: dict[str, str] = {}
+    if len(driver) in {2, 3}:
+        major, minor, revision = (*driver, "")[:3]
+        new = {"major": major, "minor": minor, "revision": revision, "full": spec.driver_version}
+        old = {"major": major, "minor": minor, "rev": revision}
+        labels |= _keyed(f"{PREFIX}cuda.driver-version", new) | _keyed(f"{PREFIX}cuda.driver", old)
+    if len(cuda) == 2:  # noqa: PLR2004 -- major and minor
+        runtime = {"major": cuda[0], "minor": cuda[1]}
+        labels |= _keyed(f"{PREFIX}cuda.runtime", runtime)
+        labels |= _keyed(f"{PREFIX}cuda.runtime-version", {**runtime, "full": spec.cuda_version})
+    return labels
+
+
+def _whole(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
+    """Tell of whole cards, also where they are divided; cards that are not stand for their model."""
+    counts = Counter(gpu.model for gpu in gpus)
+    model = min(counts, key=lambda name: (-counts[name], name))
+    first = min((gpu for gpu in gpus if gpu.model == model), key=_is_divided)
+    major, minor = facts[first.id].compute
+    sharing = {"replicas": 0, "sharing-strategy": "none"} if _is_divided(first) else _sharing(first)
+    told: dict[str, object] = {
+        "product": _product(model, shared=first.replicas > 1 and not renamed),
+        "count": counts[model],
+        "memory": quantity.parse(first.resources.get(names.PREFIX + names.GPU_MEMORY, 0)) >> 20,
+        **sharing,
+        "family": family((major, minor)),
+        "compute.major": major,
+        "compute.minor": minor,
+    }
+    return _keyed(GPU, told)
+
+
+def _single(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
+    divided = [gpu for gpu in gpus if _is_divided(gpu)]
+    if not divided:
+        return {}
+    kinds = _kinds(divided)
+    if len(kinds) != 1 or len(divided) != len(gpus) or not all(gpu.mig and gpu.mig.instances for gpu in divided):
+        none = {"count": 0, "replicas": 0, "memory": 0, "sharing-strategy": ""}
+        return _keyed(GPU, {"product": _product(divided[0].model, "MIG", "INVALID"), **none})
+    ((profile, instances),) = kinds.items()
+    return _keyed(GPU, _instances(profile, instances, facts, renamed=renamed))
+
+
+def _mixed(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for profile, instances in _kinds(gpus).items():
+        labels |= _keyed(
+            f"{PREFIX}mig-{profile.replace('+', '.')}", _instances(profile, instances, facts, renamed=False)
+        )
+    return labels
+
+
+Placed = Sequence[tuple[DeviceInfo, MigInstance]]
+"""Instances with their cards."""
+
+
+def _kinds(gpus: Sequence[DeviceInfo]) -> dict[str, list[tuple[DeviceInfo, MigInstance]]]:
+    found: dict[str, list[tuple[DeviceInfo, MigInstance]]] = {}
+    for gpu in gpus:
+        for instance in gpu.mig.instances if gpu.mig else ():
+            found.setdefault(instance.profile, []).append((gpu, instance))
+    return found
+
+
+def _instances(profile: str, placed: Placed, facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, object]:
+    gpu, instance = placed[0]
+    return {
+        "product": _product(gpu.model, "MIG", profile, shared=gpu.replicas > 1 and not renamed),
+        "count": len(placed),
+        **_sharing(gpu),
+        "memory": quantity.parse(instance.memory) >> 20,
+        **facts[gpu.id].parts.get(instance.id, {}),
+    }
+
+
+def _sharing(gpu: DeviceInfo) -> dict[str, object]:
+    return {"replicas": gpu.replicas, "sharing-strategy": "time-slicing" if gpu.replicas > 1 else "none"}
+
+
+def _product(*parts: str, shared: bool = False) -> str:
+    return sanitised("-".join(map(sanitised, (*parts, *(["SHARED"] if shared else [])))))
+
+
+def _is_divided(gpu: DeviceInfo) -> bool:
+    return gpu.mig is not None and gpu.mig.enabled
+
+
+def _mode(classes: Sequence[str]) -> str:
+    return _MODES.get(classes[0], "unknown") if len(set(classes)) == 1 else "unknown"
+
+
+def _flag(value: bool) -> str:  # noqa: FBT001 -- it is the value that is shaped
+    return str(value).lower()
+
+
+def _keyed(prefix: str, told: Mapping[str, object]) -> dict[str, str]:
+    return {f"{prefix}.{name}": str(value) for name, value in told.items()}

@@ -1,0 +1,208 @@
+"""From an Xid to the Device, and back, on a real API server."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from berth_agent import app
+from berth_agent.health.faults import Fault
+from berth_agent.inventory import Alarm, Listener, Reading
+from berth_agent.settings import Settings
+from berth_agent.simulated import FINDINGS
+from berth_api import names
+from berth_api.device import DeviceInfo, DeviceSpec
+from devcluster import Arena
+from tests.nvml.fixture import MigDevice, NvmlFixture, a100
+
+Wait = Callable[[str], dict[str, Any]]
+Start = Callable[..., Any]
+
+WITHIN = 5.0
+"""Seconds from an Xid to the Device."""
+SLOW = ("--poll-interval", "60")
+"""No reading comes by itself within a test, so what is seen was brought by an event."""
+
+
+def reasons(device: dict[str, Any]) -> list[str]:
+    """Why each card is unhealthy, or nothing where it is well."""
+    cards = device["spec"]["devices"]
+    return ["" if card["health"] else card["conditions"][0]["reason"] for card in cards]
+
+
+def annotate(arena: Arena, node: str, annotation: str, value: str | None) -> None:
+    arena.cluster.api.request(
+        "PATCH",
+        f"/apis/{names.API_VERSION}/devices/{node}",
+        body={"metadata": {"annotations": {annotation: value}}},
+        content_type="application/merge-patch+json",
+    )
+
+
+def wait_for(arena: Arena, node: str, expected: list[str]) -> None:
+    arena.wait(lambda: reasons(arena.get("devices", node)) == expected, what=f"the health {expected}")
+
+
+def test_an_xid_is_published_within_seconds_and_outlives_the_agent(
+    arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    migs = [MigDevice(uuid="MIG-0", profile="3g.40gb", gpu_instance=1)]
+    fixture = NvmlFixture(tmp_path, gpus=[replace(a100(0), mig_mode=True, migs=migs), a100(1)])
+    agent = start_nvml(node, fixture, *SLOW)
+    device(node)
+    began = time.monotonic()
+    fixture.xid(0, 79, gpu_instance=1, compute_instance=0)
+    wait_for(arena, node, ["Xid79", ""])
+    assert time.monotonic() - began < WITHIN
+
+    before = arena.get("devices", node)["spec"]["devices"][0]["conditions"]
+    assert [each["type"] for each in before] == ["Healthy", "Xid79"]
+    assert agent.stop() == 0
+    again = start_nvml(node, fixture)
+    arena.wait(lambda: "Device published" in again.log, what="the second agent")
+    fixture.remove(1)
+    wait_for(arena, node, ["Xid79"])
+    assert arena.get("devices", node)["spec"]["devices"][0]["conditions"] == before
+
+    annotate(arena, node, names.RECOVERED_DEVICES, "gpu/0")
+    wait_for(arena, node, [""])
+    arena.wait(
+        lambda: names.RECOVERED_DEVICES not in arena.get("devices", node)["metadata"].get("annotations", {}),
+        what="the end of the annotation",
+    )
+
+
+def test_a_fault_of_an_application_is_over_when_it_is_quiet(
+    arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    fixture = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
+    start_nvml(node, fixture, "--quiet-period", "2")
+    device(node)
+    began = time.monotonic()
+    fixture.xid(1, 94)
+    wait_for(arena, node, ["", "Xid94"])
+    wait_for(arena, node, ["", ""])
+    assert time.monotonic() - began >= 2
+
+
+def test_a_lost_card_is_well_again_only_after_it_was_reset(
+    arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    fixture = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
+    agent = start_nvml(node, fixture, "--quiet-period", "0.1")
+    device(node)
+    fixture.lose(0)
+    wait_for(arena, node, ["GpuIsLost", ""])
+    fixture.restore(0)
+    fixture.lose(1)
+    wait_for(arena, node, ["GpuIsLost", "GpuIsLost"])
+    fixture.restore(1)
+    fixture.unbind(0)
+    fixture.unbind(1)
+    arena.wait(lambda: "cards=0" in agent.log, what="a reading without the driver's cards")
+    fixture.write()
+    wait_for(arena, node, ["", ""])
+
+
+def test_people_cordon_single_devices(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:
+    (node,) = arena.nodes(1)
+    start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0), a100(1)]))
+    device(node)
+    annotate(arena, node, names.CORDONED_DEVICES, "1, 7")
+    wait_for(arena, node, ["", "Cordoned"])
+
+    def told() -> dict[str, Any] | None:
+        conditions = arena.get("devices", node)["status"]["conditions"]
+        return next((each for each in conditions if each["type"] == names.ANNOTATIONS_READ), None)
+
+    found = arena.wait(told, what="a word on device 7")
+    assert found is not None
+    assert found["status"] == "False"
+    assert 'no device of this node is "7"' in found["message"]
+    annotate(arena, node, names.CORDONED_DEVICES, None)
+    wait_for(arena, node, ["", ""])
+    arena.wait(lambda: told() is None, what="the end of that word")
+
+
+def test_the_node_has_the_labels_of_its_cards_and_loses_them_with_them(
+    arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    fixture = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
+    start_nvml(node, fixture)
+    device(node)
+
+    def labels() -> dict[str, str]:
+        found = arena.get("nodes", node)["metadata"]["labels"]
+        return {key: value for key, value in found.items() if key.startswith("nvidia.com/")}
+
+    arena.wait(lambda: labels().get("nvidia.com/gpu.count") == "2", what="the labels")
+    assert labels()["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"
+    fixture.remove(1)
+    arena.wait(lambda: labels()["nvidia.com/gpu.count"] == "1", what="one card less")
+    fixture.remove(0)
+    arena.wait(lambda: labels() == {}, what="the end of the labels")
+
+
+def test_labels_of_others_are_left_to_them(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:
+    (node,) = arena.nodes(1)
+    arena.cluster.api.request(
+        "PATCH",
+        f"/api/v1/nodes/{node}",
+        body={"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"nvidia.com/gpu.count": "99"}}},
+        query={"fieldManager": "gpu-feature-discovery"},
+        content_type="application/apply-patch+yaml",
+    )
+    agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0)]))
+    device(node)
+    arena.wait(lambda: "Node not labelled" in agent.log, what="a word on the conflict")
+    assert arena.get("nodes", node)["metadata"]["labels"]["nvidia.com/gpu.count"] == "99"
+
+
+class Hanging:
+    """An inventory that answers once, and whose next reading never comes back."""
+
+    def __init__(self, node: str) -> None:
+        card = DeviceInfo(type="gpu", minor=0, id="GPU-0", health=True, model="NVIDIA A100-SXM4-80GB")
+        self._readings = {node: Reading(spec=DeviceSpec(devices=[card]), findings=FINDINGS)}
+        self._reads = 0
+        self.alarm: Listener = lambda _alarm: None
+        self.hangs = threading.Event()
+
+    async def read(self) -> Mapping[str, Reading]:
+        self._reads += 1
+        if self._reads > 1:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        return self._readings
+
+    def listen(self, listener: Listener) -> None:
+        self.alarm = listener
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+async def test_an_xid_is_published_while_a_reading_hangs_in_the_driver(arena: Arena) -> None:
+    (node,) = arena.nodes(1)
+    inventory = Hanging(node)
+    settings = Settings(
+        node_name=node, kubeconfig=arena.cluster.kubeconfig, poll_interval=0.1, lease_namespace=f"{arena.id}-leases"
+    )
+    work = asyncio.create_task(app._work(settings, inventory=inventory))
+    await asyncio.to_thread(inventory.hangs.wait, 30)
+    path = f"/apis/{names.API_VERSION}/devices/{node}"
+    await asyncio.to_thread(arena.wait, lambda: arena.cluster.api.exists(path), what="the Device")
+    inventory.alarm(Alarm(node=node, card="GPU-0", faults=(Fault(kind="Xid79"),)))
+    await asyncio.to_thread(wait_for, arena, node, ["Xid79"])
+    work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    await asyncio.to_thread(arena.delete, "namespaces", f"{arena.id}-leases")

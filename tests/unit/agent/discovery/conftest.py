@@ -1,0 +1,10 @@
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.discovery.sysfs_tree import SysfsTree
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> SysfsTree:
+    return SysfsTree(tmp_path / "sys")

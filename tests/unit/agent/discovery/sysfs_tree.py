@@ -1,0 +1,52 @@
+"""Builds a sysfs as the kernel would show it of NICs and FPGAs."""
+
+import os
+from pathlib import Path
+
+
+class SysfsTree:
+    """A sysfs in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def device(self, address: str, *, below: str = "pci0000:10/0000:10:01.0", numa: str = "0", **files: str) -> Path:
+        """Put a PCI device below a bridge: by default at a root port."""
+        folder = self.root / "devices" / below / address
+        folder.mkdir(parents=True)
+        for name, text in {"numa_node": numa, "local_cpulist": "0-31", **files}.items():
+            (folder / name).write_text(f"{text}\n")
+        _link(self.root / "bus/pci/devices" / address, folder)
+        return folder
+
+    def rdma(self, name: str, at: Path, *, verbs: bool = True, kind: str = "MT4129", **ports: str) -> None:
+        """Give a PCI device an RDMA device; its ports are said as `port1="4: ACTIVE"`."""
+        folder = self.root / "class/infiniband" / name
+        folder.mkdir(parents=True)
+        _link(folder / "device", at)
+        (folder / "hca_type").write_text(f"{kind}\n")
+        for port, state in (ports or {"port1": "4: ACTIVE"}).items():
+            self.port(name, int(port.removeprefix("port")), state)
+        if verbs:
+            number = len(list((self.root / "class/infiniband_verbs").glob("uverbs*")))
+            device = self.root / f"class/infiniband_verbs/uverbs{number}"
+            device.mkdir(parents=True)
+            (device / "ibdev").write_text(f"{name}\n")
+
+    def port(self, name: str, number: int, state: str, *, layer: str = "InfiniBand") -> None:
+        """Set the state of a port."""
+        folder = self.root / f"class/infiniband/{name}/ports/{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "state").write_text(f"{state}\n")
+        (folder / "phys_state").write_text("5: LinkUp\n" if state.endswith("ACTIVE") else "2: Polling\n")
+        (folder / "link_layer").write_text(f"{layer}\n")
+
+    def virtual(self, physical: Path, number: int, virtual: Path) -> None:
+        """Make one device a virtual function of another."""
+        _link(physical / f"virtfn{number}", virtual)
+        _link(virtual / "physfn", physical)
+
+
+def _link(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(os.path.relpath(target, path.parent))

@@ -1,0 +1,100 @@
+"""A GPU's life told in words, played on a monitor with a clock of the test's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from berth_agent.conditions import Finding
+from berth_agent.health import checks, rules
+from berth_agent.health.faults import Fault, mark, told
+from berth_agent.health.monitor import Monitor
+from berth_agent.inventory import Alarm, Reading
+from berth_api import names
+from berth_api.device import DeviceInfo, DeviceSpec
+
+NODE = "n"
+QUIET = 300
+ALL_READ = Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
+SOME_UNREAD = Finding(type=names.INVENTORY_READ, ok=False, reason="CardsUnread")
+
+
+def gpu(minor: int, *kinds: str) -> DeviceInfo:
+    card = DeviceInfo(type="gpu", minor=minor, id=f"GPU-{minor}", health=True)
+    return mark(card, [Fault(kind=kind, message=f"it is {kind}") for kind in kinds]) if kinds else card
+
+
+def reading(*devices: DeviceInfo, findings: Sequence[Finding] = (ALL_READ,)) -> Reading:
+    return Reading(spec=DeviceSpec(devices=list(devices)), findings=tuple(findings))
+
+
+class Film:
+    """GPU 0 of two, which lives through what is told of it. GPU 1 is there to stay well."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.boot = "boot-1"
+        self.said: dict[str, str] = {}
+        self.reading = reading(gpu(0), gpu(1))
+        self.monitor = self._monitor(DeviceSpec())
+
+    def play(self, story: str) -> None:
+        """Play steps with semicolons between them: `xid 79; read; wait 300; reset; restart; reboot; forgive 0`."""
+        for step in story.split(";"):
+            verb, *rest = step.split()
+            getattr(self, verb)(*rest)
+
+    @property
+    def shown(self) -> Reading:
+        return self.monitor.judged(NODE, self.reading, said=self.said)
+
+    @property
+    def faults(self) -> list[str]:
+        """The faults of GPU 0 as they are published, the hardest first."""
+        first, *others = self.shown.spec.devices
+        assert all(each.health for each in others)
+        return [fault.kind for fault in told(first)]
+
+    def xid(self, number: str, instance: str = str(rules.ANY_INSTANCE)) -> None:
+        fault = rules.of_xid(int(number), checks.read(disabled="", enabled=""), gpu_instance=int(instance))
+        assert fault is not None
+        self.monitor.note(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
+
+    def dbe(self) -> None:
+        fault = rules.of_double_bit(checks.read(disabled="", enabled=""))
+        assert fault is not None
+        self.monitor.note(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
+
+    def read(self, *kinds: str) -> None:
+        """Read the cards once more: the driver tells these faults of GPU 0."""
+        self.reading = reading(gpu(0, *kinds), gpu(1))
+        self.monitor.see({NODE: self.reading})
+
+    def reset(self) -> None:
+        """Read the cards after GPU 0 was reset."""
+        self.reading = replace(reading(gpu(0), gpu(1)), reset=frozenset({"GPU-0"}))
+        self.monitor.see({NODE: self.reading})
+
+    def wait(self, seconds: str) -> None:
+        self.now += float(seconds)
+
+    def restart(self) -> None:
+        """Let another agent go on from what this one published."""
+        self.monitor = self._monitor(self.shown.spec.model_copy(update={"boot_id": self.boot}))
+
+    def reboot(self) -> None:
+        before = self.shown.spec.model_copy(update={"boot_id": self.boot})
+        self.boot = f"{self.boot}+1"
+        self.monitor = self._monitor(before)
+
+    def forgive(self, text: str) -> None:
+        self.monitor.forgive(NODE, self.reading, text)
+
+    def cordon(self, text: str) -> None:
+        self.said = {names.CORDONED_DEVICES: text}
+
+    def uncordon(self) -> None:
+        self.said = {}
+
+    def _monitor(self, spec: DeviceSpec) -> Monitor:
+        monitor = Monitor(boot_id=self.boot, quiet=QUIET, clock=lambda: self.now)
+        monitor.recall(NODE, spec)
+        return monitor
