@@ -7,6 +7,9 @@ from kubernetes_asyncio.config import ConfigException
 from pydantic import ValidationError
 
 from berth_agent import app, log
+from berth_agent.device_plugin.manager import InitError
+from berth_agent.device_plugin.options import OptionsError
+from berth_agent.device_plugin.registration import CrashLoopError
 from berth_agent.fleet import FleetError
 from berth_agent.settings import Settings
 from berth_api.plugins import PluginError
@@ -15,12 +18,12 @@ from berth_api.plugins import PluginError
 def main() -> None:
     """Read the settings and run the agent; a mistake in them ends it with one line and status 2."""
     try:
-        settings = Settings(_cli_parse_args=True)
+        settings = Settings.read(sys.argv[1:])
         log.configure(settings)
         asyncio.run(app.run(settings, inventory=app.inventory_for(settings)))
     except ValidationError as error:
         _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
-    except (FleetError, PluginError, ConfigException) as error:
+    except (FleetError, PluginError, OptionsError, InitError, CrashLoopError, ConfigException) as error:
         _give_up(str(error))
 
 

@@ -1,100 +1,251 @@
 """Wires the parts and runs them until a signal comes.
 
-One loop reads the inventory and publishes it; the heartbeat runs beside it, so that a slow reading or a hanging
+One loop reads the inventory, one publishes it; the heartbeat runs beside them, so that a slow reading or a hanging
 driver call costs no renewal.
 """
 
 import asyncio
+import contextlib
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
 import structlog
 
 from berth_agent import plugins
+from berth_agent.boot import boot_id
 from berth_agent.cluster import CallError, Cluster, connect
-from berth_agent.inventory import Inventory, Reading
+from berth_agent.device_plugin import options
+from berth_agent.device_plugin.chooser import Plain
+from berth_agent.device_plugin.manager import DevicePlugin, InitError
+from berth_agent.device_plugin.registration import CrashLoopError
+from berth_agent.discovery.fpga import Fpgas
+from berth_agent.discovery.rdma import Nics
+from berth_agent.health.monitor import Monitor
+from berth_agent.inventory import Alarm, Inventory, NoGpus, Reading
+from berth_agent.labelling import Labeller
 from berth_agent.lease import Heartbeat
 from berth_agent.nodes import Nodes
 from berth_agent.nvml.inventory import NvmlInventory
-from berth_agent.plugins import Plugged
+from berth_agent.plugins import DeviceAgent, Plugged
 from berth_agent.publish import Publisher
 from berth_agent.settings import Settings
 from berth_agent.simulated import SimulatedInventory
+from berth_agent.truth import keeper
+from berth_agent.truth.keeper import Keeper
+from berth_api.names import RECOVERED_DEVICES
 
 _log: Any = structlog.get_logger()
 
 
 def inventory_for(settings: Settings) -> Inventory:
-    """Return the inventory that the settings ask for, with the devices of plug-ins.
+    """Return the inventory that the settings ask for, with the devices that sysfs shows and those of plug-ins.
 
     Raises:
         FleetError: its fleet file is wrong.
         PluginError: a plug-in cannot be used.
     """
-    agents = plugins.load(entry_points(group=plugins.GROUP))
-    own = _own_inventory(settings)
-    return Plugged(own, agents, timeout=settings.read_timeout) if agents else own
-
-
-def _own_inventory(settings: Settings) -> Inventory:
+    brought = plugins.load(entry_points(group=plugins.GROUP))
     if settings.inventory == "simulated" and settings.fleet:
-        return SimulatedInventory(path=settings.fleet)
-    return NvmlInventory(settings)
+        return _with_others(SimulatedInventory(path=settings.fleet), brought, settings)
+    own: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
+    # A plug-in that brings a type that is looked for in sysfs, too, knows it better.
+    return _with_others(own, {**_in_sysfs(settings), **brought}, settings)
+
+
+def _with_others(own: Inventory, others: Mapping[str, DeviceAgent], settings: Settings) -> Inventory:
+    return Plugged(own, others, timeout=settings.read_timeout) if others else own
+
+
+def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
+    found: tuple[DeviceAgent, ...] = (Nics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
+    return {each.name: each for each in found if each.name in settings.discover}
 
 
 async def run(settings: Settings, *, inventory: Inventory) -> None:
-    """Run the agent until SIGTERM or SIGINT."""
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises:
+        OptionsError: the device plugin's configuration cannot be used.
+        InitError: the device plugin has nothing to offer at the start.
+        CrashLoopError: its sockets break again and again.
+    """
+    loop = asyncio.get_running_loop()
     work = asyncio.create_task(_work(settings, inventory=inventory))
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        loop.add_signal_handler(number, work.cancel)
     try:
         await work
     except asyncio.CancelledError:
         _log.info("stopped")
+    except ExceptionGroup as group:
+        # One line for what a user can mend; a defect keeps its traceback.
+        raise next((each for each in group.exceptions if isinstance(each, InitError | CrashLoopError)), group) from None
     finally:
         inventory.close()
 
 
 async def _work(settings: Settings, *, inventory: Inventory) -> None:
-    async with connect(settings) as cluster, asyncio.TaskGroup() as tasks:
-        await Agent(settings, cluster=cluster, inventory=inventory, tasks=tasks).serve()
+    if settings.device_plugin:
+        # A mistake in them is told before anything is asked of the cluster.
+        options.load(settings)
+    async with connect(settings) as cluster:
+        kept = keeper.of(settings, cluster=cluster)
+        plugin = _plugin(settings, kept)
+        async with asyncio.TaskGroup() as tasks:
+            if plugin:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
+                tasks.create_task(_serve(plugin, kept))
+            agent = Agent(settings, cluster=cluster, inventory=inventory, plugin=plugin, kept=kept, tasks=tasks)
+            await agent.serve()
+
+
+def _plugin(settings: Settings, kept: Keeper | None) -> DevicePlugin | None:
+    """Give the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
+    if not settings.device_plugin:
+        return None
+    if kept is None or not settings.admission:
+        return DevicePlugin(settings, chooser=Plain())
+    plugin = DevicePlugin(settings, chooser=kept.admission)
+    kept.admission.peer = plugin.best
+    return plugin
+
+
+async def _serve(plugin: DevicePlugin, kept: Keeper | None) -> None:
+    """Offer devices as soon as it is known which must be withheld."""
+    if kept:
+        await kept.admission.known.wait()
+    await plugin.run()
 
 
 class Agent:
-    """The loop from the inventory to the API server."""
+    """The two loops between the inventory and the API server.
 
-    def __init__(self, settings: Settings, *, cluster: Cluster, inventory: Inventory, tasks: asyncio.TaskGroup) -> None:
+    One reads the inventory, the other judges and publishes. They are apart so that an alarm is published at once, even
+    while a reading hangs in the driver: broken cards do both.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        cluster: Cluster,
+        inventory: Inventory,
+        plugin: DevicePlugin | None,
+        kept: Keeper | None,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self._settings = settings
         self._inventory = inventory
+        self._plugin = plugin
         self._nodes = Nodes(cluster=cluster)
         self._publisher = Publisher(cluster=cluster, nodes=self._nodes, concurrency=settings.concurrency)
+        self._labeller = Labeller(cluster=cluster, nodes=self._nodes)
         self._heartbeat = Heartbeat(cluster=cluster, nodes=self._nodes, settings=settings, tasks=tasks)
+        self._monitor = Monitor(boot_id=boot_id(settings.proc_root), quiet=settings.quiet_period, clock=time.monotonic)
+        self._tasks = tasks
+        self._readings: Mapping[str, Reading] = {}
+        self._seen: Mapping[str, Reading] = self._readings
         self._resync_at = 0.0
+        self._read_soon = asyncio.Event()
+        self._publish_soon = asyncio.Event()
+        self._keeper = kept
+        if kept:
+            kept.begin(self._use_changed, tasks)
 
     async def serve(self) -> None:
         """Read and publish for ever."""
+        loop = asyncio.get_running_loop()
+        self._inventory.listen(lambda alarm: loop.call_soon_threadsafe(self._alarmed, alarm))
+        self._tasks.create_task(self._read_forever())
         while True:
+            await self._publish_soon.wait()
+            self._publish_soon.clear()
             await self._round()
-            await asyncio.sleep(self._settings.poll_interval)
+
+    def _alarmed(self, alarm: Alarm) -> None:
+        """Publish at once what an event told, and look at the cards again; one that was told before changes nothing."""
+        if self._monitor.note(alarm):
+            self._publish_soon.set()
+            self._read_soon.set()
+
+    async def _read_forever(self) -> None:
+        while True:
+            self._readings = await self._inventory.read()
+            self._publish_soon.set()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next reading, which an alarm brings forward."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.poll_interval):
+                await self._read_soon.wait()
+        self._read_soon.clear()
 
     async def _round(self) -> None:
-        readings = await self._inventory.read()
+        readings = self._readings
+        self._heartbeat.keep([name for name, reading in readings.items() if reading.heartbeat])
         if time.monotonic() >= self._resync_at or self._nodes.missing(readings):
             await self._resync(readings)
-        self._heartbeat.keep([name for name, reading in readings.items() if reading.heartbeat])
-        await self._publisher.publish(readings)
+        await self._recall([name for name in readings if not self._monitor.knows(name)])
+        shown = self._judged(readings)
+        if self._plugin:
+            shown = {name: self._plugin.show(reading) for name, reading in shown.items()}
+        if self._keeper:
+            shown = {name: self._keeper.told(reading) for name, reading in shown.items()}
+        await self._publisher.publish(shown)
+        if self._settings.label_nodes:
+            await self._labeller.publish(shown, renamed=self._plugin is not None and self._plugin.renames)
+        if self._plugin:
+            self._plugin.check()
+
+    def _judged(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
+        """Return what is to be told of the nodes whose Devices were recalled: nothing is handed out before that."""
+        known = {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
+        if readings is not self._seen:
+            self._monitor.see(known)
+            self._seen = readings
+        return {
+            name: self._monitor.judged(name, reading, said=self._publisher.annotations(name))
+            for name, reading in known.items()
+        }
+
+    async def _recall(self, names: Sequence[str]) -> None:
+        await asyncio.gather(*(self._recall_one(name) for name in names if self._nodes.owner(name)))
+
+    async def _recall_one(self, name: str) -> None:
+        """Take up what the Device of a node tells; a failure is tried again in the next round."""
+        try:
+            self._monitor.recall(name, await self._publisher.recall(name))
+        except CallError as error:
+            _log.warning("Device not read, will try again", node=name, error=str(error))
+
+    def _use_changed(self) -> None:
+        """Tell kubelet at once what is withheld, and the server what pods hold."""
+        if self._plugin:
+            self._plugin.refresh()
+        self._publish_soon.set()
 
     async def _resync(self, readings: Mapping[str, Reading]) -> None:
         """Look at Nodes and Devices; a failure is tried again in the next round."""
         try:
             await self._nodes.refresh(readings)
             await self._publisher.resync(readings)
+            await self._forgive(readings)
         except CallError as error:
             _log.warning("API server not read, will try again", error=str(error))
             return
         self._resync_at = time.monotonic() + self._settings.resync_interval
         for name in self._nodes.missing(readings):
             _log.warning("no such Node yet, will try again", node=name)
+
+    async def _forgive(self, readings: Mapping[str, Reading]) -> None:
+        """Obey people who say that devices are repaired, once: then their annotation goes."""
+        for name, reading in readings.items():
+            text = self._publisher.annotations(name).get(RECOVERED_DEVICES)
+            if text is None or not self._monitor.knows(name):
+                continue
+            if not self._monitor.forgive(name, reading, text).problems:
+                await self._publisher.remove_annotation(name, RECOVERED_DEVICES)

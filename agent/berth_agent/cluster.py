@@ -6,7 +6,8 @@ agent only ever applies and lists.
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -18,6 +19,7 @@ from berth_api import names
 
 NODES: Final = "/api/v1/nodes"
 NAMESPACES: Final = "/api/v1/namespaces"
+PODS: Final = "/api/v1/pods"
 DEVICES: Final = f"/apis/{names.API_VERSION}/{names.DEVICES}"
 
 JSON: Final = "application/json"
@@ -28,6 +30,12 @@ PAGE: Final = 500
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
+GONE: Final = 410
+
+WATCH_SECONDS: Final = 300
+"""How long one watch lasts."""
+IDLE_SECONDS: Final = 90
+"""A watch that is silent for so long is broken: the server sends a bookmark each minute."""
 
 
 class CallError(Exception):
@@ -53,9 +61,9 @@ class Cluster:
         """Post one object."""
         return await self._call("POST", path, body=body, query={"fieldManager": names.AGENT})
 
-    async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def apply(self, path: str, body: Mapping[str, Any], *, manager: str = names.AGENT) -> dict[str, Any]:
         """Apply our fields of an object on the server, never taking a field from another manager."""
-        return await self._call("PATCH", path, body=body, query={"fieldManager": names.AGENT}, content=APPLY)
+        return await self._call("PATCH", path, body=body, query={"fieldManager": manager}, content=APPLY)
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Overwrite fields of an object that must exist; costs the server a third of an apply."""
@@ -72,6 +80,57 @@ class Cluster:
             if not following:
                 return found
             query["continue"] = following
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete one object if it is still that one; one that is gone, or another now, is well."""
+        try:
+            await self._call("DELETE", path, body={"preconditions": {"uid": uid}})
+        except CallError as error:
+            if error.status not in {NOT_FOUND, CONFLICT}:
+                raise
+
+    async def list(self, path: str, *, field: str = "", label: str = "") -> tuple[list[dict[str, Any]], str]:
+        """List objects at quorum, with the version that they are of."""
+        query = {"limit": str(PAGE), **({"fieldSelector": field} if field else {})}
+        query |= {"labelSelector": label} if label else {}
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self._call("GET", path, query=query)
+            found += page["items"] or ()
+            following = page["metadata"].get("continue")
+            if not following:
+                return found, page["metadata"]["resourceVersion"]
+            query["continue"] = following
+
+    async def watch(self, path: str, *, field: str, version: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield what changes after a version, until the server ends it or falls silent.
+
+        Raises:
+            CallError: it cannot be watched; with status GONE the version is too old.
+        """
+        query = {"watch": "true", "fieldSelector": field, "resourceVersion": version, "allowWatchBookmarks": "true"}
+        query["timeoutSeconds"] = str(WATCH_SECONDS)
+        try:
+            answer = await self._api.call_api(
+                path,
+                "GET",
+                query_params=list(query.items()),
+                header_params={"Accept": JSON},
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                _preload_content=False,
+                _request_timeout=aiohttp.ClientTimeout(connect=self._timeout, sock_read=IDLE_SECONDS),
+            )
+            try:
+                async for line in _lines(answer):
+                    yield _checked(json.loads(line))
+            finally:
+                # It is not read to its end, and so cannot serve another call.
+                answer.close()
+        except ApiException as error:
+            raise CallError(_reason(error), status=error.status or 0) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise CallError(f"no answer: {error or type(error).__name__}") from error
 
     async def _call(
         self,
@@ -121,6 +180,23 @@ async def connect(settings: Settings) -> AsyncIterator[Cluster]:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     async with client.ApiClient(configuration) as api:
         yield Cluster(api=api, timeout=settings.request_timeout)
+
+
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a stream; its own limit is far below an object's size."""
+    if answer.status != HTTPStatus.OK:
+        raise CallError(f"{answer.status} {answer.reason}", status=answer.status)
+    rest = b""
+    async for chunk in answer.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _checked(event: dict[str, Any]) -> dict[str, Any]:
+    if event["type"] == "ERROR":
+        raise CallError(str(event["object"].get("message")), status=int(event["object"].get("code") or 0))
+    return event
 
 
 def _reason(error: ApiException) -> str:

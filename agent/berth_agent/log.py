@@ -22,5 +22,4 @@ def configure(settings: Settings) -> None:
             shapes[settings.log_format],
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        cache_logger_on_first_use=True,
     )

@@ -16,8 +16,9 @@ from berth_agent.cluster import CONFLICT, DEVICES, NOT_FOUND, CallError, Cluster
 from berth_agent.conditions import keep_card_times, keep_times
 from berth_agent.inventory import Reading
 from berth_agent.nodes import Nodes, only
+from berth_agent.truth.use import NodeUse
 from berth_api import names
-from berth_api.device import Condition, Device, DeviceInfo
+from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
 
 _log: Any = structlog.get_logger()
 
@@ -28,11 +29,14 @@ class _Known:
 
     cards: list[DeviceInfo] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
+    boot_id: str = ""
     reading: Reading | None = None
     """The reading that was published in full."""
     device: dict[str, Any] = field(default_factory=dict)
     """The object as last applied; empty before the first time."""
     generation: int = 0
+    use: NodeUse | None = None
+    """What pods hold; none where no agent has told it yet."""
 
     def is_current(self, reading: Reading, owner: Mapping[str, Any]) -> bool:
         """Tell whether nothing is left to write."""
@@ -55,7 +59,7 @@ class Publisher:
         self._nodes = nodes
         self._gate = asyncio.Semaphore(concurrency)
         self._known: dict[str, _Known] = {}
-        self._present: set[str] = set()
+        self._present: dict[str, dict[str, Any]] = {}
         self._complaints: dict[str, str] = {}
 
     async def resync(self, readings: Mapping[str, Reading]) -> None:
@@ -65,10 +69,36 @@ class Publisher:
             CallError: the list could not be read.
         """
         found = await self._cluster.metadata(DEVICES, only=only(readings))
-        self._present = set(found)
+        self._present = found
         self._known = {
             name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
         }
+
+    async def recall(self, name: str) -> DeviceSpec:
+        """Return what the Device of a node told before this agent wrote to it; nothing where there is none.
+
+        Raises:
+            CallError: the Device could not be read.
+        """
+        async with self._gate:
+            known = self._known[name] = await self._recall(name)
+        return DeviceSpec(boot_id=known.boot_id, devices=known.cards)
+
+    def annotations(self, name: str) -> Mapping[str, str]:
+        """Return the annotations of a Device at the last look."""
+        found: dict[str, str] = self._present.get(name, {}).get("annotations", {})
+        return found
+
+    async def remove_annotation(self, name: str, annotation: str) -> None:
+        """Take an annotation away that was obeyed, unless the Device changed since the last look.
+
+        Raises:
+            CallError: it changed, or could not be written.
+        """
+        metadata = self._present[name]
+        body = {"resourceVersion": metadata["resourceVersion"], "annotations": {annotation: None}}
+        changed = await self._cluster.merge(f"{DEVICES}/{name}", {"metadata": body})
+        self._present[name] = changed["metadata"]
 
     async def publish(self, readings: Mapping[str, Reading]) -> None:
         """Write what the readings changed. A node that has no Node object yet is left for later."""
@@ -117,7 +147,12 @@ class Publisher:
             if error.status == NOT_FOUND:
                 return _Known()
             raise
-        return _Known(cards=device.spec.devices, conditions=device.status.conditions)
+        return _Known(
+            cards=device.spec.devices,
+            conditions=device.status.conditions,
+            boot_id=device.spec.boot_id,
+            use=_use(device.status),
+        )
 
     async def _apply_device(self, name: str, reading: Reading, known: _Known) -> None:
         cards = keep_card_times(reading.spec.devices, known.cards)
@@ -130,10 +165,11 @@ class Publisher:
 
     async def _apply_status(self, name: str, reading: Reading, known: _Known) -> None:
         fresh = keep_times([finding.condition() for finding in reading.findings], known.conditions)
-        if known.reading is not None and fresh == known.conditions:
+        use = reading.use or known.use
+        if known.reading is not None and fresh == known.conditions and use == known.use:
             return
-        await self._cluster.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh))
-        known.conditions = fresh
+        await self._cluster.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh, use=use))
+        known.conditions, known.use = fresh, use
         for condition in fresh:
             if condition.status != "True":
                 _log.warning(condition.type, node=name, reason=condition.reason, message=condition.message)
@@ -156,12 +192,33 @@ def device_body(
     }
 
 
-def status_body(name: str, *, conditions: list[Condition]) -> dict[str, Any]:
-    """Compose what we apply to a Device's status: our own conditions."""
+def status_body(name: str, *, conditions: list[Condition], use: NodeUse | None = None) -> dict[str, Any]:
+    """Compose what we apply to a Device's status: our own conditions, and what pods hold where that is known."""
     dumped = [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
     return {
         "apiVersion": names.API_VERSION,
         "kind": "Device",
         "metadata": {"name": name},
-        "status": {"conditions": dumped},
+        "status": {"conditions": dumped, **(_use_fields(use) if use else {})},
     }
+
+
+def _use_fields(use: NodeUse) -> dict[str, Any]:
+    return {
+        "bootID": use.boot_id,
+        "held": [each.model_dump(by_alias=True) for each in use.held],
+        "withheld": list(use.withheld),
+        "foreign": [each.model_dump(by_alias=True) for each in use.foreign],
+    }
+
+
+def _use(status: DeviceStatus) -> NodeUse | None:
+    """Read what an earlier run told."""
+    if not status.boot_id:
+        return None
+    return NodeUse(
+        held=tuple(status.held),
+        boot_id=status.boot_id,
+        withheld=tuple(status.withheld),
+        foreign=tuple(status.foreign),
+    )

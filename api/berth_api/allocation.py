@@ -83,7 +83,7 @@ class Grant:
     @property
     def visible(self) -> str:
         """Give the id by which a container sees it: a replica is seen as its card."""
-        return self.id.partition(REPLICA_MARK)[0]
+        return visible(self.id)
 
     @property
     def counted(self) -> tuple[tuple[str, int], ...]:
@@ -100,6 +100,11 @@ class Grant:
             return ()
         functions = (handle(self.type, self.minor, each) for each in self.functions)
         return (self.id, *functions) if self.is_piece else tuple(functions)
+
+
+def visible(name: str) -> str:
+    """Give the id by which a container sees a device: a replica is seen as its card."""
+    return name.partition(REPLICA_MARK)[0]
 
 
 def handle(kind: str, minor: int, function: Function) -> str:

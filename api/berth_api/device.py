@@ -35,6 +35,7 @@ Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_le
 MAX_DEVICES = 256
 MAX_HOLDERS = 128
 MAX_INSTANCES = 16
+MAX_HELD = 256
 
 
 class Model(BaseModel):
@@ -160,6 +161,8 @@ class DeviceSpec(Model):
     mig_strategy: MigStrategy = "mixed"
     """What cards in MIG mode are to pods: whole cards all the same, `nvidia.com/gpu` for each instance, or
     `nvidia.com/mig-<profile>`."""
+    boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
+    """Of the boot in which the devices were seen like this. After another boot no fault of theirs is remembered."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
 
 
@@ -183,8 +186,37 @@ class DeviceUse(Model):
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
 
 
+class HeldDevice(Model):
+    """One device in a container."""
+
+    type: DeviceType
+    minor: Annotated[int, Field(ge=0, le=65535)]
+    """Of an instance or slice its card's."""
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class HeldByContainer(Model):
+    """What kubelet says a container holds, whether its Pod object is still there or not."""
+
+    pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
+    namespace: Name
+    pod: Name
+    container: Annotated[str, Field(min_length=1, max_length=63)]
+    devices: Annotated[list[HeldDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+
+
+class ForeignUse(Model):
+    """Processes on a card that belong to no pod."""
+
+    type: DeviceType
+    minor: Annotated[int, Field(ge=0, le=65535)]
+    processes: Annotated[int, Field(ge=1)]
+    memory: Quantity = 0
+    """What they have of the card's memory; 0 where the driver does not tell."""
+
+
 class DeviceStatus(Model):
-    """What the operator says, and the agent's own conditions."""
+    """What the operator says, and what the agent does: its conditions and all from `held` to `foreign`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     gpus: Annotated[int, Field(ge=0)] = 0
@@ -197,6 +229,17 @@ class DeviceStatus(Model):
     others: LongText = ""
     """How many devices of other types there are, and how many of them somebody holds: `npu 2/4`."""
     devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    held: Annotated[list[HeldByContainer], Field(max_length=MAX_HELD)] = Field(default_factory=list)
+    """By the agent. Devices of a pod that is gone stay charged while they are listed here."""
+    boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
+    """By the agent: of the boot in which `held` was seen. After another boot nothing of it holds."""
+    withheld: Annotated[list[Annotated[int, Field(ge=0, le=65535)]], Field(max_length=MAX_DEVICES)] = Field(
+        default_factory=list
+    )
+    """By the agent: minors of GPUs that kubelet is told to be unhealthy, for pods that kubelet knows no devices of hold
+    parts of them. `nvidia.com/*` pods cannot have them."""
+    foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """By the agent: what processes outside Kubernetes use."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
 
 

@@ -7,15 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from berth_api.device import Condition, DeviceType, Model, Name
-
-
-class HeldDevice(Model):
-    """One device in a container."""
-
-    type: DeviceType
-    minor: Annotated[int, Field(ge=0, le=65535)]
-    id: Annotated[str, Field(min_length=1, max_length=128)]
+from berth_api.device import Condition, HeldDevice, Model, Name
 
 
 class ContainerDevices(Model):

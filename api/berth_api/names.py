@@ -21,6 +21,7 @@ POD_GROUP_MIN_MEMBER: Final = "berth.dev/pod-group-min-member"
 
 # Field managers of server-side apply: each owns its own fields and never forces.
 AGENT: Final = "berth-agent"
+AGENT_LABELS: Final = "berth-agent-labels"
 OPERATOR: Final = "berth-operator"
 
 SCHEDULER: Final = "berth-scheduler"
@@ -40,6 +41,11 @@ GPU_TOPOLOGY_POLICY: Final = "berth.dev/gpu-topology-policy"
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs of that container, joined by commas."""
+
+LIMIT_PREFIX: Final = ".devices.berth.dev/{}-limit-"
+"""`<container>.devices.berth.dev/memory-limit-0`, `…/sm-limit-0`: bytes, and hundredths, of each card that it sees."""
+NODE_LABEL: Final = "berth.dev/node"
+"""On GpuPods, so that an agent finds those of its node; cut to a label's length."""
 
 # The annotation on the leader's Lease by which it says that nothing of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
@@ -69,14 +75,24 @@ DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"
 PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 PARTITION_POLICY_LABEL: Final = "node.koordinator.sh/gpu-partition-policy"
 
+# Also on Devices: what people say of single devices. The agent obeys the second once, and removes it.
+CORDONED_DEVICES: Final = "berth.dev/cordoned-devices"
+RECOVERED_DEVICES: Final = "berth.dev/recovered-devices"
+
 # Labels of single devices, which selectors of hints may ask beside those that their Device tells.
 DEVICE_MODEL: Final = "berth.dev/model"
 DEVICE_NUMA_NODE: Final = "berth.dev/numa-node"
 DEVICE_PCIE_SWITCH: Final = "berth.dev/pcie-switch"
 
+# Labels that the agent gives to NICs: the name of their RDMA device, and what their ports speak.
+DEVICE_RDMA: Final = "berth.dev/rdma-device"
+DEVICE_LINK_LAYER: Final = "berth.dev/link-layer"
+
 # Resource names. The first prefix is what Berth writes where the pod used none.
 PREFIX: Final = "kubernetes.io/"
 OTHER_PREFIX: Final = "koordinator.sh/"
+NVIDIA_PREFIX: Final = "nvidia.com/"
+"""Of resources that kubelet gives out, as a device plugin announces them."""
 GPU: Final = "gpu"
 GPU_SHARED: Final = "gpu.shared"
 GPU_CORE: Final = "gpu-core"
@@ -85,9 +101,14 @@ GPU_MEMORY_RATIO: Final = "gpu-memory-ratio"
 RDMA: Final = "rdma"
 FPGA: Final = "fpga"
 
-# Condition types. The agent owns the first two, the operator the others.
+# Condition types. The agent owns the first three, the operator the others.
 DRIVER_LOADED: Final = "DriverLoaded"
 INVENTORY_READ: Final = "InventoryRead"
+DEVICES_OFFERED: Final = "DevicesOffered"
+"""Whether kubelet has the node's cards from the agent; only where the agent is its device plugin."""
+ANNOTATIONS_READ: Final = "AnnotationsRead"
 READY: Final = "Ready"
 VALID: Final = "Valid"
 ACCOUNTED: Final = "Accounted"
+CONSISTENT: Final = "Consistent"
+"""Of a GpuPod: whether its pod holds what it was allocated."""

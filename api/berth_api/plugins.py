@@ -26,6 +26,16 @@ class Plugin:
         return PluginError(f"{self.owner}: {problem}")
 
 
+def in_one_line(error: BaseException) -> str:
+    """Give a stranger's error as text that can be sent anywhere."""
+    try:
+        text = str(error)
+    except Exception as another:  # noqa: BLE001 - the same stranger wrote what gives the text
+        text = f"its text cannot be read: {type(another).__name__}"
+    line = " ".join(f"{type(error).__name__}: {text}".split())
+    return line.encode(errors="replace").decode()
+
+
 def load(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
     """Load what entry points name, always in the same order.
 
@@ -38,6 +48,5 @@ def load(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
             value = entry.load()
         except Exception as error:
             # Whatever a stranger's module does wrong is told in the same way.
-            problem = " ".join(f"{type(error).__name__}: {error}".split())
-            raise PluginError(f"{owner}: {entry.value} cannot be loaded: {problem}") from error
+            raise PluginError(f"{owner}: {entry.value} cannot be loaded: {in_one_line(error)}") from error
         yield Plugin(name=entry.name, owner=owner, value=value)

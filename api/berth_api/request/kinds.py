@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_api import allocation, mig
+from berth_api import allocation, mig, plugins
 from berth_api.request.hints import APPLY_FOR_ALL, NO_HINT, REQUESTS_AS_COUNT, Hint
 from berth_api.request.values import CARD, Part, RequestError
 
@@ -65,15 +65,35 @@ class Kind:
         Raises:
             RequestError: the amounts have no meaning.
         """
-        part = self._split(wanted, hint) if self.reads is None else self.reads(wanted, hint)
-        if part.type != self.name or part.count < 1 or not {name for name, _ in part.amounts} <= {*self.all_counted}:
-            raise RequestError(f"{_told(wanted)}: the plug-in of type {self.name} made {part} of it; ask its author")
-        return part
+        return self._split(wanted, hint) if self.reads is None else self._read(self.reads, wanted, hint)
 
     @property
     def all_counted(self) -> tuple[str, ...]:
         """Give everything that is counted on each device, its hundredths first."""
         return (self.name, *self.counted)
+
+    def _read(self, reads: Reader, wanted: Mapping[str, int], hint: Hint) -> Part:
+        asked = f"{_told(wanted)}: the plug-in of type {self.name}"
+        try:
+            part = reads(wanted, hint)
+            sound = self._is_sound(part)
+        except RequestError:
+            raise
+        except Exception as error:
+            # Whatever a stranger's function does wrong is told to who asked for it.
+            raise RequestError(f"{asked} failed: {plugins.in_one_line(error)}; ask its author") from error
+        if not sound:
+            raise RequestError(f"{asked} made {part} of it; ask its author")
+        return part
+
+    def _is_sound(self, part: Part) -> bool:
+        """Tell whether this is a part of the type."""
+        if not isinstance(part, Part) or part.type != self.name or part.count < 1:
+            return False
+        amounts = dict(part.amounts)
+        return amounts.keys() <= {*self.all_counted} and all(
+            type(each) is int and each > 0 for each in amounts.values()
+        )
 
     def _split(self, wanted: Mapping[str, int], hint: Hint) -> Part:
         if len(wanted) > 1:

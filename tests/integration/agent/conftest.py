@@ -2,14 +2,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devcluster import Arena
+from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture
 
 
@@ -34,8 +36,16 @@ class RunningAgent:
 
     def stop(self) -> int:
         """End it as kubelet does, and return its status."""
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(10)
+        self.signal(signal.SIGTERM)
+        return self.ended()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for its end, and return its status."""
+        return self._process.wait(30)
 
     def end(self) -> None:
         self._process.kill()
@@ -43,6 +53,21 @@ class RunningAgent:
 
 
 StartAgent = Callable[..., RunningAgent]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="berth-") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+async def kubelet(folder: Path) -> AsyncIterator[Kubelet]:
+    running = Kubelet(folder)
+    await running.start()
+    yield running
+    await running.stop()
 
 
 @pytest.fixture

@@ -48,6 +48,8 @@ def test_a_node_s_device_is_published_and_owned_by_the_node(
     assert [(each["type"], each["status"]) for each in published["status"]["conditions"]] == [
         (names.DRIVER_LOADED, "True"),
         (names.INVENTORY_READ, "True"),
+        (f"{names.INVENTORY_READ}.rdma", "True"),
+        (f"{names.INVENTORY_READ}.fpga", "True"),
     ]
     first = published["spec"]["devices"][0]
     assert first == {

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def agent() -> Iterator[Start]:
     probes: list[Probe] = []
 
-    def start(fixture: NvmlFixture) -> Probe:
-        probes.append(Probe(fixture))
+    def start(fixture: NvmlFixture, **settings: Any) -> Probe:
+        probes.append(Probe(fixture, **settings))
         return probes[-1]
 
     yield start

@@ -35,6 +35,15 @@ def test_the_mig_strategy_comes_as_nvidias_plugin_has_it(monkeypatch: pytest.Mon
     )
 
 
+def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(node_name="a").checks.counts(79)
+    monkeypatch.setenv("DP_DISABLE_HEALTHCHECKS", "xids")
+    monkeypatch.setenv("DP_ENABLE_HEALTHCHECKS", "13")
+    checks = Settings(node_name="a").checks
+    assert [checks.counts(xid) for xid in (79, 13)] == [False, True]
+    assert Settings(node_name="a", disable_healthchecks="48").checks.counts(79)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -45,6 +54,13 @@ def test_the_mig_strategy_comes_as_nvidias_plugin_has_it(monkeypatch: pytest.Mon
         pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
         pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
         pytest.param(["--node-name", "a"], "Service host/port is not set.", id="outside a pod"),
+        pytest.param(
+            ["--node-name", "a", "--disable-healthchecks", "79,x"],
+            'DP_DISABLE_HEALTHCHECKS: "x" is no Xid; allowed are',
+            id="no xid",
+        ),
+        pytest.param(["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids: String should match", id="no vendor"),
+        pytest.param(["--node-name", "a", "--discover", "npu"], "--discover: Input should be", id="no such type"),
     ],
 )
 def test_a_mistake_ends_the_agent_with_one_plain_line(options: list[str], expected: str, tmp_path: Path) -> None:

@@ -95,6 +95,37 @@ def test_a_plug_in_may_read_requests_itself_but_only_make_parts_of_its_own() -> 
         request.of_resources({CORE: 100}, kinds=own)
 
 
+def part(**fields: Any) -> Part:
+    return Part(**{"type": "npu", "count": 1, "amounts": (("npu", 1),), **fields})
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        pytest.param(lambda _wanted, _hint: None, "made None of it", id="no part"),
+        pytest.param(lambda _wanted, _hint: npus(0), "made Part", id="of nothing"),
+        pytest.param(lambda _wanted, _hint: npus(1, 0), "made Part", id="nothing of each"),
+        pytest.param(lambda _wanted, _hint: part(amounts=(("npu", 1.5),)), "made Part", id="no whole number"),
+        pytest.param(lambda _wanted, _hint: part(amounts=[["npu", 1]]), "failed: TypeError", id="unhashable"),
+        pytest.param(lambda _wanted, _hint: part(count="1"), "failed: TypeError", id="a count that is text"),
+        pytest.param(lambda wanted, _hint: wanted["other"], "failed: KeyError: 'other'", id="raises"),
+    ],
+)
+def test_what_it_makes_of_a_request_by_mistake_is_told_to_who_asked(made: Any, told: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        request.of_resources({CORE: 7}, kinds=kinds(reads=made))
+    assert f"{CORE}: 7: the plug-in of type npu {told}" in str(refused.value)
+    assert str(refused.value).endswith("ask its author")
+
+
+def test_what_it_refuses_itself_is_told_in_its_words() -> None:
+    def refuse(_wanted: Mapping[str, int], _hint: Hint) -> Part:
+        raise RequestError("no NPUs on Sundays")
+
+    with pytest.raises(RequestError, match=r"^no NPUs on Sundays$"):
+        request.of_resources({CORE: 7}, kinds=kinds(reads=refuse))
+
+
 def test_hints_and_joint_allocation_may_name_them() -> None:
     annotations = {
         "scheduling.koordinator.sh/device-allocate-hint": '{"npu": {"allocateStrategy": "ApplyForAll"}}',

@@ -1,0 +1,105 @@
+"""Pods of the node as the mirror needs them: what their containers want of kubelet, and what the scheduler gave."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth_api import allocation, mig, names, quantity
+from berth_api.allocation import Grant
+
+Object = Mapping[str, Any]
+
+WHOLE: Final = "nvidia.com/gpu"
+PLUGIN: Final = frozenset({WHOLE, allocation.REPLICAS})
+"""Resources of the device plugin; instances have a name for each profile beside."""
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What one container wants."""
+
+    name: str
+    wants: Mapping[str, int] = field(default_factory=dict)
+    """Resource of the device plugin -> how many."""
+    ends: bool = False
+    """Whether it ends before the next begins, so that kubelet gives its devices to later ones too."""
+    visible: tuple[str, ...] = ()
+    """Ids of the cards and instances that were annotated for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod of the node."""
+
+    uid: str
+    namespace: str
+    name: str
+    created: str = ""
+    version: int = 0
+    """Its object's resourceVersion."""
+    containers: tuple[Container, ...] = ()
+    """In the order in which kubelet asks for them."""
+    grants: tuple[Grant, ...] = ()
+    """The GPUs of its annotation."""
+    started: bool = False
+    """Whether kubelet has said anything of it, which it does after it admitted it."""
+    ended: bool = False
+
+    @property
+    def granted(self) -> tuple[str, ...]:
+        """Give the ids of its annotation in their order."""
+        return tuple(grant.id for grant in self.grants)
+
+    @property
+    def uses_plugin(self) -> bool:
+        """Tell whether kubelet asks for devices for it."""
+        return any(each.wants for each in self.containers)
+
+    @property
+    def key(self) -> str:
+        """Give its name for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+def of_object(raw: Object) -> Pod:
+    """Read a pod. An annotation that is no allocation gives it nothing: the operator tells what is wrong with it."""
+    metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    first = [_container(each, annotations, init=True) for each in spec.get("initContainers") or ()]
+    return Pod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=metadata.get("creationTimestamp") or "",
+        version=int(metadata.get("resourceVersion") or 0),
+        containers=(*first, *(_container(each, annotations, init=False) for each in spec.get("containers") or ())),
+        grants=_grants(annotations.get(names.ALLOCATED) or "{}"),
+        started=bool(status.get("startTime")),
+        ended=status.get("phase") in ENDED,
+    )
+
+
+def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> Container:
+    limits = (raw.get("resources") or {}).get("limits") or {}
+    wants = {name: quantity.parse(amount) for name, amount in limits.items() if is_of_plugin(name)}
+    visible = annotations.get(raw["name"] + names.VISIBLE_SUFFIX) or ""
+    return Container(
+        name=raw["name"],
+        wants={name: amount for name, amount in wants.items() if amount},
+        ends=init and raw.get("restartPolicy") != "Always",
+        visible=tuple(filter(None, visible.split(","))),
+    )
+
+
+def is_of_plugin(resource: str) -> bool:
+    """Tell whether the device plugin offers a resource of this name."""
+    return resource in PLUGIN or resource.startswith(mig.PREFIX)
+
+
+def _grants(annotation: str) -> tuple[Grant, ...]:
+    try:
+        found = allocation.parse(annotation)
+    except allocation.AllocationError:
+        return ()
+    return tuple(grant for grant in found if grant.type == names.GPU and grant.id)

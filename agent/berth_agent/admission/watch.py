@@ -1,0 +1,116 @@
+"""The agent's own watch of the pods of its node, of all schedulers, and what it says to people on them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.admission import pods
+from berth_agent.admission.chooser import Admission, Away
+from berth_agent.admission.pods import Pod
+from berth_agent.cluster import GONE, PODS, CallError, Cluster
+from berth_agent.conditions import now, rfc3339
+from berth_api import names
+
+FIRST_RETRY: Final = 0.5
+LAST_RETRY: Final = 30.0
+"""Seconds between two tries to watch; they double from the first to the last."""
+MAX_MESSAGE: Final = 1000
+"""Characters of an Event's message; the server takes 1024."""
+
+_log: Any = structlog.get_logger()
+
+
+class NodePods:
+    """The pods of one node on the API server."""
+
+    def __init__(self, *, cluster: Cluster, node: str) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._field = f"spec.nodeName={node}"
+        self._warned: set[tuple[str, str]] = set()
+        """(UID, message) of what was said."""
+
+    async def pods(self) -> tuple[list[Pod], int]:
+        """List them at quorum.
+
+        Raises:
+            Away: the server does not answer.
+        """
+        try:
+            found, version = await self._cluster.list(PODS, field=self._field)
+        except CallError as error:
+            raise Away(str(error)) from error
+        return [pods.of_object(each) for each in found], int(version)
+
+    async def warn(self, of: Sequence[Pod], text: str) -> None:
+        """Say on pods that kubelet was refused, once the same."""
+        for pod in of:
+            if (pod.uid, text) not in self._warned:
+                self._warned.add((pod.uid, text))
+                await self._warn(pod, text)
+
+    async def _warn(self, pod: Pod, text: str) -> None:
+        try:
+            await self._cluster.create(f"/api/v1/namespaces/{pod.namespace}/events", event(pod, text, node=self._node))
+        except CallError as error:
+            _log.warning("Event not written", pod=pod.key, error=str(error))
+
+    async def follow(self, admission: Admission) -> None:
+        """Keep the mirror's pods those of the server, for ever."""
+        pause = FIRST_RETRY
+        while True:
+            try:
+                found, version = await self.pods()
+                admission.listed(found, version)
+                self._warned = {each for each in self._warned if each[0] in {pod.uid for pod in found}}
+                pause = FIRST_RETRY
+                await self._watch(admission, str(version))
+            except (Away, CallError) as error:
+                _log.warning("pods of the node not watched, will try again", error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_RETRY)
+
+    async def _watch(self, admission: Admission, version: str) -> None:
+        """Follow one version after the other until the server has forgotten the last."""
+        while True:
+            try:
+                async for event in self._cluster.watch(PODS, field=self._field, version=version):
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    _take(admission, event)
+            except CallError as error:
+                if error.status == GONE:
+                    return
+                raise
+
+
+def _take(admission: Admission, event: dict[str, Any]) -> None:
+    if event["type"] == "BOOKMARK":
+        return
+    pod = pods.of_object(event["object"])
+    take = admission.mirror.remove if event["type"] == "DELETED" else admission.mirror.put
+    if take(pod):
+        admission.changed.set()
+
+
+def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:
+    """Compose the Event that tells on a pod why kubelet was refused."""
+    time = rfc3339(now())
+    return {
+        "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "type": "Warning",
+        "reason": "DevicesRefused",
+        "message": text[:MAX_MESSAGE],
+        "source": {"component": names.AGENT, "host": node},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }

@@ -1,0 +1,107 @@
+"""The device nodes under /dev by which a container uses its cards and instances."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from berth_api.device import DeviceInfo, DeviceSpec
+
+CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+"""What every container needs, as far as it is there."""
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "gdrcopy": ("gdrdrv",),
+    "gds": ("nvidia-fs*",),
+    "mofed": ("infiniband/uverbs*", "infiniband/rdma_cm"),
+}
+"""CDI class -> where under /dev its nodes are."""
+
+_MIG_MINORS: Final = Path("driver/nvidia-caps/mig-minors")
+_CAPABILITY: Final = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
+_NO_COMPUTE_INSTANCE: Final = -1
+
+Capability = tuple[int, int, int]
+"""Minor of the card, GPU instance, compute instance; -1 for the GPU instance itself."""
+
+
+class MissingNodeError(Exception):
+    """A device node is not there that containers must have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """What of /dev is there."""
+
+    control: tuple[str, ...] = ()
+    capabilities: Mapping[Capability, int] = field(default_factory=dict)
+    """Capability -> N of /dev/nvidia-caps/nvidia-capN."""
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """CDI class -> its nodes; only classes that have some."""
+    channels: tuple[int, ...] = ()
+    """IMEX channels."""
+
+
+def read(*, dev: Path, proc: Path) -> Nodes:
+    """Look at what is there."""
+    extras = {kind: tuple(_found(dev, patterns)) for kind, patterns in EXTRAS.items()}
+    return Nodes(
+        control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
+        capabilities=_capabilities(proc / _MIG_MINORS),
+        extras={kind: paths for kind, paths in extras.items() if paths},
+        channels=tuple(sorted(int(each.name[7:]) for each in dev.glob("nvidia-caps-imex-channels/channel[0-9]*"))),
+    )
+
+
+def check(nodes: Nodes, *, channels: Iterable[int]) -> None:
+    """See that the IMEX channels are there that containers must have.
+
+    Raises:
+        MissingNodeError: one is not.
+    """
+    for each in channels:
+        if each not in nodes.channels:
+            raise MissingNodeError(
+                f"/dev/nvidia-caps-imex-channels/channel{each}: not there, and --imex-required is set"
+            )
+
+
+def paths(spec: DeviceSpec, nodes: Nodes) -> dict[str, tuple[str, ...]]:
+    """Give the nodes of each card and each instance by its id, without those that all share."""
+    found: dict[str, tuple[str, ...]] = {}
+    for card in spec.devices:
+        if card.type == "gpu":
+            own = f"/dev/nvidia{card.minor}"
+            found[card.id] = (own,)
+            found |= {name: (own, *caps) for name, caps in _of_instances(card, nodes)}
+    return found
+
+
+def _of_instances(card: DeviceInfo, nodes: Nodes) -> Iterator[tuple[str, list[str]]]:
+    for each in card.mig.instances if card.mig else ():
+        wanted = [
+            (card.minor, each.gpu_instance, _NO_COMPUTE_INSTANCE),
+            (card.minor, each.gpu_instance, each.compute_instance),
+        ]
+        numbers = [nodes.capabilities[key] for key in wanted if key in nodes.capabilities]
+        yield each.id, [f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers]
+
+
+def _found(dev: Path, patterns: tuple[str, ...]) -> Iterator[str]:
+    for pattern in patterns:
+        for path in sorted(dev.glob(pattern)):
+            yield f"/dev/{path.relative_to(dev)}"
+
+
+def _capabilities(file: Path) -> dict[Capability, int]:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        # There is none where the driver knows no MIG.
+        return {}
+    found = {}
+    for line in lines:
+        if match := _CAPABILITY.fullmatch(line.strip()):
+            card, gpu_instance, compute_instance, number = match.groups(default=str(_NO_COMPUTE_INSTANCE))
+            found[int(card), int(gpu_instance), int(compute_instance)] = int(number)
+    return found

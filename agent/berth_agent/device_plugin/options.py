@@ -1,0 +1,397 @@
+"""What the device plugin can be told, in the names, variables and file of NVIDIA's plugin.
+
+A flag goes before a variable, a variable before the file, the file before the default. What NVIDIA's plugin would do
+and this one cannot is refused, never passed over; what changes nothing here is taken, with a warning.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import NoDecode
+
+from berth_api.device import MigStrategy
+
+DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+KUBELET_SOCKET: Final = "/var/lib/kubelet/device-plugins/kubelet.sock"
+VERSION: Final = "v1"
+VENDOR: Final = "nvidia.com"
+MAX_NAME: Final = 63
+MAX_REPLICAS: Final = 100
+"""As many as a Device can tell."""
+
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_REFUSED_MPS: Final = "MPS is not supported; use sharing.timeSlicing, or fractions of a card by kubernetes.io/gpu"
+
+
+class OptionsError(Exception):
+    """The options cannot be used; the text says which, where it stands and what is allowed."""
+
+
+def _listed(told: Any) -> Any:
+    """Take a list as variables have it: joined by commas."""
+    if isinstance(told, str):
+        return tuple(each.strip() for each in told.split(",") if each.strip())
+    return told
+
+
+def _no_mps(told: str) -> str:
+    if told:
+        raise ValueError(_REFUSED_MPS)
+    return told
+
+
+class Flags(BaseModel):
+    """Options that are flags, variables and `flags.*` of the file alike; a variable is the flag in capitals."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
+
+    mig_strategy: MigStrategy = "mixed"
+    """What cards in MIG mode are to pods, also MIG_STRATEGY: `mixed`, a `nvidia.com/mig-<profile>` for each instance;
+    `single`, an `nvidia.com/gpu` for each, where all cards are divided alike; `none`, whole cards all the same.
+    Default: mixed, by which no instance in use is ever given away with its card. A fleet file says it for each node."""
+
+    fail_on_init_error: bool = True
+    """Whether the agent ends where the device plugin finds no driver at its start, also FAIL_ON_INIT_ERROR; else it
+    waits for one."""
+
+    device_list_strategy: Annotated[
+        tuple[DeviceListStrategy, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
+    ] = ("envvar",)
+    """How a container is told its devices, also DEVICE_LIST_STRATEGY; several may be given, by commas or one by one."""
+
+    device_id_strategy: Literal["uuid", "index"] = "uuid"
+    """By what a container is told its devices, also DEVICE_ID_STRATEGY."""
+
+    pass_device_specs: bool = False
+    """Whether kubelet gets the device nodes too, also PASS_DEVICE_SPECS: needed with its static CPU manager."""
+
+    nvidia_driver_root: str = "/"
+    """Folder of the driver on the host, also NVIDIA_DRIVER_ROOT."""
+
+    nvidia_dev_root: str = ""
+    """Folder with the host's /dev, also NVIDIA_DEV_ROOT. Default: the driver's."""
+
+    gdrcopy_enabled: bool = False
+    """Whether containers get GDRCopy, also GDRCOPY_ENABLED."""
+
+    gds_enabled: bool = False
+    """Whether containers get GPUDirect Storage, also GDS_ENABLED."""
+
+    mofed_enabled: bool = False
+    """Whether containers get the devices of MOFED, also MOFED_ENABLED."""
+
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    """What the annotations of cdi-annotations begin with, also CDI_ANNOTATION_PREFIX."""
+
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
+    """Which slices are given first, also SHARED_DEVICES_ALLOCATION_POLICY: of the card with the fewest in use, or the
+    most. Only for pods whose devices were not chosen before."""
+
+    imex_channel_ids: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=0)], ...], NoDecode, BeforeValidator(_listed), Field(max_length=1)
+    ] = ()
+    """IMEX channels of each container, also IMEX_CHANNEL_IDS: none, or 0."""
+
+    imex_required: bool = False
+    """Whether a channel that the node does not have is an error, also IMEX_REQUIRED; else it is left out."""
+
+    kubelet_socket: str = KUBELET_SOCKET
+    """Where kubelet takes registrations, also KUBELET_SOCKET; the plugin's own sockets lie beside it. Empty: the
+    plugin serves and does not register."""
+
+    config_file: Path | None = None
+    """File with more of this, also CONFIG_FILE; read again upon SIGHUP."""
+
+    device_discovery_strategy: Literal["auto", "nvml"] = "auto"
+    """How cards are found, also DEVICE_DISCOVERY_STRATEGY; both are NVML."""
+
+    nvidia_ctk_path: str = "/usr/bin/nvidia-ctk"
+    """Taken for compatibility, also NVIDIA_CTK_PATH: the agent's CDI specification has no hooks."""
+
+    container_driver_root: str = "/driver-root"
+    """Taken for compatibility, also CONTAINER_DRIVER_ROOT: the agent finds the driver's library by itself."""
+
+    mps_root: Annotated[str, AfterValidator(_no_mps)] = ""
+    """Refused, also MPS_ROOT, unless empty: MPS is not supported."""
+
+    cdi_feature_flags: str = ""
+    """Taken for compatibility, also CDI_FEATURE_FLAGS: the agent's CDI specification has no such features."""
+
+    cdi_disable_hooks: str = ""
+    """Taken for compatibility, also CDI_DISABLE_HOOKS: the agent's CDI specification has no hooks."""
+
+    @property
+    def dev_root(self) -> str:
+        """Folder of the host's /dev."""
+        return self.nvidia_dev_root or self.nvidia_driver_root
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether any strategy is CDI's."""
+        return any(each.startswith("cdi-") for each in self.device_list_strategy)
+
+    @property
+    def by_cdi_only(self) -> bool:
+        """Whether all strategies are CDI's."""
+        return all(each.startswith("cdi-") for each in self.device_list_strategy)
+
+
+VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{name.upper(): name for name in Flags.model_fields},
+        "NVIDIA_CDI_HOOK_PATH": "nvidia_ctk_path",
+        "DRIVER_ROOT_CTR_PATH": "container_driver_root",
+    }
+)
+"""Variable -> the flag that it stands for."""
+
+OTHER_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "nvidia-driver-root": "driver-root",
+        "nvidia-dev-root": "dev-root",
+        "nvidia-ctk-path": "nvidia-cdi-hook-path",
+        "container-driver-root": "driver-root-ctr-path",
+    }
+)
+"""Flag -> its other name."""
+
+_WITHOUT_EFFECT: Final = ("nvidia_ctk_path", "container_driver_root", "cdi_feature_flags", "cdi_disable_hooks")
+
+_KEYS: Final = {
+    "flags.migStrategy": "mig_strategy",
+    "flags.failOnInitError": "fail_on_init_error",
+    "flags.nvidiaDriverRoot": "nvidia_driver_root",
+    "flags.nvidiaDevRoot": "nvidia_dev_root",
+    "flags.gdrcopyEnabled": "gdrcopy_enabled",
+    "flags.gdsEnabled": "gds_enabled",
+    "flags.mofedEnabled": "mofed_enabled",
+    "flags.mpsRoot": "mps_root",
+    "flags.deviceDiscoveryStrategy": "device_discovery_strategy",
+    "flags.plugin.passDeviceSpecs": "pass_device_specs",
+    "flags.plugin.deviceListStrategy": "device_list_strategy",
+    "flags.plugin.deviceIDStrategy": "device_id_strategy",
+    "flags.plugin.cdiAnnotationPrefix": "cdi_annotation_prefix",
+    "flags.plugin.nvidiaCTKPath": "nvidia_ctk_path",
+    "flags.plugin.containerDriverRoot": "container_driver_root",
+    "flags.plugin.sharedDevicesAllocationPolicy": "shared_devices_allocation_policy",
+    "imex.channelIDs": "imex_channel_ids",
+    "imex.required": "imex_required",
+}
+_SECTIONS: Final = ("version", "flags", "resources", "sharing", "imex", "health")
+_PARTS: Final = {
+    "sharing": ("timeSlicing", "mps"),
+    "sharing.timeSlicing": ("strategy", "renameByDefault", "failRequestsGreaterThanOne", "resources"),
+    "sharing.timeSlicing.resources": ("name", "replicas", "rename", "devices"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How the time of devices is given out in slices."""
+
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """Resource -> slices of each of its devices; one of another resource is whole."""
+    rename: bool = False
+    """Whether a slice is `nvidia.com/gpu.shared` rather than `nvidia.com/gpu`."""
+    one_at_most: bool = False
+    """Whether a container that asks for several slices is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All that the device plugin was told."""
+
+    flags: Flags = field(default_factory=Flags)
+    sharing: Sharing = field(default_factory=Sharing)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    sharing: Sharing = field(default_factory=Sharing)
+    warnings: tuple[str, ...] = ()
+
+
+def load(told: Flags) -> Options:
+    """Complete what flags and variables told by the file that they name.
+
+    Raises:
+        OptionsError: the file cannot be used.
+    """
+    file = _read(told.config_file) if told.config_file else _File()
+    own = {name: getattr(told, name) for name in told.model_fields_set & Flags.model_fields.keys()}
+    flags = Flags.model_validate({**file.flags, **own})
+    default = Flags()
+    idle = [name for name in _WITHOUT_EFFECT if getattr(flags, name) != getattr(default, name)]
+    return Options(
+        flags=flags,
+        sharing=file.sharing,
+        warnings=(*file.warnings, *(f"--{name.replace('_', '-')} has no effect in Berth's agent" for name in idle)),
+    )
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _parsed(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise OptionsError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise OptionsError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except OptionsError as error:
+        raise OptionsError(f"{path}: {error}") from error
+
+
+def _parsed(body: Any) -> _File:
+    top = _mapping(body, where="")
+    _known(top, _SECTIONS, where="")
+    if (version := top.get("version") or VERSION) != VERSION:
+        raise OptionsError(f"version: unknown version: {version}; allowed is {VERSION}")
+    sharing, warnings = _sharing(_mapping(top.get("sharing"), where="sharing"))
+    if any(_mapping(top.get("resources"), where="resources").values()):
+        warnings = ("resources: own names of resources are not supported; ignored", *warnings)
+    return _File(flags=_flags(top), sharing=sharing, warnings=warnings)
+
+
+# --- flags ------------------------------------------------------------------------------------------------------
+
+
+def _flags(top: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for where, value in _leaves(top):
+        # The labels of NVIDIA's feature discovery are configured by the same file.
+        if value is None or where.startswith("flags.gfd"):
+            continue
+        if where not in _KEYS:
+            allowed = ", ".join(key for key in _KEYS if key.startswith(where.partition(".")[0]))
+            raise OptionsError(f"{where}: no such option; there are {allowed}")
+        told[_KEYS[where]] = value
+    try:
+        Flags.model_validate(told)
+    except ValidationError as error:
+        raise OptionsError("; ".join(map(_plain, error.errors()))) from error
+    return told
+
+
+def _leaves(top: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for section in ("flags", "imex"):
+        for name, value in _mapping(top.get(section), where=section).items():
+            if name == "plugin":
+                inner = _mapping(value, where=f"{section}.plugin")
+                yield from ((f"{section}.plugin.{each}", told) for each, told in inner.items())
+            else:
+                yield f"{section}.{name}", value
+
+
+def _plain(error: Any) -> str:
+    keys = {flag: key for key, flag in _KEYS.items()}
+    return f"{keys[error['loc'][0]]}: {error['msg'].removeprefix('Value error, ')}"
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------
+
+
+def _sharing(told: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
+    _known(told, _PARTS["sharing"], where="sharing")
+    if told.get("mps") is not None:
+        raise OptionsError(f"sharing.mps: {_REFUSED_MPS}")
+    if told.get("timeSlicing") is None:
+        return Sharing(), ()
+    where = "sharing.timeSlicing"
+    slicing = _mapping(told["timeSlicing"], where=where)
+    _known(slicing, _PARTS[where], where=where)
+    if strategy := slicing.get("strategy"):
+        raise OptionsError(f"{where}.strategy: unknown time-slicing strategy: {strategy}; allowed is none")
+    found = _resources(slicing.get("resources"), where=f"{where}.resources")
+    sharing = Sharing(
+        replicas={name: replicas for name, replicas, _ in found},
+        rename=_boolean(slicing, "renameByDefault", where=where),
+        one_at_most=_boolean(slicing, "failRequestsGreaterThanOne", where=where),
+    )
+    return sharing, tuple(_warnings(found, rename=sharing.rename, where=f"{where}.resources"))
+
+
+_Sliced = tuple[str, int, Mapping[str, Any]]
+
+
+def _resources(told: Any, *, where: str) -> list[_Sliced]:
+    if not isinstance(told, list) or not told:
+        raise OptionsError(f"{where}: no resources specified; allowed is a list of name and replicas")
+    found = [_resource(each, where=f"{where}[{index}]") for index, each in enumerate(told)]
+    names = [name for name, _, _ in found]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise OptionsError(f"{where}[{index}].name: {name} is there twice")
+    return found
+
+
+def _resource(told: Any, *, where: str) -> _Sliced:
+    body = _mapping(told, where=where)
+    _known(body, _PARTS["sharing.timeSlicing.resources"], where=where)
+    if body.get("name") is None:
+        raise OptionsError(f"{where}.name: no resource name specified")
+    if body.get("replicas") is None:
+        raise OptionsError(f"{where}.replicas: no replicas specified")
+    name, replicas = resource_name(body["name"], where=f"{where}.name"), body["replicas"]
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 2:  # noqa: PLR2004 -- one is no slice
+        raise OptionsError(f"{where}.replicas: {replicas}: number of replicas must be >= 2")
+    if replicas > MAX_REPLICAS:
+        raise OptionsError(f"{where}.replicas: {replicas}: number of replicas must be <= {MAX_REPLICAS}")
+    return name, replicas, body
+
+
+def resource_name(told: Any, *, where: str) -> str:
+    """Give the full name of a resource; `gpu` is `nvidia.com/gpu`.
+
+    Raises:
+        OptionsError: it cannot be one.
+    """
+    text = str(told)
+    name = text if text.startswith(f"{VENDOR}/") else f"{VENDOR}/{text}"
+    if len(name) > MAX_NAME:
+        raise OptionsError(f"{where}: fully-qualified resource name must be {MAX_NAME} characters or less: {name}")
+    if not _SUBDOMAIN.fullmatch(name.removeprefix(f"{VENDOR}/")):
+        raise OptionsError(
+            f"{where}: incorrect format for resource name '{name}'; allowed are small letters, digits, '-' and '.'"
+        )
+    return name
+
+
+def _warnings(found: Iterable[_Sliced], *, rename: bool, where: str) -> Iterator[str]:
+    for index, (name, _, body) in enumerate(found):
+        if body.get("rename") not in {None, f"{name}.shared" if rename else None}:
+            yield f"{where}[{index}].rename: own names of resources are not supported; ignored"
+        if (body.get("devices") or "all") != "all":
+            yield f"{where}[{index}].devices: choosing devices is not supported; ignored, all are sliced"
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------
+
+
+def _mapping(told: Any, *, where: str) -> Mapping[str, Any]:
+    if told is None:
+        return {}
+    if not isinstance(told, dict):
+        raise OptionsError(f"{where or 'the file'}: must be a mapping, is {type(told).__name__}")
+    return told
+
+
+def _known(told: Mapping[str, Any], allowed: Iterable[str], *, where: str) -> None:
+    for name in told:
+        if name not in allowed:
+            place = f"{where}.{name}" if where else name
+            raise OptionsError(f"{place}: no such field; there are {', '.join(allowed)}")
+
+
+def _boolean(told: Mapping[str, Any], name: str, *, where: str) -> bool:
+    value = told.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise OptionsError(f"{where}.{name}: {value}: must be true or false")
+    return bool(value)

@@ -1,0 +1,185 @@
+"""One resource's server: what kubelet asks at its socket."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import grpc
+from grpc import aio
+
+from berth_agent.device_plugin import preferred, registration, response
+from berth_agent.device_plugin.chooser import Chooser, RefusedError
+from berth_agent.device_plugin.preferred import PreferenceError
+from berth_agent.device_plugin.registration import Identity, ServingError
+from berth_agent.device_plugin.resources import Offer, Unit
+from berth_agent.device_plugin.response import InvalidRequestError, Machine
+from berth_agent.kubelet.deviceplugin_pb2 import (
+    AllocateRequest,
+    AllocateResponse,
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    ContainerPreferredAllocationResponse,
+    Device,
+    DevicePluginOptions,
+    Empty,
+    ListAndWatchResponse,
+    NUMANode,
+    PreferredAllocationRequest,
+    PreferredAllocationResponse,
+    PreStartContainerRequest,
+    PreStartContainerResponse,
+    TopologyInfo,
+)
+from berth_agent.kubelet.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
+
+GRACE: Final = 1.0
+"""Seconds that calls under way get at the end."""
+
+_Context = aio.ServicerContext[Any, Any]
+
+
+def socket_name(resource: str) -> str:
+    """Give the name of a resource's socket, as NVIDIA's plugin has it."""
+    return f"nvidia-{resource.rpartition('/')[2]}.sock"
+
+
+class Server(DevicePluginServicer):
+    """Serves one resource until it is stopped."""
+
+    def __init__(self, offer: Offer, machine: Machine, *, chooser: Chooser, folder: Path, with_numa: bool) -> None:
+        self._offer = offer
+        self._machine = machine
+        self._chooser = chooser
+        self._with_numa = with_numa
+        self._change = asyncio.Event()
+        self._ending = False
+        self._server: aio.Server | None = None
+        self._socket: Identity | None = None
+        self.path: Final = folder / socket_name(offer.resource)
+        self.registered = False
+
+    # --- its life -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, and see that kubelet would be answered.
+
+        Raises:
+            ServingError: it would not.
+        """
+        self.path.unlink(missing_ok=True)
+        self._server = aio.server()
+        add_DevicePluginServicer_to_server(self, self._server)
+        try:
+            self._server.add_insecure_port(f"unix:{self.path}")
+        except RuntimeError as error:
+            raise ServingError(f"cannot listen at {self.path}: {error}") from error
+        await self._server.start()
+        await registration.check(self.path)
+        self._socket = registration.identity(self.path)
+
+    async def register(self, kubelet: Path) -> None:
+        """Make it known to kubelet, once.
+
+        Raises:
+            ServingError: kubelet does not take it.
+        """
+        if not self.registered:
+            await registration.register(kubelet, resource=self._offer.resource, endpoint=self.path.name)
+            self.registered = True
+
+    @property
+    def broken(self) -> bool:
+        """Whether its socket is gone, or another's."""
+        return self._socket is not None and registration.identity(self.path) != self._socket
+
+    def update(self, offer: Offer, machine: Machine) -> None:
+        """Offer other units from now on; kubelet is told at once."""
+        self._machine = machine
+        if offer != self._offer:
+            self._offer = offer
+            self._announce()
+
+    async def stop(self) -> None:
+        """End all calls after what they still have to tell; the socket goes with the server."""
+        self._ending = True
+        self._announce()
+        if self._server is not None:
+            await self._server.stop(GRACE)
+
+    async def withdraw(self) -> None:
+        """Tell kubelet that there are no units any more, and end."""
+        self.update(Offer(resource=self._offer.resource, units=()), self._machine)
+        await self.stop()
+
+    def _announce(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    # --- what kubelet asks --------------------------------------------------------------------------------------
+
+    async def GetDevicePluginOptions(self, request: Empty, context: _Context) -> DevicePluginOptions:  # noqa: ARG002, N802
+        """Tell that preferences are given, and nothing is done before a container's start."""
+        return registration.OPTIONS
+
+    async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
+        """Tell all units, again at each change."""
+        told: Offer | None = None
+        while True:
+            change = self._change
+            if told is not self._offer:
+                told = self._offer
+                yield ListAndWatchResponse(devices=[self._device(unit) for unit in told.units])
+            elif self._ending:
+                return
+            else:
+                await change.wait()
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: PreferredAllocationRequest, context: _Context
+    ) -> PreferredAllocationResponse:
+        """Tell which units containers should get."""
+        try:
+            answers = [await self._preferred(each) for each in request.container_requests]
+        except PreferenceError as error:
+            await _refuse(context, f"error getting list of preferred allocation devices: {error}")
+        return PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
+        """Tell how containers are given their units."""
+        try:
+            answers = [await self._allocated(each.devices_ids) for each in request.container_requests]
+        except (InvalidRequestError, RefusedError) as error:
+            await _refuse(context, str(error))
+        return AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(  # noqa: N802
+        self,
+        request: PreStartContainerRequest,  # noqa: ARG002
+        context: _Context,  # noqa: ARG002
+    ) -> PreStartContainerResponse:
+        """Do nothing: kubelet is told not to ask."""
+        return PreStartContainerResponse()
+
+    async def _preferred(self, asked: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
+        wanted = (asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size)
+        chosen = await self._chooser.prefer(self._offer.resource, *wanted)
+        if not chosen:
+            policy = self._machine.options.flags.shared_devices_allocation_policy
+            chosen = preferred.prefer(self._machine.spec, self._offer, *wanted, policy=policy)
+        return ContainerPreferredAllocationResponse(deviceIDs=chosen)
+
+    async def _allocated(self, ids: Sequence[str]) -> ContainerAllocateResponse:
+        response.check(self._offer, ids, one_at_most=self._machine.options.sharing.one_at_most)
+        await self._chooser.admit(self._offer.resource, ids)
+        return response.compose(self._machine, ids, key=str(uuid.uuid4()))
+
+    def _device(self, unit: Unit) -> Device:
+        nodes = [NUMANode(ID=unit.numa)] if self._with_numa and unit.numa >= 0 else []
+        topology = TopologyInfo(nodes=nodes) if nodes else None
+        return Device(ID=unit.id, health="Healthy" if unit.healthy else "Unhealthy", topology=topology)
+
+
+async def _refuse(context: _Context, why: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)

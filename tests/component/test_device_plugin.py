@@ -1,0 +1,421 @@
+"""The device plugin and a kubelet, at real sockets."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc import aio
+
+from berth_agent.conditions import Finding
+from berth_agent.device_plugin.chooser import RefusedError
+from berth_agent.device_plugin.manager import DevicePlugin, InitError
+from berth_agent.device_plugin.registration import CrashLoopError
+from berth_agent.inventory import Reading
+from berth_agent.settings import Settings
+from berth_api import names
+from berth_api.device import DeviceSpec
+from tests.devices import GPU, spec
+from tests.kubelet import DEADLINE, Kubelet
+
+LOADED = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+
+
+class Choices:
+    """A Chooser that does as the test says."""
+
+    def __init__(self) -> None:
+        self.preferred: list[str] = []
+        self.refusal = ""
+        self.kept: frozenset[int] = frozenset()
+        self.admitted: list[tuple[str, list[str]]] = []
+        self.looks = 0
+        """How often the plugin asked what is withheld: once in each round."""
+
+    async def prefer(
+        self,
+        resource: str,  # noqa: ARG002
+        available: Sequence[str],  # noqa: ARG002
+        must_include: Sequence[str],  # noqa: ARG002
+        size: int,  # noqa: ARG002
+    ) -> list[str]:
+        return self.preferred
+
+    async def admit(self, resource: str, ids: Sequence[str]) -> None:
+        if self.refusal:
+            raise RefusedError(self.refusal)
+        self.admitted.append((resource, list(ids)))
+
+    def withheld(self) -> frozenset[int]:
+        self.looks += 1
+        return self.kept
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="berth-") as path:
+        (Path(path) / "plugins").mkdir()
+        yield Path(path)
+
+
+@pytest.fixture
+async def kubelet(folder: Path) -> AsyncIterator[Kubelet]:
+    running = Kubelet(folder / "plugins")
+    await running.start()
+    yield running
+    await running.stop()
+
+
+@pytest.fixture
+def choices() -> Choices:
+    return Choices()
+
+
+def reading(found: DeviceSpec, *findings: Finding) -> Reading:
+    return Reading(spec=found, findings=findings or (LOADED,))
+
+
+@pytest.fixture
+async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., DevicePlugin]]:
+    """Start plugins; they end with the test."""
+    running: list[asyncio.Task[None]] = []
+
+    def start(found: DeviceSpec, **settings: Any) -> DevicePlugin:
+        own: dict[str, Any] = {
+            "node_name": "a",
+            "kubelet_socket": str(folder / "plugins/kubelet.sock"),
+            "cdi_folder": folder / "cdi",
+            "dev_folder": folder / "dev",
+            "proc_root": folder / "proc",
+        }
+        plugin = DevicePlugin(Settings(**own | settings), chooser=choices)
+        plugin.show(reading(found))
+        running.append(asyncio.create_task(plugin.run()))
+        return plugin
+
+    yield start
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def until(told: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not told():  # noqa: ASYNC110 - what is looked at are files and findings, which wake nobody
+            await asyncio.sleep(0.01)
+
+
+def finding(plugin: DevicePlugin, found: DeviceSpec) -> tuple[str, str]:
+    *_, last = plugin.show(reading(found)).findings
+    return last.reason, last.message
+
+
+async def test_each_resource_is_registered_with_its_units(kubelet: Kubelet, begin: Any) -> None:
+    begin(spec(2, mig={1: ("1g.10gb", "1g.10gb")}))
+    seen = await kubelet.sees(lambda told: len(told) == 2)
+    assert seen == {
+        GPU: {"GPU-0": HEALTHY},
+        "nvidia.com/mig-1g.10gb": {"MIG-1-0": HEALTHY, "MIG-1-1": HEALTHY},
+    }
+    found = {each.resource_name: each for each in kubelet.requests}
+    assert (found[GPU].version, found[GPU].endpoint) == ("v1beta1", "nvidia-gpu.sock")
+    assert found[GPU].options.get_preferred_allocation_available
+    assert not found[GPU].options.pre_start_required
+    assert found["nvidia.com/mig-1g.10gb"].endpoint == "nvidia-mig-1g.10gb.sock"
+
+
+async def test_a_change_of_health_is_told_in_the_stream(kubelet: Kubelet, begin: Any) -> None:
+    plugin = begin(spec(2))
+    await kubelet.sees(lambda told: GPU in told)
+    plugin.show(reading(spec(2, unhealthy=(1,))))
+    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": UNHEALTHY})
+    plugin.show(reading(spec(2)))
+    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
+    assert len(kubelet.requests) == 1
+
+
+async def test_an_unchanged_reading_tells_kubelet_nothing(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
+    plugin = begin(spec(2))
+    await kubelet.sees(lambda told: GPU in told)
+    looks = choices.looks
+    plugin.show(reading(spec(2)))
+    plugin.refresh()
+    await until(lambda: choices.looks > looks)
+    plugin.show(reading(spec(3)))
+    await kubelet.sees(lambda told: len(told[GPU]) == 3)
+    assert [len(each) for each in kubelet.lists[GPU]] == [2, 3]
+
+
+async def test_withheld_cards_are_unhealthy_until_they_are_not(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
+    plugin = begin(spec(2))
+    await kubelet.sees(lambda told: GPU in told)
+    choices.kept = frozenset({0})
+    plugin.refresh()
+    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": UNHEALTHY, "GPU-1": HEALTHY})
+    choices.kept = frozenset()
+    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
+
+
+async def test_another_mig_layout_moves_units_between_resources(kubelet: Kubelet, begin: Any, folder: Path) -> None:
+    plugin = begin(spec(2))
+    await kubelet.sees(lambda told: GPU in told)
+    plugin.show(reading(spec(2, mig={0: ("3g.40gb",), 1: ("3g.40gb",)})))
+    seen = await kubelet.sees(lambda told: "nvidia.com/mig-3g.40gb" in told and not told[GPU])
+    assert seen == {GPU: {}, "nvidia.com/mig-3g.40gb": {"MIG-0-0": HEALTHY, "MIG-1-0": HEALTHY}}
+    await until(lambda: not (folder / "plugins/nvidia-gpu.sock").exists())
+    await until(lambda: kubelet.ended == [GPU])
+    plugin.show(reading(spec(2)))
+    await kubelet.sees(lambda told: len(told[GPU]) == 2 and not told["nvidia.com/mig-3g.40gb"])
+
+
+async def test_a_new_kubelet_is_told_everything_anew(kubelet: Kubelet, begin: Any) -> None:
+    plugin = begin(spec(2))
+    # More often than a socket may be lost.
+    for round_ in range(7):
+        await kubelet.sees(lambda told: GPU in told)
+        assert len(kubelet.requests) == round_ + 1
+        await kubelet.restart()
+        plugin.refresh()
+    await kubelet.sees(lambda told: GPU in told)
+    assert (await kubelet.allocate("GPU-1")).envs
+
+
+async def test_a_kubelet_that_comes_later_is_waited_for(folder: Path, begin: Any) -> None:
+    plugin = begin(spec(1))
+    await until(lambda: finding(plugin, spec(1))[0] == "NotRegistered")
+    assert finding(plugin, spec(1))[1] == f"no kubelet at {folder / 'plugins/kubelet.sock'} yet"
+    late = Kubelet(folder / "plugins")
+    await late.start()
+    await late.sees(lambda told: GPU in told)
+    await until(lambda: finding(plugin, spec(1)) == ("Registered", ""))
+    await late.stop()
+
+
+async def test_a_refusal_is_told_and_tried_again(kubelet: Kubelet, begin: Any) -> None:
+    kubelet.refuses = "resource is taken"
+    plugin = begin(spec(1))
+    await until(lambda: "resource is taken" in finding(plugin, spec(1))[1])
+    assert finding(plugin, spec(1))[1].startswith(f"kubelet did not register {GPU} at ")
+    kubelet.refuses = ""
+    await kubelet.sees(lambda told: GPU in told)
+
+
+async def test_a_socket_that_is_lost_is_served_anew_but_not_for_ever(
+    kubelet: Kubelet, folder: Path, choices: Choices
+) -> None:
+    settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
+    plugin = DevicePlugin(settings, chooser=choices)
+    plugin.show(reading(spec(1)))
+    running = asyncio.create_task(plugin.run())
+    socket = folder / "plugins/nvidia-gpu.sock"
+    for crash in range(6):
+        await until(lambda crash=crash: len(kubelet.requests) == crash + 1)  # type: ignore[misc]
+        socket.unlink()
+        plugin.refresh()
+    with pytest.raises(CrashLoopError, match=f"{socket} broke 6 times within 60 minutes"):
+        await asyncio.wait_for(running, DEADLINE)
+
+
+async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
+    settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
+    plugin = DevicePlugin(settings, chooser=choices)
+    plugin.show(reading(spec(1)))
+    running = asyncio.create_task(plugin.run())
+    await kubelet.sees(lambda told: GPU in told)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [each.name for each in (folder / "plugins").iterdir()] == ["kubelet.sock"]
+
+
+async def test_without_a_kubelets_socket_nothing_is_registered(kubelet: Kubelet, begin: Any) -> None:
+    plugin = begin(spec(0), kubelet_socket="")
+    await until(lambda: finding(plugin, spec(0))[0] == "NoDevices")
+    assert kubelet.requests == []
+
+
+async def test_how_it_fares_is_told_once_it_is_known(kubelet: Kubelet, begin: Any) -> None:
+    plugin = begin(spec(1))
+    assert plugin.show(reading(spec(1))).findings == (LOADED,)
+    await kubelet.sees(lambda told: GPU in told)
+    await until(lambda: finding(plugin, spec(1)) == ("Registered", ""))
+    plugin.show(reading(spec(0)))
+    await until(lambda: finding(plugin, spec(0))[0] == "NoDevices")
+
+
+@pytest.mark.parametrize(("told", "expected"), [(False, [[], []]), (True, [[0], [1]])])
+async def test_numa_nodes_are_told_only_where_asked_for(
+    told: bool,  # noqa: FBT001
+    expected: list[list[int]],
+    kubelet: Kubelet,
+    begin: Any,
+) -> None:
+    begin(spec(8), numa_to_kubelet=told)
+    await kubelet.sees(lambda told: GPU in told)
+    assert [kubelet.numa["GPU-0"], kubelet.numa["GPU-7"]] == expected
+
+
+# --- what kubelet asks ------------------------------------------------------------------------------------------
+
+
+async def test_the_choosers_units_are_preferred(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
+    begin(spec(4))
+    await kubelet.sees(lambda told: GPU in told)
+    choices.preferred = ["GPU-3", "GPU-1"]
+    assert await kubelet.prefer(["GPU-0", "GPU-1", "GPU-2", "GPU-3"], 2) == ["GPU-3", "GPU-1"]
+
+
+async def test_without_a_choice_the_closest_units_are_preferred(kubelet: Kubelet, begin: Any) -> None:
+    begin(spec(4, profile="a10"))
+    await kubelet.sees(lambda told: GPU in told)
+    assert await kubelet.prefer(["GPU-1", "GPU-2", "GPU-3"], 2) == ["GPU-2", "GPU-3"]
+    assert await kubelet.prefer(["GPU-0", "GPU-1", "GPU-2"], 2, ["GPU-1"]) == ["GPU-1", "GPU-0"]
+    with pytest.raises(aio.AioRpcError) as error:
+        await kubelet.prefer(["GPU-1"], 2)
+    expected = "error getting list of preferred allocation devices: not enough available devices to satisfy allocation"
+    assert error.value.details() == expected
+
+
+async def test_an_allocation_is_admitted_and_answered(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
+    begin(spec(4), device_list_strategy=("envvar", "cdi-cri", "cdi-annotations"))
+    await kubelet.sees(lambda told: GPU in told)
+    found = await kubelet.allocate("GPU-3", "GPU-1")
+    assert dict(found.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-3,GPU-1"}
+    assert len(found.cdi_devices) == 2
+    assert choices.admitted == [(GPU, ["GPU-3", "GPU-1"])]
+    # The key of the annotation is new each time, as two containers of a pod may have one each.
+    assert found.annotations.keys() != (await kubelet.allocate("GPU-3", "GPU-1")).annotations.keys()
+
+
+@pytest.mark.parametrize(
+    ("ids", "refusal", "expected"),
+    [
+        (["GPU-9"], "", f'invalid allocation request for "{GPU}": invalid request: unknown device: GPU-9'),
+        (["GPU-1"], "no pod of this node was given GPU-1", "no pod of this node was given GPU-1"),
+    ],
+)
+async def test_a_refusal_reaches_kubelet_in_its_words(  # noqa: PLR0917
+    ids: list[str], refusal: str, expected: str, kubelet: Kubelet, begin: Any, choices: Choices
+) -> None:
+    begin(spec(2))
+    await kubelet.sees(lambda told: GPU in told)
+    choices.refusal = refusal
+    with pytest.raises(aio.AioRpcError) as error:
+        await kubelet.allocate(*ids)
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, expected)
+    assert choices.admitted == []
+
+
+# --- configuration ----------------------------------------------------------------------------------------------
+
+
+def sliced(path: Path, slices: int, strategy: str = "envvar") -> Path:
+    flags = {"plugin": {"deviceListStrategy": strategy}}
+    sharing = {"timeSlicing": {"resources": [{"name": "gpu", "replicas": slices}]}}
+    path.write_text(yaml.safe_dump({"version": "v1", "flags": flags, "sharing": sharing}))
+    return path
+
+
+async def test_a_changed_file_is_in_force_after_reload(kubelet: Kubelet, begin: Any, folder: Path) -> None:
+    file = sliced(folder / "config.yaml", 2)
+    plugin = begin(spec(1), config_file=file)
+    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 2)
+    assert plugin.show(reading(spec(1))).spec.devices[0].replicas == 2
+    sliced(file, 3, "volume-mounts")
+    plugin.reload()
+    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 3)
+    assert (await kubelet.allocate("GPU-0::2")).mounts
+    assert plugin.show(reading(spec(1))).spec.devices[0].replicas == 3
+
+
+async def test_a_file_that_turns_wrong_changes_nothing(kubelet: Kubelet, begin: Any, folder: Path) -> None:
+    file = sliced(folder / "config.yaml", 2)
+    plugin = begin(spec(1), config_file=file)
+    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 2)
+    file.write_text("version: v9")
+    plugin.reload()
+    plugin.show(reading(spec(2)))
+    await kubelet.sees(lambda told: len(told[GPU]) == 4)
+    assert len(kubelet.requests) == 1
+
+
+async def test_the_cdi_specification_follows_the_devices_and_outlives_the_plugin(
+    kubelet: Kubelet, folder: Path, choices: Choices
+) -> None:
+    settings = Settings(
+        node_name="a",
+        kubelet_socket=str(kubelet.socket),
+        cdi_folder=folder / "cdi",
+        device_list_strategy=("cdi-cri",),
+    )
+    plugin = DevicePlugin(settings, chooser=choices)
+    plugin.show(reading(spec(1)))
+    running = asyncio.create_task(plugin.run())
+    file = folder / "cdi/k8s.device-plugin.nvidia.com-gpu.json"
+    await until(file.exists)
+    assert "/dev/nvidia1" not in file.read_text()
+    plugin.show(reading(spec(2)))
+    await until(lambda: "/dev/nvidia1" in file.read_text())
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert file.exists()
+
+
+MISCONFIGURED = spec(2, mig={0: ("1g.10gb",)})
+UNLIKE = "all devices on the node must be configured with the same migEnabled value"
+
+
+async def test_cards_that_contradict_the_strategy_are_no_longer_offered(kubelet: Kubelet, begin: Any) -> None:
+    plugin = begin(spec(2), mig_strategy="single")
+    await kubelet.sees(lambda told: GPU in told)
+    plugin.show(reading(MISCONFIGURED))
+    await kubelet.sees(lambda told: told[GPU] == {})
+    await until(lambda: finding(plugin, MISCONFIGURED) == ("Misconfigured", UNLIKE))
+    plugin.show(reading(spec(2)))
+    await kubelet.sees(lambda told: len(told[GPU]) == 2)
+
+
+async def test_a_missing_imex_channel_is_told(kubelet: Kubelet, begin: Any) -> None:
+    plugin = begin(spec(1), imex_channel_ids=(0,), imex_required=True)
+    await until(lambda: finding(plugin, spec(1))[0] == "Misconfigured")
+    assert "channel0: not there" in finding(plugin, spec(1))[1]
+    assert kubelet.requests == []
+
+
+NO_DRIVER = Finding(type=names.DRIVER_LOADED, ok=False, reason="LibraryNotFound", message="libnvidia-ml.so.1")
+
+
+@pytest.mark.parametrize(
+    ("first", "settings", "expected"),
+    [
+        (reading(spec(0), NO_DRIVER), {}, "the driver is not loaded: LibraryNotFound libnvidia-ml.so.1"),
+        (reading(MISCONFIGURED), {"mig_strategy": "single"}, UNLIKE),
+        (reading(spec(0), NO_DRIVER), {"fail_on_init_error": False}, None),
+        (reading(MISCONFIGURED), {"mig_strategy": "single", "fail_on_init_error": False}, None),
+        (reading(spec(0)), {}, None),
+    ],
+)
+async def test_a_node_with_nothing_to_offer_at_the_start(
+    first: Reading, settings: dict[str, Any], expected: str | None, choices: Choices
+) -> None:
+    plugin = DevicePlugin(Settings(node_name="a", **settings), chooser=choices)
+    plugin.show(first)
+    if expected is None:
+        plugin.check()
+        return
+    with pytest.raises(InitError) as error:
+        plugin.check()
+    assert str(error.value) == f"--fail-on-init-error is set: {expected}"
+
+
+async def test_a_driver_that_goes_later_ends_nothing(choices: Choices) -> None:
+    plugin = DevicePlugin(Settings(node_name="a"), chooser=choices)
+    plugin.show(reading(spec(2)))
+    plugin.show(reading(spec(0), NO_DRIVER))
+    plugin.check()

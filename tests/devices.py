@@ -1,0 +1,47 @@
+"""Nodes as their agent finds them, with ids that a table can name: card 3 is GPU-3, its second instance MIG-3-1."""
+
+from typing import Any
+
+from berth_agent.device_plugin.nodes import Nodes
+from berth_agent.device_plugin.options import Flags, Options, Sharing
+from berth_agent.device_plugin.response import Machine
+from berth_agent.fleet import NodeGroup
+from berth_agent.profiles import BUILT_IN
+from berth_agent.simulated import simulate
+from berth_api.device import DeviceInfo, DeviceSpec
+
+GPU = "nvidia.com/gpu"
+
+
+def spec(gpus: int = 2, profile: str = "a100", **fields: Any) -> DeviceSpec:
+    """Describe a node: cards of one profile; further fields are those of a fleet file's nodes."""
+    group = NodeGroup(names="node", profile=profile, gpus=gpus, **fields)
+    found = simulate("node", group, [BUILT_IN[profile]] * gpus).spec
+    return found.model_copy(update={"devices": [_named(each) for each in found.devices]})
+
+
+def _named(card: DeviceInfo) -> DeviceInfo:
+    if card.type != "gpu":
+        return card
+    changes: dict[str, Any] = {"id": f"GPU-{card.minor}"}
+    if card.mig:
+        instances = [
+            each.model_copy(update={"id": f"MIG-{card.minor}-{number}"})
+            for number, each in enumerate(card.mig.instances)
+        ]
+        changes["mig"] = card.mig.model_copy(update={"instances": instances})
+    return card.model_copy(update=changes)
+
+
+def options(
+    *, slices: int = 1, of: str = GPU, rename: bool = False, one_at_most: bool = False, **flags: Any
+) -> Options:
+    """Tell the device plugin options; more than one slice puts time slicing in force."""
+    replicas = {of: slices} if slices > 1 else {}
+    sharing = Sharing(replicas=replicas, rename=rename, one_at_most=one_at_most)
+    return Options(flags=Flags(**flags), sharing=sharing)
+
+
+def machine(found: DeviceSpec, chosen: Options, **fields: Any) -> Machine:
+    """Put a node and options together; without further fields nothing of /dev is there."""
+    return Machine(spec=found, options=chosen, nodes=Nodes(**fields))

@@ -1,0 +1,97 @@
+"""An agent process on the NVML fixture is the device plugin of its node."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from berth_api import names
+from devcluster import Arena
+from tests.devices import GPU
+from tests.kubelet import Kubelet
+from tests.nvml.fixture import NvmlFixture, a100
+
+Wait = Callable[[str], dict[str, Any]]
+Start = Callable[..., Any]
+
+
+def entries(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+def condition(arena: Arena, node: str) -> dict[str, Any] | None:
+    found = arena.get("devices", node).get("status", {}).get("conditions", [])
+    return next((each for each in found if each["type"] == names.DEVICES_OFFERED and each["status"] == "True"), None)
+
+
+async def test_the_cards_of_a_node_are_offered_and_change_without_a_restart(  # noqa: PLR0917
+    arena: Arena, start_nvml: Start, device: Wait, kubelet: Kubelet, folder: Path, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    machine = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1")
+    words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--config-file", str(file)]
+    words += ["--admission", "false"]
+    agent = start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"))
+    seen = await kubelet.sees(lambda told: GPU in told)
+    assert list(seen[GPU].values()) == ["Healthy", "Healthy"]
+    first = next(iter(seen[GPU]))
+    assert (await kubelet.allocate(first)).envs["NVIDIA_VISIBLE_DEVICES"] == first
+
+    published = await asyncio.to_thread(device, node)
+    assert [each["id"] for each in published["spec"]["devices"]] == list(seen[GPU])
+    await asyncio.to_thread(arena.wait, lambda: condition(arena, node), what="the cards to be called offered")
+
+    machine.lose(0)
+    await kubelet.sees(lambda told: told[GPU][first] == "Unhealthy")
+    machine.unbind(0)
+    await asyncio.to_thread(arena.wait, lambda: "cards=1" in agent.log, what="a reading while the driver has one card")
+    machine.restore(0)
+    await kubelet.sees(lambda told: told[GPU][first] == "Healthy")
+
+    file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
+    agent.signal(signal.SIGHUP)
+    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 4)
+
+    assert await asyncio.to_thread(agent.stop) == 0
+    assert entries(folder) == ["kubelet.sock"]
+
+
+async def test_without_a_driver_the_agent_says_so_and_ends(
+    arena: Arena, start_nvml: Start, device: Wait, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    machine = NvmlFixture(tmp_path, gpus=[a100(0)], loaded=False)
+    agent = start_nvml(node, machine, "--device-plugin", "--kubelet-socket", str(kubelet.socket))
+    assert await asyncio.to_thread(agent.ended) == 2
+    expected = "berth-agent: --fail-on-init-error is set: the driver is not loaded: DriverNotLoaded Driver Not Loaded\n"
+    assert agent.log.endswith(expected)
+    conditions = {each["type"]: each["status"] for each in device(node)["status"]["conditions"]}
+    assert conditions[names.DRIVER_LOADED] == "False"
+
+
+async def test_an_xid_reaches_kubelet_within_seconds_for_every_slice(
+    arena: Arena, start_nvml: Start, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    machine = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}")
+    words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--config-file", str(file)]
+    start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"), "--poll-interval", "60")
+    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 8)
+    machine.xid(1, 79)
+    async with asyncio.timeout(5):
+        seen = await kubelet.sees(lambda told: "Unhealthy" in told[GPU].values())
+    ill = {unit for unit, health in seen[GPU].items() if health == "Unhealthy"}
+    assert ill == {f"{machine.gpus[1].uuid}::{number}" for number in range(4)}
+
+    def told() -> tuple[str | None, str | None]:
+        labels = arena.get("nodes", node)["metadata"]["labels"]
+        return labels.get("nvidia.com/gpu.replicas"), labels.get("nvidia.com/gpu.product")
+
+    await asyncio.to_thread(
+        arena.wait, lambda: told() == ("4", "NVIDIA-A100-SXM4-80GB-SHARED"), what="labels that tell of slices"
+    )

@@ -1,0 +1,237 @@
+"""An agent beside a kubelet tells on the real API server what pods hold."""
+
+import asyncio
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from berth_api import names
+from devcluster import Arena
+from tests.kubelet import Kubelet
+from tests.nvml.fixture import NvmlFixture, Process, a100
+from tests.pod_resources import PodResourcesServer
+
+GPU = "nvidia.com/gpu"
+IDS = [f"GPU-a1000000-0000-4000-8000-{minor:012d}" for minor in range(4)]
+RBAC = Path(__file__).parents[3] / "manifests/base/agent-rbac.yaml"
+START = 30.0
+"""Seconds that an agent may take to start on a busy machine."""
+SOON = 2.0
+"""Seconds within which a change is told."""
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def resources() -> Iterator[PodResourcesServer]:
+    """Give what kubelet tells, in a folder whose path is short enough for sockets."""
+    with (
+        tempfile.TemporaryDirectory(prefix="berth-") as path,
+        PodResourcesServer(Path(path) / "kubelet.sock") as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Give a procfs of this boot with no process."""
+    kernel = tmp_path / "proc/sys/kernel/random"
+    kernel.mkdir(parents=True)
+    (kernel / "boot_id").write_text("boot-1\n")
+    return tmp_path / "proc"
+
+
+def process(proc: Path, pid: int, cgroup: str) -> None:
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
+
+
+@pytest.fixture
+def begin(start_nvml: Start, resources: PodResourcesServer, proc: Path, tmp_path: Path) -> Start:
+    """Start the agent of a node with four cards beside the kubelet."""
+
+    def agent(node: str, *options: str, processes: tuple[Process, ...] = ()) -> Any:
+        cards = [a100(minor) for minor in range(4)]
+        cards[3].processes = list(processes)
+        own = ["--pod-resources-socket", str(resources.socket), "--proc-root", str(proc)]
+        own += ["--checkpoint", str(tmp_path / "checkpoint.json"), "--pod-resources-interval", "0.5"]
+        return start_nvml(node, NvmlFixture(tmp_path, gpus=cards), *own, *options)
+
+    return agent
+
+
+def bound(arena: Arena, node: str, name: str, count: int = 1, **fields: Any) -> dict[str, Any]:
+    """Create a pod that is on a node already."""
+    limits = {GPU: str(count)}
+    return arena.create([arena.pod(name, limits=limits, requests=limits, nodeName=node, **fields)])[0]
+
+
+def status(arena: Arena, node: str) -> dict[str, Any]:
+    path = f"/apis/{names.API_VERSION}/devices/{node}"
+    found = arena.cluster.api.get(path) if arena.cluster.api.exists(path) else {}
+    told: dict[str, Any] = found.get("status", {})
+    return told
+
+
+def held(arena: Arena, node: str) -> list[tuple[str, str, list[int]]]:
+    told = status(arena, node).get("held", [])
+    return [(each["pod"], each["podUID"], [device["minor"] for device in each["devices"]]) for each in told]
+
+
+def gpu_pods(arena: Arena) -> dict[str, list[str]]:
+    found = arena.list("gpupods")
+    return {
+        each["metadata"]["name"]: [unit["id"] for at in each["spec"]["containers"] for unit in at["devices"]]
+        for each in found
+    }
+
+
+def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
+    arena: Arena, begin: Start, resources: PodResourcesServer
+) -> None:
+    (node,) = arena.nodes(1)
+    begin(node)
+    arena.wait(lambda: status(arena, node).get("bootID") == "boot-1", deadline=START, what="the first word of the boot")
+    made = bound(arena, node, "a", 2)
+    uid = made["metadata"]["uid"]
+    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2], IDS[0]]}}
+    arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[0], IDS[2]]}, deadline=SOON, what="the GpuPod")
+    arena.wait(lambda: held(arena, node) == [("a", uid, [0, 2])], deadline=SOON, what="what the pod holds")
+    found = arena.get("gpupods", "a")
+    assert found["spec"]["nodeName"] == node
+    assert found["spec"]["podUID"] == uid
+    assert [(each["kind"], each["uid"]) for each in found["metadata"]["ownerReferences"]] == [("Pod", uid)]
+
+    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
+    arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=SOON, what="the changed GpuPod")
+    resources.given = {}
+    arena.wait(lambda: gpu_pods(arena) == {}, deadline=SOON, what="the end of the GpuPod")
+    arena.wait(lambda: held(arena, node) == [], deadline=SOON, what="the end of what was held")
+
+
+def test_a_pod_that_was_removed_by_force_is_held_while_it_runs_over_a_restart_too(
+    arena: Arena, begin: Start, resources: PodResourcesServer, proc: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    agent = begin(node)
+    uid = bound(arena, node, "a")["metadata"]["uid"]
+    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
+    arena.wait(lambda: held(arena, node) == [("a", uid, [1])], deadline=START, what="what the pod holds")
+    process(proc, 77, f"/kubepods/besteffort/pod{uid}/c")
+    arena.delete("pods", "a", grace_seconds=0)
+    resources.given = {}
+    arena.wait(lambda: status(arena, node).get("withheld") == [1], deadline=SOON, what="the withheld card")
+    assert held(arena, node) == [("a", uid, [1])]
+    assert agent.stop() == 0
+    begin(node)
+    time.sleep(1)
+    assert held(arena, node) == [("a", uid, [1])]
+    (proc / "77" / "cgroup").unlink()
+    arena.wait(lambda: held(arena, node) == [], deadline=START, what="the end of what was held")
+    assert status(arena, node).get("withheld", []) == []
+
+
+def test_cards_of_shares_are_withheld_but_never_what_kubelet_gave(
+    arena: Arena, begin: Start, resources: PodResourcesServer
+) -> None:
+    (node,) = arena.nodes(1)
+    begin(node)
+    allocated = '{"gpu": [{"minor": %d, "id": "%s", "resources": {"kubernetes.io/gpu-core": "50"}}]}'
+    for minor in (1, 2):
+        annotations = {names.ALLOCATED: allocated % (minor, IDS[minor])}
+        arena.create([arena.pod(f"half{minor}", annotations=annotations, nodeName=node)])
+    arena.wait(lambda: status(arena, node).get("withheld") == [1, 2], deadline=START, what="withheld cards")
+    bound(arena, node, "a")
+    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2]]}}
+    arena.wait(lambda: status(arena, node).get("withheld") == [1], deadline=SOON, what="the card that kubelet gave")
+    arena.delete("pods", "half1", grace_seconds=0)
+    arena.wait(lambda: status(arena, node).get("withheld") == [], deadline=SOON, what="no withheld card")
+
+
+def test_processes_outside_kubernetes_are_told_unless_that_is_switched_off(
+    arena: Arena, begin: Start, proc: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    process(proc, 10, "/user.slice")
+    process(proc, 11, "/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/c")
+    outside = (Process(pid=10, used=3 * 2**30 - 5), Process(pid=11, used=2**30))
+    agent = begin(node, processes=outside)
+    told = [{"type": "gpu", "minor": 3, "processes": 1, "memory": "3Gi"}]
+    arena.wait(lambda: status(arena, node).get("foreign") == told, deadline=START, what="foreign use")
+    assert agent.stop() == 0
+    begin(node, "--foreign", "false", processes=outside)
+    arena.wait(lambda: status(arena, node).get("foreign") == [], deadline=START, what="no foreign use")
+
+
+def test_kubelet_s_absence_takes_nothing_away_and_is_told_once(
+    arena: Arena, begin: Start, resources: PodResourcesServer
+) -> None:
+    (node,) = arena.nodes(1)
+    agent = begin(node)
+    bound(arena, node, "a")
+    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
+    arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=START, what="the GpuPod")
+    before = status(arena, node)
+    resources.stop()
+    arena.wait(lambda: "kubelet does not tell" in agent.log, what="a word on kubelet")
+    time.sleep(1.2)
+    assert agent.log.count("kubelet does not tell") == 1
+    assert status(arena, node) == before
+    assert agent.stop() == 0
+    again = begin(node)
+    arena.wait(lambda: "kubelet does not tell" in again.log, what="a word of the next agent")
+    time.sleep(0.5)
+    assert status(arena, node)["held"] == before["held"]
+    resources.start()
+    arena.wait(lambda: "kubelet answers again" in again.log, what="kubelet")
+
+
+def test_the_shipped_role_is_enough(arena: Arena, begin: Start, resources: PodResourcesServer) -> None:
+    (node,) = arena.nodes(1)
+    role = next(each for each in yaml.safe_load_all(RBAC.read_text()) if each["kind"] == "ClusterRole")
+    role["metadata"] = {"name": f"{arena.id}-agent", "labels": arena.labels}
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    arena.cluster.api.post(roles, role)
+    try:
+        kubeconfig = arena.service_account("agent", f"{arena.id}-agent")
+        begin(node, "--kubeconfig", str(kubeconfig))
+        bound(arena, node, "a")
+        resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
+        arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=START, what="the GpuPod")
+        resources.given = {}
+        arena.wait(lambda: gpu_pods(arena) == {}, deadline=SOON, what="the end of the GpuPod")
+    finally:
+        arena.cluster.api.delete(f"{roles}/{arena.id}-agent")
+
+
+async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
+    arena: Arena, begin: Start, kubelet: Kubelet, resources: PodResourcesServer, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    begin(node, "--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi"))
+    await kubelet.sees(lambda told: GPU in told)
+    whole = '{"gpu": [{"minor": %d, "id": "%s", "resources": {"kubernetes.io/gpu-core": "100"}}]}'
+    for name, minor in (("a", 2), ("b", 0)):
+        bound(arena, node, name, annotations={names.ALLOCATED: whole % (minor, IDS[minor])})
+    assert await kubelet.prefer(IDS, 1) == [IDS[2]]
+    assert (await kubelet.allocate(IDS[2])).envs["NVIDIA_VISIBLE_DEVICES"] == IDS[2]
+    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2]]}}
+    assert await kubelet.prefer([IDS[0], IDS[1], IDS[3]], 1) == [IDS[0]]
+    text = f"{GPU} {IDS[3]}: no pod that waits on this node can be given these ({arena.namespace}/b was given {IDS[0]})"
+    with pytest.raises(grpc.aio.AioRpcError, match=re.escape(text)):
+        await kubelet.allocate(IDS[3])
+    (told,) = [each for each in arena.list("events") if each["reason"] == "DevicesRefused"]
+    assert (told["involvedObject"]["name"], told["type"], told["message"]) == ("b", "Warning", text)
+
+    half = whole.replace("100", "50") % (1, IDS[1])
+    arena.create([arena.pod("half", annotations={names.ALLOCATED: half}, nodeName=node)])
+    async with asyncio.timeout(SOON):
+        seen = await kubelet.sees(lambda told: told[GPU][IDS[1]] == "Unhealthy")
+    assert list(seen[GPU].values()).count("Healthy") == 3

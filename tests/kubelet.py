@@ -1,0 +1,130 @@
+"""A kubelet in memory as a device plugin sees it, at real sockets: registration, and what kubelet asks of plugins.
+
+Like the real one it empties its folder when it starts, takes a plugin's word only from the stream, and keeps no plugin
+over a restart.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpc import aio
+
+from berth_agent.kubelet.deviceplugin_pb2 import (
+    AllocateRequest,
+    ContainerAllocateRequest,
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    Empty,
+    PreferredAllocationRequest,
+    RegisterRequest,
+)
+from berth_agent.kubelet.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+
+DEADLINE = 10.0
+"""Seconds that anything may take to be seen."""
+
+
+class Kubelet(RegistrationServicer):
+    """Runs from `start` to `stop`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "kubelet.sock"
+        self.requests: list[RegisterRequest] = []
+        """All registrations, since the first start."""
+        self.refuses = ""
+        """With which words it refuses to register."""
+        self.lists: dict[str, list[dict[str, str]]] = {}
+        """Resource -> the lists it got since the last registration: health by unit."""
+        self.numa: dict[str, list[int]] = {}
+        """Unit -> NUMA nodes."""
+        self.ended: list[str] = []
+        """Resources whose plugins ended the stream in good order."""
+        self._streams: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Condition()
+        self._server: aio.Server | None = None
+
+    async def start(self) -> None:
+        """Empty the folder, and listen."""
+        for file in self.socket.parent.iterdir():
+            file.unlink()
+        self._server = aio.server()
+        add_RegistrationServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End; the socket's file is left behind, as after a kill."""
+        for stream in self._streams.values():
+            stream.cancel()
+        await asyncio.gather(*self._streams.values(), return_exceptions=True)
+        self._streams, self.lists = {}, {}
+        if self._server:
+            await self._server.stop(None)
+            self._server = None
+
+    async def restart(self) -> None:
+        """End, and start anew."""
+        await self.stop()
+        await self.start()
+
+    async def Register(self, request: RegisterRequest, context: Any) -> Empty:  # noqa: ARG002, N802
+        """Begin to listen to a plugin."""
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        self.requests.append(request)
+        if (known := self._streams.pop(request.resource_name, None)) is not None:
+            known.cancel()
+        self.lists[request.resource_name] = []
+        self._streams[request.resource_name] = asyncio.create_task(self._listen(request))
+        return Empty()
+
+    async def _listen(self, request: RegisterRequest) -> None:
+        with contextlib.suppress(aio.AioRpcError):
+            async with self._plugin(request.endpoint) as plugin:
+                async for answer in plugin.ListAndWatch(Empty()):
+                    async with self._changed:
+                        self.lists[request.resource_name].append({each.ID: each.health for each in answer.devices})
+                        self.numa |= {each.ID: [node.ID for node in each.topology.nodes] for each in answer.devices}
+                        self._changed.notify_all()
+            self.ended.append(request.resource_name)
+
+    @contextlib.asynccontextmanager
+    async def _plugin(self, endpoint: str) -> Any:
+        async with aio.insecure_channel(f"unix:{self.socket.parent / endpoint}") as channel:
+            yield DevicePluginStub(channel)
+
+    # --- what a test asks ---------------------------------------------------------------------------------------
+
+    def capacity(self) -> dict[str, Mapping[str, str]]:
+        """Give the units of each resource that has told any, with their health."""
+        return {resource: lists[-1] for resource, lists in self.lists.items() if lists}
+
+    async def sees(self, wanted: Callable[[dict[str, Mapping[str, str]]], bool]) -> dict[str, Mapping[str, str]]:
+        """Wait until the units are as wanted, and give them."""
+        async with asyncio.timeout(DEADLINE), self._changed:
+            await self._changed.wait_for(lambda: wanted(self.capacity()))
+        return self.capacity()
+
+    async def prefer(self, available: Sequence[str], size: int, must: Sequence[str] = ()) -> list[str]:
+        """Ask which units of `nvidia.com/gpu` a container should get."""
+        asked = ContainerPreferredAllocationRequest(
+            available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+        )
+        async with self._plugin("nvidia-gpu.sock") as plugin:
+            answer = await plugin.GetPreferredAllocation(PreferredAllocationRequest(container_requests=[asked]))
+        return list(answer.container_responses[0].deviceIDs)
+
+    async def allocate(self, *ids: str, endpoint: str = "nvidia-gpu.sock") -> ContainerAllocateResponse:
+        """Ask how a container gets these units."""
+        asked = AllocateRequest(container_requests=[ContainerAllocateRequest(devices_ids=ids)])
+        async with self._plugin(endpoint) as plugin:
+            answer = await plugin.Allocate(asked)
+        found: ContainerAllocateResponse = answer.container_responses[0]
+        return found

@@ -1,0 +1,63 @@
+"""PodResources as a kubelet serves it, at a socket of its own; what it tells is the test's."""
+
+from collections.abc import Mapping
+from concurrent import futures
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from berth_agent.kubelet import podresources_pb2 as messages
+from berth_agent.kubelet import podresources_pb2_grpc
+
+services: Any = podresources_pb2_grpc
+"""Its types are those of asyncio; this server has threads, so that it answers while a test waits."""
+
+Given = Mapping[tuple[str, str, str], Mapping[str, list[str]]]
+"""(namespace, pod, container) -> resource -> ids."""
+
+
+class PodResourcesServer:
+    """A socket that tells what containers were given."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.given: Given = {}
+        self.asked = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+        services.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+        self.socket.unlink(missing_ok=True)
+
+    def List(self, request: Any, context: Any) -> messages.ListPodResourcesResponse:  # noqa: ARG002, N802 -- its name
+        self.asked += 1
+        pods: dict[tuple[str, str], messages.PodResources] = {}
+        for (namespace, name, container), by_resource in self.given.items():
+            made = messages.PodResources(namespace=namespace, name=name)
+            devices = [
+                messages.ContainerDevices(resource_name=resource, device_ids=[each])
+                for resource, ids in by_resource.items()
+                for each in ids
+            ]
+            pods.setdefault((namespace, name), made).containers.append(
+                messages.ContainerResources(name=container, devices=devices)
+            )
+        return messages.ListPodResourcesResponse(pod_resources=pods.values())
+
+    def Get(self, request: Any, context: Any) -> Any:  # noqa: N802 -- its name
+        raise NotImplementedError
+
+    GetAllocatableResources = Get

@@ -1,0 +1,70 @@
+"""A device plug-in that does wrong what a test wants it to do wrong."""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from berth_api.allocation import Grant
+from berth_api.request import Kind, Part
+from berth_operator.core.allocators import simple
+from berth_operator.core.cards import Mask
+from berth_operator.core.containment import contained
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.policy import Policy
+from berth_operator.core.request import PodRequest
+from berth_operator.core.rowwise import Rows
+
+NPU = "example.com/npu"
+KIND = Kind(name="npu", resources={NPU: 1})
+OWNER = "plug-in npu of berth-strange"
+
+
+class Strange:
+    """An allocator as that of NICs, but for what a test puts in place of some calls, and a score."""
+
+    NAME = "strange"
+
+    def __init__(self, **own: Callable[..., Any]) -> None:
+        self.own: dict[str, Callable[..., Any]] = own
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self.own.get(name, getattr(simple, name, None) or _no_score)(*arguments)
+
+    def passes(self, fleet: Fleet, wanted: PodRequest, part: Part, rows: Rows) -> Mask:
+        found: Mask = self._call("passes", fleet, wanted, part, rows)
+        return found
+
+    def could_pass(self, fleet: Fleet, wanted: PodRequest, part: Part) -> Mask:
+        found: Mask = self._call("could_pass", fleet, wanted, part)
+        return found
+
+    def reasons(self, fleet: Fleet, wanted: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        yield from self._call("reasons", fleet, wanted, part, rejected)
+
+    def choose(
+        self, fleet: Fleet, row: int, wanted: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+    ) -> tuple[Grant, ...]:
+        assert not near
+        found: tuple[Grant, ...] = self._call("choose", fleet, row, wanted, part, policy)
+        return found
+
+    def score(self, fleet: Fleet, wanted: PodRequest, fits: Mask) -> Any:
+        return self._call("score", fleet, wanted, fits)
+
+
+def _no_score(*_arguments: Any) -> None:
+    return None
+
+
+def fails(*_arguments: Any) -> Any:
+    raise ZeroDivisionError("division by zero")
+
+
+def gives(answer: Any) -> Callable[..., Any]:
+    return lambda *_arguments: answer
+
+
+def plugins(**own: Callable[..., Any]) -> dict[str, DevicePlugin]:
+    """Give the plug-in as the operator loads it, with a function for each call that is to be another."""
+    code = Strange(**own)
+    return {"npu": contained(DevicePlugin(kind=KIND, allocator=code, score=code), OWNER)}
