@@ -43,11 +43,15 @@ ALLOWED = {
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),
         ("create", "", "pods", "binding"),
+        ("create", "", "pods", "eviction"),
         ("delete", "", "pods", ""),
         ("patch", "", "pods", "status"),
         ("patch", "", "nodes", ""),
         ("patch", "", "nodes", "status"),
         ("patch", "berth.dev", "devices", "status"),
+        ("patch", "", "pods", ""),
+        ("watch", "berth.dev", "gpupods", ""),
+        ("patch", "berth.dev", "gpupods", "status"),
         ("create", "events.k8s.io", "events", ""),
         ("patch", "", "persistentvolumeclaims", ""),
         ("patch", "", "persistentvolumes", ""),
@@ -111,20 +115,19 @@ async def may(admin: kube.KubeClient, arena: Arena, rule: tuple[str, str, str, s
     return bool(answer["status"]["allowed"])
 
 
-def test_what_the_component_patches_is_there() -> None:
-    component = yaml.safe_load((BASE / "../components/debug-api/kustomization.yaml").read_text())
-    [deployment] = [each for each in manifests("operator.yaml") if each["kind"] == "Deployment"]
+@pytest.mark.parametrize(("name", "file"), [("debug-api", "operator.yaml"), ("device-plugin", "agent.yaml")])
+def test_what_a_component_patches_is_there(name: str, file: str) -> None:
+    component = yaml.safe_load((BASE / f"../components/{name}/kustomization.yaml").read_text())
     [patch] = component["patches"]
     target = patch["target"]
-    assert (target["name"], target["namespace"]) == (
-        deployment["metadata"]["name"],
-        deployment["metadata"]["namespace"],
-    )
+    [patched] = [each for each in manifests(file) if each["kind"] == target["kind"]]
+    assert (target["name"], target["namespace"]) == (patched["metadata"]["name"], patched["metadata"]["namespace"])
     for operation in yaml.safe_load(patch["patch"]):
         assert operation["op"] == "add"
-        found: Any = deployment
-        for part in operation["path"].strip("/").split("/")[:-1]:
+        *outer, last = operation["path"].strip("/").split("/")
+        found: Any = patched
+        for part in outer:
             found = found[int(part)] if part.isdecimal() else found[part]
-        assert isinstance(found, list)
         # A patch that says what is there already is one to forget.
-        assert operation["value"] not in found
+        assert (operation["value"] if last == "-" else last) not in found
+        assert isinstance(found, list if last == "-" else dict)

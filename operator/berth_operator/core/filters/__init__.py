@@ -15,6 +15,7 @@ from berth_operator.core.filters import (
     devices,
     existing_anti_affinity,
     host_ports,
+    injected,
     node_affinity,
     node_ready,
     node_selector,
@@ -33,6 +34,7 @@ from berth_operator.core.filters import (
     volume_zones,
 )
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -67,6 +69,7 @@ def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
 
 ORDER = _filters(
     supported,
+    injected,
     volume_claims,
     node_ready,
     cordon,
@@ -120,8 +123,14 @@ NEEDED = frozenset(
 
 
 def has_room(fleet: Fleet, request: PodRequest, row: int) -> bool:
-    """Tell whether a row has enough free for a pod, whatever else may speak against it."""
-    return all(bool(each.passes(fleet, request)[row]) for each in LOCAL)
+    """Tell whether a row has enough free for a pod, whatever else may speak against it.
+
+    Where a plug-in fails it may have: the pod's decision will tell.
+    """
+    try:
+        return all(bool(each.passes(fleet, request)[row]) for each in LOCAL)
+    except PluginFailedError:
+        return True
 
 
 def of(request: PodRequest, policy: Policy) -> tuple[Filter, ...]:

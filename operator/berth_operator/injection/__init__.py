@@ -1,0 +1,1 @@
+"""The webhook that injects where the API server serves no MutatingAdmissionPolicy: `berth-operator webhook`."""

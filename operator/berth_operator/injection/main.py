@@ -1,0 +1,118 @@
+"""`berth-operator webhook`: its settings, and its life."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, IPvAnyAddress, ValidationError, model_validator
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+from berth_operator import logs
+from berth_operator.clients.kube import KubeClient
+from berth_operator.injection.certificates import Files, Shared
+from berth_operator.injection.server import Server
+
+
+class Settings(BaseSettings):
+    """Puts into pods the variable by which their containers see what they are given; docs/operations.md."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BERTH_WEBHOOK_",
+        cli_prog_name="berth-operator webhook",
+        cli_kebab_case=True,
+        use_attribute_docstrings=True,
+        frozen=True,
+    )
+
+    address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
+    """Where to listen."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] = 9443
+    """Its port."""
+
+    certificate: Path | None = None
+    """PEM file with the certificate chain, looked at again every `period`; without one the webhook makes its own."""
+
+    key: Path | None = None
+    """PEM file with the certificate's key."""
+
+    host: str = "berth-webhook.berth-system.svc"
+    """Name or address by which the API server calls, for a certificate of our own."""
+
+    lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
+    """Seconds for which a certificate of our own is good; it is renewed when a third is left."""
+
+    period: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two looks for another certificate."""
+
+    namespace: str = "berth-system"
+    """Namespace of the Secret."""
+
+    secret: str = "berth-webhook"  # noqa: S105 - a name
+    """The Secret by which replicas share a certificate of our own."""
+
+    configuration: str = "berth-injection"
+    """The MutatingWebhookConfiguration that is told to trust it."""
+
+    kubeconfig: Path | None = None
+    """Kubeconfig file; without one the pod's own service account is used."""
+
+    log_format: Literal["text", "json"] = "json"
+    """Form of a log line."""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("--certificate and --key: give both files, or none")
+        return self
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until asked to end; give the exit status."""
+    try:
+        settings = CliApp.run(Settings, cli_args=list(arguments))
+    except ValidationError as error:
+        told = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
+        sys.stderr.write(f"berth-operator webhook: {told}\n")
+        return 2
+    logs.configure(settings.log_format)
+    asyncio.run(_run(settings))
+    return 0
+
+
+async def _run(settings: Settings) -> None:
+    serving = asyncio.create_task(_serve(settings))
+    for end in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(end, serving.cancel)
+    await asyncio.wait([serving])
+    if not serving.cancelled():
+        serving.result()
+
+
+async def _serve(settings: Settings) -> None:
+    address, port = str(settings.address), settings.port
+    if settings.certificate is not None and settings.key is not None:
+        files = Files(certificate=settings.certificate, key=settings.key)
+        await Server(source=files, period=settings.period).serve(address, port)
+        return
+    client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
+    try:
+        await Server(source=_shared(settings, client), period=settings.period).serve(address, port)
+    finally:
+        await client.close()
+
+
+def _shared(settings: Settings, client: KubeClient) -> Shared:
+    return Shared(
+        api=client,
+        namespace=settings.namespace,
+        secret=settings.secret,
+        configuration=settings.configuration,
+        host=settings.host,
+        lifetime=timedelta(seconds=settings.lifetime),
+    )

@@ -1,0 +1,93 @@
+"""Serve the webhook over TLS, by whatever certificate is current."""
+
+import asyncio
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.injection.certificates import CertificateError, Source
+from berth_operator.injection.review import ReviewError, answer
+
+PATH: Final = "/inject"
+HEALTH: Final = "/healthz"
+SETTLE: Final = 2.0
+"""Seconds between having a new certificate trusted and serving it: each API server hears of it by its own watch."""
+LARGEST: Final = 8 * 2**20
+"""Bytes of a request; a pod in it is at most 1.5 MiB."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Server:
+    """Answers the API server; it looks for another certificate every `period` seconds."""
+
+    def __init__(self, *, source: Source, period: float) -> None:
+        self._source, self._period = source, period
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._loaded = b""
+
+    async def serve(self, address: str, port: int) -> None:
+        """Serve until cancelled, as soon as there is a certificate."""
+        while not self._loaded:
+            await self._renew()
+            if not self._loaded:
+                await asyncio.sleep(self._period)
+        runner = web.AppRunner(application(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, address, port, ssl_context=self._tls).start()
+            log.info("webhook served", address=address, port=port)
+            while True:
+                await asyncio.sleep(self._period)
+                await self._renew()
+        finally:
+            await runner.cleanup()
+
+    async def _renew(self) -> None:
+        """Serve the current certificate from now on; what keeps from it is told, and tried again."""
+        try:
+            current = await self._source.current()
+            if current == self._loaded:
+                return
+            if self._loaded:
+                await asyncio.sleep(SETTLE)
+            _load(self._tls, current)
+        except (ApiError, Unreachable, CertificateError, ssl.SSLError) as error:
+            log.warning("certificate not renewed", error=str(error), again_in=self._period)
+            return
+        self._loaded = current
+        log.info("certificate in use")
+
+
+def _load(tls: ssl.SSLContext, pem: bytes) -> None:
+    """Have new connections use a certificate; the library takes it from a file only."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tls.pem"
+        file.touch(mode=0o600)
+        file.write_bytes(pem)
+        tls.load_cert_chain(file)
+
+
+def application() -> web.Application:
+    """Give what aiohttp serves."""
+    made = web.Application(client_max_size=LARGEST)
+    made.router.add_post(PATH, _inject)
+    made.router.add_get(HEALTH, _health)
+    return made
+
+
+async def _inject(request: web.Request) -> web.Response:
+    try:
+        return web.json_response(answer(await request.read()))
+    except ReviewError as error:
+        return web.json_response({"message": str(error)}, status=web.HTTPBadRequest.status_code)
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.Response(text="ok")

@@ -1,0 +1,35 @@
+"""The shipped policies, in force for the arena of one module."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from devcluster import Arena, Cluster, waiting
+from devcluster.api import Manifest
+from tests import policies
+
+ACTIVE_SECONDS = 30.0
+"""The API server looks for new policies once a second; more on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def arena(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """One for all tests of a module: a policy takes a second until it is in force."""
+    own = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("arena"))
+    own.open()
+    yield own
+    own.close()
+
+
+@pytest.fixture(scope="module")
+def enforce(arena: Arena) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
+    """Put a file of policies in force, and wait until a probe shows it."""
+    applied: list[Manifest] = []
+
+    def apply(file: str, probe: Callable[[], bool]) -> None:
+        applied.extend(arena.apply(policies.policies(file, arena)))
+        waiting.until(probe, deadline=ACTIVE_SECONDS, what=f"{file} to be in force")
+
+    yield apply
+    for document in applied:
+        arena.cluster.api.delete(arena.cluster.api.path_of(document))

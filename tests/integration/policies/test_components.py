@@ -1,0 +1,130 @@
+"""The policies that a cluster may have besides: limits by HAMi-core, and a RuntimeClass."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from berth_operator.core import injection, limits
+from devcluster import Arena
+from devcluster.api import Manifest
+from tests.builders import GPU, MEMORY, NVIDIA, SHARED
+
+HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+LIBRARY = "/usr/local/vgpu/libvgpu.so"
+LOCK = "/tmp/vgpulock"  # noqa: S108 - of the library
+PLAIN = {"name": "PLAIN", "value": "1"}
+RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> Iterator[None]:
+    arena.cluster.api.post(RUNTIMES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+    half = arena.pod(requests={GPU: "50"}, limits={GPU: "50"}, labels=HAMI)
+    enforce("injection.yaml", lambda: "env" in main(admitted(arena, half)))
+    enforce("../components/hami-core/policy.yaml", lambda: "volumes" in admitted(arena, half)["spec"])
+    enforce("../components/runtime-class/policy.yaml", lambda: "runtimeClassName" in admitted(arena, half)["spec"])
+    yield
+    arena.cluster.api.delete(f"{RUNTIMES}/nvidia")
+
+
+def admitted(arena: Arena, manifest: Manifest) -> Manifest:
+    path = f"/api/v1/namespaces/{arena.namespace}/pods"
+    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
+
+
+def asks(arena: Arena, requests: dict[str, str], labels: dict[str, str] | None = None, **fields: Any) -> Manifest:
+    """The pod as it is admitted."""
+    container = {"name": "main", "image": "none", "resources": {"limits": requests}, **fields}
+    return admitted(arena, arena.pod(labels=labels, containers=[container, {"name": "side", "image": "none"}]))
+
+
+def main(pod: Manifest) -> Manifest:
+    found: Manifest = pod["spec"]["containers"][0]
+    return found
+
+
+def read(name: str, key: str) -> Manifest:
+    path = f"metadata.annotations['main.devices.berth.dev/{key}']"
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def test_a_container_that_asks_gets_library_and_limits(arena: Arena) -> None:
+    pod = asks(arena, {GPU: "50"}, HAMI, env=[PLAIN, {"name": "LD_PRELOAD", "value": "mine.so"}])
+    container, side = pod["spec"]["containers"]
+    assert container["env"] == [
+        read(injection.VARIABLE, "visible"),
+        PLAIN,
+        read("CUDA_DEVICE_MEMORY_LIMIT_0", "memory-limit-0"),
+        read("CUDA_DEVICE_SM_LIMIT", "sm-limit-0"),
+        {"name": "LD_PRELOAD", "value": LIBRARY},
+    ]
+    mounts = {each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]}
+    assert mounts.items() >= {LIBRARY: True, LOCK: False}.items()
+    assert [each["name"] for each in side["env"]] == [injection.VARIABLE]
+    assert pod["spec"]["nodeSelector"] == HAMI
+    assert {each["hostPath"]["path"] for each in pod["spec"]["volumes"] if "hostPath" in each} == {
+        LIBRARY,
+        LOCK,
+    }
+
+
+def test_one_limit_for_each_card_that_it_may_see(arena: Arena) -> None:
+    env = main(asks(arena, {SHARED: "3", MEMORY: "24Gi"}, HAMI))["env"]
+    assert [each["name"] for each in env if limits.is_limit(each)] == [
+        f"CUDA_DEVICE_MEMORY_LIMIT_{number}" for number in range(3)
+    ]
+
+
+def test_by_label_all_containers_are_limited(arena: Arena) -> None:
+    pod = asks(arena, {}, {**HAMI, "genius/gpu-number": "2", "genius/gpu-memory-each": "8192"})
+    for each in pod["spec"]["containers"]:
+        assert sum(map(limits.is_limit, each["env"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "labels"),
+    [
+        pytest.param({GPU: "50"}, None, id="no label"),
+        pytest.param({GPU: "50"}, {"koordinator.sh/gpu-isolation-provider": "other"}, id="another provider"),
+        pytest.param({NVIDIA: "1"}, HAMI, id="kubelet's"),
+        pytest.param({}, HAMI, id="no GPUs"),
+    ],
+)
+def test_others_get_no_library(arena: Arena, requests: dict[str, str], labels: dict[str, str] | None) -> None:
+    pod = asks(arena, requests, labels)
+    assert not any(limits.is_limit(each) for each in main(pod).get("env", ()))
+    assert "nodeSelector" not in pod["spec"]
+
+
+def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena) -> None:
+    own = {"name": "own", "emptyDir": {}}
+    mount = {"name": "own", "mountPath": "/own"}
+    container = {"name": "main", "image": "none", "resources": {"limits": {GPU: "50"}}, "volumeMounts": [mount]}
+    made = arena.pod(labels=HAMI, containers=[container], volumes=[own], nodeSelector={"zone": "a"})
+    pod = admitted(arena, made)
+    assert pod["spec"]["nodeSelector"] == {"zone": "a", **HAMI}
+    assert "own" in [each["name"] for each in pod["spec"]["volumes"]]
+    assert mount in main(pod)["volumeMounts"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param({GPU: "50"}, "nvidia", id="a share"),
+        pytest.param({"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "1Gi"}, "nvidia", id="koordinator"),
+        pytest.param({NVIDIA: "1"}, "nvidia", id="kubelet's"),
+        pytest.param({"nvidia.com/mig-1g.10gb": "1"}, "nvidia", id="an instance"),
+        pytest.param({"cpu": "1"}, None, id="no GPUs"),
+    ],
+)
+def test_who_asks_for_gpus_gets_the_runtime(arena: Arena, requests: dict[str, str], expected: str | None) -> None:
+    assert asks(arena, requests)["spec"].get("runtimeClassName") == expected
+
+
+def test_a_runtime_that_a_pod_names_stays(arena: Arena) -> None:
+    arena.cluster.api.post(RUNTIMES, {"metadata": {"name": f"other-{arena.id}"}, "handler": "other"})
+    pod = arena.pod(limits={GPU: "50"}, requests={GPU: "50"}, runtimeClassName=f"other-{arena.id}")
+    found = admitted(arena, pod)["spec"]["runtimeClassName"]
+    arena.cluster.api.delete(f"{RUNTIMES}/other-{arena.id}")
+    assert found == f"other-{arena.id}"

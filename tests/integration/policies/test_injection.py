@@ -1,0 +1,159 @@
+"""The policy that puts the variable into pods, on the real API server, and beside the same in Python."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from berth_operator.core import injection
+from devcluster import Arena
+from devcluster.api import Manifest
+from tests.builders import GPU, MEMORY, NVIDIA, RDMA, SHARED
+
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+VOID = {"name": VARIABLE, "value": "void"}
+PLAIN = {"name": "PLAIN", "value": "1"}
+LITERAL = {"name": VARIABLE, "value": "all"}
+MAKES = {"name": "MAKES", "value": f"$({VARIABLE})"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> None:
+    probe = pod(arena, container("main", {GPU: "50"}))
+    enforce("injection.yaml", lambda: envs(admitted(arena, probe)) == {"main": [seen("main")]})
+
+
+def container(name: str, requests: dict[str, str] | None = None, *env: Manifest, **fields: Any) -> Manifest:
+    made = {"name": name, "image": "none", "resources": {"limits": requests or {}}, **fields}
+    return {**made, "env": list(env)} if env else made
+
+
+def pod(arena: Arena, *containers: Manifest, labels: dict[str, str] | None = None, **spec: Any) -> Manifest:
+    return arena.pod(labels=labels, **{"containers": list(containers), **spec})
+
+
+def admitted(arena: Arena, manifest: Manifest) -> Manifest:
+    """What the API server makes of a pod; it is not kept."""
+    path = f"/api/v1/namespaces/{arena.namespace}/pods"
+    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
+
+
+def envs(found: Manifest) -> dict[str, list[Manifest]]:
+    spec = found["spec"]
+    return {each["name"]: each.get("env", []) for each in (*spec.get("initContainers", ()), *spec["containers"])}
+
+
+def seen(name: str) -> Manifest:
+    path = f"metadata.annotations['{name}.devices.berth.dev/visible']"
+    return {"name": VARIABLE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+HALF = {GPU: "50"}
+REQUESTS = [
+    pytest.param({GPU: "50"}, id="a share"),
+    pytest.param({GPU: "200"}, id="whole cards"),
+    pytest.param({"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory-ratio": "50"}, id="core and ratio"),
+    pytest.param({MEMORY: "8Gi"}, id="memory"),
+    pytest.param({SHARED: "2", MEMORY: "8Gi"}, id="spread"),
+    pytest.param({"koordinator.sh/gpu": "50"}, id="koordinator"),
+    pytest.param({"koordinator.sh/gpu-memory-ratio": "50"}, id="koordinator, ratio"),
+    pytest.param({GPU: "50", RDMA: "50"}, id="beside a NIC"),
+]
+
+
+@pytest.mark.parametrize("requests", REQUESTS)
+def test_who_asks_sees_what_it_is_given(arena: Arena, requests: dict[str, str]) -> None:
+    assert envs(admitted(arena, pod(arena, container("main", requests)))) == {"main": [seen("main")]}
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        pytest.param([container("main", {NVIDIA: "1"}, PLAIN)], {"main": [PLAIN]}, id="kubelet's"),
+        pytest.param([container("main", {}, LITERAL)], {"main": [LITERAL]}, id="asks for nothing"),
+        pytest.param([container("main", {GPU: "0"}, LITERAL)], {"main": [LITERAL]}, id="asks for none"),
+        pytest.param([container("main", {RDMA: "100"}, LITERAL)], {"main": [LITERAL]}, id="NICs alone"),
+        pytest.param([container("main", HALF, LITERAL)], {"main": [seen("main")]}, id="a literal is replaced"),
+        pytest.param([container("main", HALF, seen("main"))], {"main": [seen("main")]}, id="all well"),
+        pytest.param([container("main", HALF, seen("other"))], {"main": [seen("main")]}, id="another's annotation"),
+        pytest.param([container("main", HALF, PLAIN, LITERAL)], {"main": [seen("main"), PLAIN]}, id="others stay"),
+        pytest.param([container("main", HALF, MAKES)], {"main": [seen("main"), MAKES]}, id="others are made of it"),
+        pytest.param(
+            [container("main", HALF, LITERAL, PLAIN, VOID)], {"main": [seen("main"), PLAIN]}, id="a literal twice"
+        ),
+        pytest.param(
+            [container("a", HALF), container("b", None, LITERAL, PLAIN), container("c")],
+            {"a": [seen("a")], "b": [VOID, PLAIN], "c": [VOID]},
+            id="beside those that ask for nothing",
+        ),
+    ],
+)
+def test_what_becomes_of_containers(arena: Arena, containers: list[Manifest], expected: Manifest) -> None:
+    assert envs(admitted(arena, pod(arena, *containers))) == expected
+
+
+def test_init_containers_and_sidecars_are_containers(arena: Arena) -> None:
+    initial = [container("init", HALF), container("sidecar", None, LITERAL, restartPolicy="Always")]
+    found = admitted(arena, pod(arena, container("main"), initContainers=initial))
+    assert envs(found) == {"init": [seen("init")], "sidecar": [VOID], "main": [VOID]}
+
+
+def test_by_label_all_containers_see_all(arena: Arena) -> None:
+    labels = {"genius/gpu-memory-each": "8192"}
+    found = admitted(arena, pod(arena, container("a"), initContainers=[container("b")], labels=labels))
+    assert envs(found) == {"a": [seen("a")], "b": [seen("b")]}
+
+
+def test_pods_of_other_schedulers_are_left_alone(arena: Arena) -> None:
+    found = admitted(arena, pod(arena, container("main", HALF, LITERAL), schedulerName="default-scheduler"))
+    assert envs(found) == {"main": [LITERAL]}
+
+
+def test_a_name_of_full_length_makes_a_key(arena: Arena) -> None:
+    name = "x" * 63
+    assert envs(admitted(arena, pod(arena, container(name, HALF)))) == {name: [seen(name)]}
+
+
+def test_many_containers_are_within_the_budget(arena: Arena) -> None:
+    variables = [{"name": f"VARIABLE_{number}", "value": "x" * 64} for number in range(100)]
+    containers = [container(f"c{number}", HALF if number % 2 else None, *variables) for number in range(40)]
+    found = envs(admitted(arena, pod(arena, *containers)))
+    for number in range(40):
+        name = f"c{number}"
+        assert found[name] == [seen(name) if number % 2 else VOID, *variables]
+
+
+# --- beside the same in Python ----------------------------------------------------------------------------------
+
+ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, MAKES, seen("c0"), seen("c1")])
+AMOUNTS = st.dictionaries(
+    st.sampled_from([*sorted(injection.RESOURCES), RDMA, "cpu"]), st.sampled_from(["0", "1", "50", "1Gi"]), max_size=2
+)
+LABELS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
+    [{}, {}, {"genius/gpu-number": "1"}, {"genius/gpu-model": "A100"}]
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Manifest:
+    count, initial = draw(st.integers(1, 4)), draw(st.integers(0, 2))
+    made = []
+    for number in range(count + initial):
+        each = container(f"c{number}", draw(AMOUNTS), *draw(st.lists(ENTRIES, max_size=3)))
+        if number < initial and draw(st.booleans()):
+            each["restartPolicy"] = "Always"
+        made.append(each)
+    return {"labels": draw(LABELS), "initContainers": made[:initial], "containers": made[initial:]}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=pods())
+def test_python_says_the_same(arena: Arena, drawn: Manifest) -> None:
+    labels, spec = drawn["labels"], {kind: drawn[kind] for kind in ("initContainers", "containers")}
+    as_sent = admitted(arena, arena.pod(labels=labels, schedulerName="default-scheduler", **spec))
+    by_policy = admitted(arena, arena.pod(labels=labels, **spec))
+    assert envs(injection.injected(as_sent)) == envs(by_policy)
+    assert injection.patch(by_policy) == []
+    assert injection.lacking(by_policy["spec"], labels) == ()

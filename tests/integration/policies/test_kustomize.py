@@ -1,0 +1,88 @@
+"""Base and components as kubectl puts them together, and as the API server takes them."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import Arena, Cluster, programs
+from devcluster.api import Manifest
+
+ROOT = Path(__file__).parents[3]
+MANIFESTS = ROOT / "manifests"
+ALONE = "MutatingAdmissionPolicy/berth-injection"
+
+Build = Callable[..., dict[str, Manifest]]
+
+
+@pytest.fixture
+def build(cluster: Cluster, tmp_path: Path) -> Build:  # noqa: ARG001 - so that its programs are built
+    kubectl = programs.ensure(["kubectl"])["kubectl"]
+
+    def put_together(*components: str, patches: Sequence[Any] = ()) -> dict[str, Manifest]:
+        # kustomize takes no path that is absolute.
+        body = {
+            "resources": [os.path.relpath(MANIFESTS / "base", tmp_path)],
+            "components": [os.path.relpath(MANIFESTS / "components" / each, tmp_path) for each in components],
+            "patches": list(patches),
+        }
+        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(body))
+        done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=True)
+        found = yaml.safe_load_all(done.stdout)
+        return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
+
+    return put_together
+
+
+def test_the_base_injects_by_the_policy(build: Build) -> None:
+    found = build()
+    assert ALONE in found
+    assert "MutatingWebhookConfiguration/berth-injection" not in found
+
+
+def test_the_webhook_stands_in_the_place_of_the_policy(build: Build) -> None:
+    found = build("webhook")
+    assert [name for name in found if name.startswith("MutatingAdmission")] == []
+    assert {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} <= found.keys()
+
+
+def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
+    found = build("webhook", "webhook-cert-manager")
+    annotations = found["MutatingWebhookConfiguration/berth-injection"]["metadata"]["annotations"]
+    assert annotations == {"cert-manager.io/inject-ca-from": "berth-system/berth-webhook"}
+    [container] = found["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == [
+        "webhook",
+        "--certificate=/etc/berth-webhook/tls.crt",
+        "--key=/etc/berth-webhook/tls.key",
+    ]
+
+
+@pytest.mark.parametrize("components", [("webhook",), ("hami-core", "runtime-class", "debug-api")])
+def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
+    api, found = arena.cluster.api, build(*components)
+    for name in ("berth-system", "berth-node-lease"):
+        api.apply(found[f"Namespace/{name}"])
+    query = {"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
+    for each in found.values():
+        api.request("PATCH", api.path_of(each), body=each, query=query, content_type="application/apply-patch+yaml")
+
+
+def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
+    [hook] = build("webhook")["MutatingWebhookConfiguration/berth-injection"]["webhooks"]
+    policy = build()[ALONE]["spec"]
+    assert hook["matchConditions"] == policy["matchConditions"]
+    assert [{**each, "scope": "Namespaced"} for each in policy["matchConstraints"]["resourceRules"]] == hook["rules"]
+
+
+def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -> None:
+    text = (ROOT / "docs/operations.md").read_text()
+    [told] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
+    found = build(patches=yaml.safe_load(told)["patches"])
+    for name in (ALONE, "ValidatingAdmissionPolicy/berth-allocations"):
+        assert '"berth-training"' in found[name]["spec"]["matchConditions"][0]["expression"]

@@ -1,0 +1,52 @@
+"""An operator as it is shipped, between the policies as they are shipped."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from devcluster import Arena
+from devcluster.api import ApiError
+from tests.builders import GPU
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+HALF = {GPU: "50"}
+SPLIT = [{"name": name, "image": "none", "resources": {"limits": {GPU: "25"}}} for name in ("a", "b")]
+
+
+def test_pods_are_placed_once_they_are_injected(
+    arena: Arena, enforce: Callable[[str, Callable[[], bool]], None], tmp_path: Path
+) -> None:
+    world = World(arena=arena, folder=tmp_path)
+    try:
+        world.agent()
+        # Without the flag of other tests, by which nothing need be injected.
+        world.operator(require_injection=None, kubeconfig=arena.service_account("berth-operator", "cluster-admin"))
+        world.nodes(1, gpus=1)
+        world.pod("early", HALF)
+        said = world.waits("early", "NotInjected")
+        assert "of container main is not Berth's (apply manifests/base/injection.yaml or the webhook" in said
+
+        probe = arena.pod(requests=HALF, limits=HALF)
+        forged = arena.pod(annotations={words.ALLOCATED: "{}"})
+        enforce("injection.yaml", lambda: "env" in admitted(arena, probe))
+        enforce("protection.yaml", lambda: refused(arena, forged))
+        arena.create([arena.pod("late", containers=SPLIT)])
+        annotations = world.bound("late")["metadata"]["annotations"]
+        [card] = words.allocation(world.bound("late"))["gpu"]
+        assert {annotations[f"{name}.{words.VISIBLE}"] for name in ("a", "b")} == {card["id"]}
+        assert "nodeName" not in arena.get("pods", "early")["spec"]
+    finally:
+        world.close()
+
+
+def admitted(arena: Arena, manifest: dict[str, object]) -> str:
+    path = f"/api/v1/namespaces/{arena.namespace}/pods"
+    return str(arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})["spec"]["containers"])
+
+
+def refused(arena: Arena, manifest: dict[str, object]) -> bool:
+    try:
+        admitted(arena, manifest)
+    except ApiError:
+        return True
+    return False

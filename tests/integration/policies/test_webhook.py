@@ -1,0 +1,152 @@
+"""The webhook on the real API server: what it makes of pods, and its certificate."""
+
+import base64
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_operator.core import injection
+from berth_operator.injection import certificates
+from devcluster import Arena, waiting
+from devcluster.api import ApiError, Manifest
+from tests.builders import GPU
+from tests.integration.operator.world import free_ports
+from tests.processes import Process, Processes
+
+COMPONENT = Path(__file__).parents[3] / "manifests/components/webhook/webhook.yaml"
+HALF = {GPU: "50"}
+SHORT = 6.0
+"""Seconds for which a certificate is good in these tests; it is renewed after a third of them."""
+
+
+class Hook:
+    """A webhook configuration of one arena, and the processes behind it."""
+
+    def __init__(self, arena: Arena, folder: Path) -> None:
+        self.arena, self.api = arena, arena.cluster.api
+        self.processes = Processes(arena=arena, folder=folder)
+        self.name = f"berth-injection-{arena.id}"
+        [self.port] = free_ports(1)
+
+    def configure(self) -> None:
+        shipped = next(yaml.safe_load_all(COMPONENT.read_text()))
+        [hook] = shipped["webhooks"]
+        hook["clientConfig"] = {"url": f"https://127.0.0.1:{self.port}/inject"}
+        hook["matchConditions"][0]["expression"] = f'object.spec.schedulerName in ["{self.arena.scheduler_name}"]'
+        self.api.post(
+            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+            {**shipped, "metadata": {"name": self.name}},
+        )
+
+    def start(self, **flags: Any) -> Process:
+        own = {"host": "127.0.0.1", "address": "127.0.0.1", "port": self.port, "period": 0.2}
+        return self.processes.webhook(**{**own, "namespace": self.arena.namespace, "configuration": self.name, **flags})
+
+    def admitted(self, **fields: Any) -> Manifest:
+        made = self.arena.pod(requests=HALF, **fields)
+        path = f"/api/v1/namespaces/{self.arena.namespace}/pods"
+        return self.api.request("POST", path, body=made, query={"dryRun": "All"})
+
+    def injects(self) -> bool:
+        try:
+            pod = self.admitted()
+        except ApiError:
+            return False
+        return injection.lacking(pod["spec"], {}) == ()
+
+    def until_injecting(self) -> None:
+        waiting.until(self.injects, deadline=20, what="the webhook to inject")
+
+    def secret(self) -> Manifest:
+        found: Manifest = self.arena.get("secrets", "berth-webhook")["data"]
+        return found
+
+    def trusted(self) -> str:
+        path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.name}"
+        bundle: str = self.api.get(path)["webhooks"][0]["clientConfig"].get("caBundle", "")
+        return base64.b64decode(bundle).decode()
+
+    def close(self) -> None:
+        self.processes.close()
+        self.api.delete(f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.name}")
+
+
+@pytest.fixture
+def hook(arena: Arena, tmp_path: Path) -> Iterator[Hook]:
+    made = Hook(arena, tmp_path)
+    made.configure()
+    yield made
+    made.close()
+    arena.delete("secrets", "berth-webhook")
+
+
+def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        hook.admitted()
+    assert "env" not in hook.admitted(scheduler_name="default-scheduler")["spec"]["containers"][0]
+    hook.start()
+    hook.until_injecting()
+    made = hook.admitted(containers=[{"name": "a", "image": "none", "resources": {"limits": HALF}}, SIDE])
+    seen = "metadata.annotations['a.devices.berth.dev/visible']"
+    a, side = made["spec"]["containers"]
+    assert a["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == seen
+    assert side["env"] == [{"name": injection.VARIABLE, "value": "void"}, PLAIN]
+
+
+PLAIN = {"name": "PLAIN", "value": "1"}
+SIDE = {"name": "side", "image": "none", "env": [{"name": injection.VARIABLE, "value": "all"}, PLAIN]}
+
+
+def test_its_own_certificate_is_renewed_and_no_pod_is_refused_meanwhile(hook: Hook) -> None:
+    hook.start(lifetime=SHORT)
+    hook.until_injecting()
+    first = hook.secret()["tls.crt"]
+    while hook.secret()["tls.crt"] == first:
+        assert hook.injects()
+    renewed = hook.secret()
+    waiting.until(lambda: renewed["tls.crt"] in encoded(hook.trusted()), deadline=10, what="the new one to be trusted")
+    assert base64.b64decode(first).decode() in hook.trusted()
+    for _ in range(20):
+        assert hook.injects()
+
+
+def encoded(bundle: str) -> list[str]:
+    """The certificates of a bundle, each as in a Secret."""
+    end = "-----END CERTIFICATE-----\n"
+    return [base64.b64encode((each + end).encode()).decode() for each in bundle.split(end) if each]
+
+
+def test_replicas_share_a_certificate(hook: Hook) -> None:
+    replicas = [hook.start(port=port) for port in free_ports(4)]
+    for each in replicas:
+        each.logged("webhook served")
+    shared = hook.secret()
+    assert encoded(hook.trusted()) == [shared["tls.crt"]]
+
+
+def test_a_certificate_comes_from_files_and_is_read_again(hook: Hook, tmp_path: Path) -> None:
+    def write() -> None:
+        pair = certificates.issue("127.0.0.1", datetime.now(UTC), timedelta(days=1))
+        tmp_path.joinpath("tls.crt").write_bytes(pair.certificate)
+        tmp_path.joinpath("tls.key").write_bytes(pair.key)
+        bundle = base64.b64encode(pair.certificate).decode()
+        body = {"webhooks": [{"name": certificates.WEBHOOK, "clientConfig": {"caBundle": bundle}}]}
+        path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{hook.name}"
+        strategic = "application/strategic-merge-patch+json"
+        hook.api.request("PATCH", path, body=body, content_type=strategic)
+
+    write()
+    process = hook.start(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+    hook.until_injecting()
+    write()
+    waiting.until(lambda: process.text().count("certificate in use") > 1, deadline=20, what="the new one to be served")
+    hook.until_injecting()
+
+
+def test_a_process_without_a_certificate_says_why(hook: Hook, tmp_path: Path) -> None:
+    process = hook.start(certificate=tmp_path / "none.crt", key=tmp_path / "none.key")
+    process.logged("No such file or directory")
