@@ -13,12 +13,17 @@ COMMANDS: Final = frozenset({"advise", "simulate", "snapshot"})
 
 
 def main() -> None:
-    """Start the operator, or answer a question."""
+    """Start the operator or its webhook, or answer a question."""
     gc.disable()
     if COMMANDS.intersection(sys.argv[1:2]):
         from berth_operator.commands import main as commands  # noqa: PLC0415 - only now
 
         sys.exit(commands.main(sys.argv[1:]))
+    if sys.argv[1:2] == ["webhook"]:
+        from berth_operator.injection import main as webhook  # noqa: PLC0415 - only now
+
+        gc.enable()
+        sys.exit(webhook.main(sys.argv[2:]))
     from berth_operator import process  # noqa: PLC0415 - only now
 
     process.main()

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from berth_operator.binding import confirmation
+from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
@@ -27,6 +28,7 @@ from berth_operator.extender import debug
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
+from berth_operator.lifecycle.evictor import Evictor
 from berth_operator.metrics import counters
 from berth_operator.reloading import ConfigurationFile
 from berth_operator.settings import Settings
@@ -37,8 +39,10 @@ from berth_operator.state.reflector import Reflector
 
 STUCK_SECONDS: Final = 60.0
 """A scheduler that has had no turn for so long is taken for dead."""
-KOPF_SECONDS: Final = 3.0
-"""After so long kopf starts in any case, for probes of a replica that stands by."""
+STANDBY_SECONDS: Final = 3.0
+"""After so long kopf starts in a replica that stands by, for probes."""
+READING_SECONDS: Final = 240.0
+"""After so long it starts in one that leads, and still reads its first lists; the startup probe has more patience."""
 SILENT_SECONDS: Final = 600.0
 """The same for a watch: bookmarks come every minute, and broken watches are taken up again."""
 
@@ -69,6 +73,7 @@ class App:
             gang_timeout=settings.gang_timeout,
             confined=bool(settings.node_selector),
             plugins=plugins,
+            charges_foreign=settings.charge_foreign,
         )
         self._cluster.schedulers = configuration.policies
         self._storage = storage.Storage(self._cluster)
@@ -99,6 +104,19 @@ class App:
             pods=client,
             reporter=self._reporter,
             keeps=self._keeps,
+            leads=lambda: election.term is not None,
+        )
+        self._evictor = Evictor(
+            cluster=self._cluster,
+            pods=client,
+            per_minute=settings.evictions_per_minute,
+            told=self._reporter.evicted,
+            leads=lambda: election.term is not None,
+        )
+        self._drift = DriftKeeper(
+            cluster=self._cluster,
+            pods=client,
+            reporter=self._reporter,
             leads=lambda: election.term is not None,
         )
         self._cluster.on_unknown = self._reporter.unknown
@@ -145,11 +163,11 @@ class App:
     async def _serve(self) -> None:
         """Start kopf, which reads all Devices once more: not while what decisions need is read, unless that waits.
 
-        The debug API has as much time.
+        What it leaves behind, with no collector at work, would stay for ever. The debug API has as much time.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KOPF_SECONDS):
-                await self._read.wait()
+        await self._have_read(STANDBY_SECONDS)
+        if self._election.term is not None:
+            await self._have_read(READING_SECONDS)
         self._kopf.start()
         await debug.run(
             settings=self._settings,
@@ -158,6 +176,12 @@ class App:
             knows_pods=self._read.is_set,
             knows_nodes=lambda: all(each.is_synced for each in self._reflectors.values()),
         )
+
+    async def _have_read(self, seconds: float) -> None:
+        """Wait until the first lists are read, so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._read.wait()
 
     async def _fenced(self) -> int:
         """Wait until we lead, and nothing changes under our eyes that the last leader sent; give the term."""
@@ -177,10 +201,13 @@ class App:
         # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
         self._cluster.on_dirty = self._memo.mark_from_outside
         self._cluster.on_group = self._memo.mark_group_from_outside
+        self._cluster.on_gpu_pod = self._memo.mark_gpu_pod_from_outside
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._scheduler.run())
         tasks.create_task(self._gangs.run())
+        tasks.create_task(self._drift.run())
         tasks.create_task(self._preemptor.run())
+        tasks.create_task(self._evictor.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
         await self._memo.lead()
         self._leading = True

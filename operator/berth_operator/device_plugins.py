@@ -1,18 +1,28 @@
 """Types of devices that other distributions bring: the entry points `berth.device_allocators` (docs/plugins.md)."""
 
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from berth_api import allocation, request
 from berth_api.plugins import Plugin
 from berth_api.plugins import load as load_all
+from berth_operator.core.containment import contained
 from berth_operator.core.plugins import DevicePlugin
 
 GROUP: Final = "berth.device_allocators"
 BERTH: Final = "Berth"
 
 _ALLOCATOR: Final = ("passes", "could_pass", "reasons", "choose")
+
+
+def installed() -> Mapping[str, DevicePlugin]:
+    """Give the plug-ins that are installed beside the operator, by the types that they bring.
+
+    Raises:
+        PluginError: as `load`.
+    """
+    return load(entry_points(group=GROUP))
 
 
 def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
@@ -29,7 +39,7 @@ def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
             if (owner := BERTH if request.is_device(name) else owners.get(name)) is not None:
                 raise each.error(f"{name} belongs to {owner} already; allowed is one that nobody else brings")
             owners[name] = each.owner
-        found[plugin.kind.name] = plugin
+        found[plugin.kind.name] = contained(plugin, each.owner)
     return found
 
 

@@ -21,7 +21,6 @@ def configure(form: Literal["text", "json"]) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # It warns at every start that a thread gets no signals; ours is ended by a flag.

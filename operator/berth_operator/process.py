@@ -7,7 +7,6 @@ import importlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from importlib.metadata import entry_points
 from typing import NoReturn
 
 import structlog
@@ -100,7 +99,7 @@ def main() -> None:
     try:
         settings = Settings()
         configuration = settings.configuration()
-        plugins = device_plugins.load(entry_points(group=device_plugins.GROUP))
+        plugins = device_plugins.installed()
     except ValidationError as error:
         _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
     except (ConfigurationError, PluginError) as error:

@@ -16,13 +16,15 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from berth_api import names
 from berth_operator import configuration
 from berth_operator.configuration import SCHEDULER_NAME, Configuration
+from berth_operator.core.filters import injected
 from berth_operator.core.policy import Policy
 
 
 class Settings(BaseSettings):
     """The Berth operator: decides which pod gets which devices, and binds it.
 
-    With `simulate`, `advise` or `snapshot` in front it answers questions instead: `berth-operator simulate --help`.
+    With `simulate`, `advise` or `snapshot` in front it answers questions instead: `berth-operator simulate --help`;
+    with `webhook` it injects: `berth-operator webhook --help`.
     """
 
     model_config = SettingsConfigDict(
@@ -44,6 +46,10 @@ class Settings(BaseSettings):
 
     scheduler_names: Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")] = names.SCHEDULER
     """The `schedulerName`s of the pods to bind, joined by commas; with `config` that file has them."""
+
+    require_injection: bool = True
+    """Whether a pod is placed only if its containers will see just what it is given (docs/protocol.md); with `config`
+    that file says it of each profile."""
 
     node_selector: str = ""
     """Label selector of the nodes to use; empty for all."""
@@ -75,6 +81,9 @@ class Settings(BaseSettings):
     agent_grace: Annotated[float, Field(ge=0)] = 10.0
     """Seconds beyond its Lease's duration for which a silent agent is still believed: one missed renewal."""
 
+    charge_foreign: bool = True
+    """Whether cards that processes outside Kubernetes use are handed out to nobody; the agent tells of them."""
+
     status_rate: Annotated[float, Field(gt=0)] = 20.0
     """Status writes a second, Nodes and Devices together; binds do not wait for them."""
 
@@ -83,6 +92,9 @@ class Settings(BaseSettings):
 
     gang_timeout: Annotated[float, Field(gt=0)] = 60.0
     """Seconds that a pod group may stay bound in part before it is undone, where its PodGroup names none."""
+
+    evictions_per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
+    """Pods a minute that are evicted from cards which only a reset or a reboot brings back; 0 for none."""
 
     health: str = "http://0.0.0.0:8080/healthz"
     """Where liveness is served; empty for nowhere."""
@@ -113,6 +125,9 @@ class Settings(BaseSettings):
     def _check_names(self) -> Self:
         if self.config is not None and "scheduler_names" in self.model_fields_set:
             raise ValueError("--scheduler-names and --config exclude each other: the file names the schedulers")
+        if self.config is not None and "require_injection" in self.model_fields_set:
+            named = f"a profile switches off the filter {injected.NAME}"
+            raise ValueError(f"--require-injection and --config exclude each other: {named}")
         return self
 
     def configuration(self) -> Configuration:
@@ -123,4 +138,5 @@ class Settings(BaseSettings):
         """
         if self.config is not None:
             return configuration.load(self.config)
-        return Configuration(policies={name: Policy() for name in self.scheduler_names.split(",")})
+        policy = Policy(switched_off=frozenset() if self.require_injection else frozenset({injected.NAME}))
+        return Configuration(policies=dict.fromkeys(self.scheduler_names.split(","), policy))

@@ -14,10 +14,12 @@ from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
+from berth_operator.state.ledger import Ledger
 from tests.builders import device, entry, every_pod, node
 
 Raw = dict[str, Any]
@@ -56,9 +58,11 @@ class Api:
         self.deletes: list[tuple[float, str]] = []
         """(when, pod) of those that were done."""
         self.faults: dict[str, list[Exception]] = {}
-        """What the next calls for a pod answer: `bind NAME`, `get`, `event`, `condition`, `delete`."""
+        """What the next calls for a pod answer: `bind NAME`, `get`, `annotate`, `event`, `condition`, `delete`."""
         self.always: dict[str, Exception] = {}
         """What every call for a pod answers."""
+        self.annotated: list[tuple[float, str]] = []
+        """(when, pod) of every attempt."""
         self.deletions: list[tuple[float, str]] = []
         """(when, pod) of every attempt."""
         self.on_deleted: list[Any] = []
@@ -140,6 +144,21 @@ class Api:
             self.patches.append((now(), name, condition))
         return found
 
+    async def annotate_pod(self, pod: Raw, annotations: Mapping[str, str]) -> None:
+        name = pod["metadata"]["name"]
+        self.annotated.append((now(), name))
+        lost = await self._answer(f"annotate {name}")
+        found = self.pods.get(name)
+        if found is None:
+            raise refusal(404, f"pods {name} not found")
+        if found["metadata"] != pod["metadata"]:
+            raise refusal(409, f"pod {name} has been modified")
+        found["metadata"]["annotations"] = {**found["metadata"]["annotations"], **annotations}
+        for tell in self.on_bound:
+            tell(found)
+        if lost is not None:
+            raise lost
+
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {body}")
 
@@ -174,12 +193,18 @@ class World:
     """All of one operator that decides and binds, but its watches: the API tells the state of binds by itself."""
 
     def __init__(
-        self, *, watch: bool = True, policy: Policy = DEFAULT, schedulers: Sequence[str] | None = None
+        self,
+        *,
+        watch: bool = True,
+        policy: Policy = DEFAULT,
+        schedulers: Sequence[str] | None = None,
+        plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
     ) -> None:
         self.api = Api()
-        self.cluster = Cluster(grace=1e9, clock=now)
+        self.cluster = Cluster(grace=1e9, plugins=plugins, clock=now)
         self.cluster.schedulers = schedulers
-        self.cluster.fleet = CountingFleet()
+        self.cluster.fleet = CountingFleet(plugins=plugins)
+        self.cluster.ledger = Ledger(self.cluster.fleet)
         self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
         self.groups = sinks.pod_groups(self.cluster)

@@ -105,13 +105,13 @@ class Preemptor:
             return self._cluster.nominate(pod, kept), self._awaiting(pod, failure)
         policy = self._policy(pod.scheduler)
         if not policy.preemption or not has_lower(fleet, pod.priority):
-            return self._give_up(pod), failure
+            return self.give_up(pod), failure
         if not pod.preempts:
-            return self._give_up(pod), told(failure, _NEVER)
+            return self.give_up(pod), told(failure, _NEVER)
         unconfirmed = self._cluster.unconfirmed()
         found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
         if found is None:
-            return self._give_up(pod), _in_vain(failure, unconfirmed)
+            return self.give_up(pod), _in_vain(failure, unconfirmed)
         pod = self._carry_out(pod, found)
         return pod, self._awaiting(pod, failure)
 
@@ -152,7 +152,7 @@ class Preemptor:
         text = f"lower-priority pods are being evicted for all its members ({self._left_for(gang)} left)"
         return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
-    def _give_up(self, pod: PendingPod) -> PendingPod:
+    def give_up(self, pod: PendingPod) -> PendingPod:
         """Wait for no node in particular."""
         if not pod.nominated:
             return pod
@@ -163,7 +163,7 @@ class Preemptor:
     def _give_up_gang(self, gang: Gang) -> Gang:
         """Let no member wait for a node in particular."""
         for each in gang.members:
-            self._give_up(each)
+            self.give_up(each)
         return self._cluster.unit(gang.membership) or gang
 
     def _carry_out(self, pod: PendingPod, found: Preemption) -> PendingPod:
@@ -205,7 +205,7 @@ class Preemptor:
 
     def _turn_away(self, pod: PendingPod) -> None:
         if pod.gang is None:
-            self._cluster.queue.put(self._give_up(pod))
+            self._cluster.queue.put(self.give_up(pod))
         else:
             self._cluster.withdraw_all(pod.gang)
             self._cluster.gather(pod.gang)
@@ -269,7 +269,7 @@ class Preemptor:
         if waiting.gang is not None:
             self._cluster.put_off(waiting.gang)
         else:
-            self._cluster.queue.back_off(self._give_up(waiting), self._cluster.clock())
+            self._cluster.queue.back_off(self.give_up(waiting), self._cluster.clock())
             self._cluster.on_work()
 
 

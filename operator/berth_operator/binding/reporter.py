@@ -122,12 +122,29 @@ class Reporter:
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
         self._enqueue(charge.uid, lambda: self._post(event))
 
+    def drifted(self, promised: Charge, difference: str) -> None:
+        """A pod holds something else than it was allocated, and goes on doing so."""
+        namespace, _, name = promised.pod.partition("/")
+        subject = Subject(namespace=namespace, name=name, uid=promised.uid, controller=names.OPERATOR)
+        event = self._event(subject, "Warning", "DevicesDrifted", "Accounting", f"{difference}: it is charged for that")
+        # Told once in a pod's life: the GpuPod's condition says how it is now.
+        event["metadata"] = {"namespace": namespace, "name": f"{_stem(name)}.{promised.uid}.drifted"}
+        self._enqueue(promised.uid, lambda: self._post(event))
+
     def undone(self, charge: Charge, why: str) -> None:
         """A bound pod is deleted, because its gang could not be completed."""
         namespace, _, name = charge.pod.partition("/")
         subject = Subject(namespace=namespace, name=name, uid=charge.uid, controller=names.OPERATOR)
         note = f"{why}; this one is deleted, so that it holds nothing in vain"
         event = self._event(subject, "Warning", "PodGroupTimedOut", "Undoing", note)
+        self._enqueue(charge.uid, lambda: self._post(event))
+
+    def evicted(self, charge: Charge, device: str) -> None:
+        """A pod was evicted, because its card failed for good."""
+        namespace, _, name = charge.pod.partition("/")
+        subject = Subject(namespace=namespace, name=name, uid=charge.uid, controller=names.OPERATOR)
+        note = f"{device} failed for good: only a reset or a reboot brings it back, which this pod is in the way of"
+        event = self._event(subject, "Warning", "DeviceFailed", "Evicting", note)
         self._enqueue(charge.uid, lambda: self._post(event))
 
     def unschedulable(self, pod: PendingPod, failure: Failure) -> None:

@@ -15,8 +15,9 @@ from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.gang import Gang
+from berth_operator.core.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.gang import Gang, pods_of
+from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.policy import Policy
 from berth_operator.core.record import RecordError, binding
 from berth_operator.core.request import PendingPod
@@ -56,6 +57,8 @@ class Scheduler:
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
+        self._complaints: dict[str, str] = {}
+        """Type of devices -> what was logged last of its plug-in."""
         self._unanswered = False
         """Whether a Binding was given up that may still be executed."""
         self.turn_at = cluster.clock()
@@ -116,6 +119,31 @@ class Scheduler:
 
     def _decide(self, unit: PendingPod | Gang, epoch: int) -> bool:
         """Decide one unit; tell whether a pod's bind is under way."""
+        try:
+            return self._decide_unit(unit, epoch)
+        except PluginFailedError as error:
+            # Nothing has been assumed or evicted: those who were asked only look.
+            self._put_off(unit, error)
+            return False
+
+    def _put_off(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
+        """Let a unit wait for a while at which a plug-in failed; nothing is kept for it meanwhile."""
+        counters.PLUGIN_FAILURES.labels(error.kind).inc()
+        self._complain(error)
+        if isinstance(unit, Gang):
+            self._cluster.put_off(unit.membership)
+        else:
+            self._cluster.queue.back_off(self._preemptor.give_up(unit), self._cluster.clock())
+        for pod in pods_of(unit):
+            self._reporter.unschedulable(pod, unasked(error))
+
+    def _complain(self, error: PluginFailedError) -> None:
+        """Log a failure once, not for each pod and at each try."""
+        if self._complaints.get(error.kind) != str(error):
+            self._complaints[error.kind] = str(error)
+            log.error("plug-in failed", why=str(error), exc_info=error)
+
+    def _decide_unit(self, unit: PendingPod | Gang, epoch: int) -> bool:
         if isinstance(unit, Gang):
             self._gangs.decide(unit, epoch)  # each of its members waits for its own turn to be bound
             return False

@@ -170,6 +170,13 @@ class KubeClient:
         """Give a pod its node, and its annotations with it."""
         await self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body=binding, decode=False)
 
+    async def annotate_pod(self, pod: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a pod, if it is still as it was read; else that is a 409."""
+        metadata = pod["metadata"]
+        same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        await self.merge_patch(path, {"metadata": {**same, "annotations": dict(annotations)}})
+
     async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
         """Patch a pod's status; lists such as conditions merge by their key."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
@@ -180,6 +187,17 @@ class KubeClient:
         """Delete a pod, if it is still the one with this UID; another one of its name is a 409."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         await self.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", body=body, decode=False)
+
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Evict a pod, if it is still the one with this UID; a 429 if a PodDisruptionBudget forbids it for now."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        await self.request("POST", path, body=body, decode=False)
 
     async def create_event(self, namespace: str, event: Object) -> None:
         """Post an events.k8s.io/v1 Event."""

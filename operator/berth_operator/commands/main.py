@@ -16,7 +16,8 @@ import orjson
 import structlog
 
 from berth_api import names
-from berth_operator import configuration
+from berth_api.plugins import PluginError
+from berth_operator import configuration, device_plugins
 from berth_operator.clients.credentials import LoginError
 from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
 from berth_operator.commands import reports, snapshots, tables, workload
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         status: int = options.answer(options)
-    except (InputError, ConfigurationError, ApiError, Unreachable) as error:
+    except (InputError, ConfigurationError, PluginError, ApiError, Unreachable) as error:
         sys.stderr.write(f"berth-operator {options.command}: {error}\n")
         return NOT_ASKED
     return status
@@ -74,7 +75,7 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 def _planner(options: argparse.Namespace) -> Planner:
     policies = _policies(options.config)
-    picture = Picture(grace=GRACE, schedulers=policies)
+    picture = Picture(grace=GRACE, schedulers=policies, plugins=device_plugins.installed())
     asked = workload.read(_text(options.file), options.file) if options.file else None
     if options.snapshot:
         snapshots.load(options.snapshot, picture)

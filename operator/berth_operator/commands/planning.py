@@ -139,7 +139,7 @@ class Planner:
     def _gated(self) -> Iterator[Outcome]:
         for pod in self._asked.values():
             if pods.is_gated(pod):
-                yield _not_now(pods.pending(pod), "waits for its scheduling gates")
+                yield _not_now(pods.pending(pod, self._cluster.kinds), "waits for its scheduling gates")
 
     def _waiting(self, key: str) -> PendingPod:
         found = [each for each in self._cluster.pending.values() if each.key == key]
@@ -151,11 +151,13 @@ class Planner:
     def _only(self) -> PendingPod:
         if len(self._asked) != 1:
             raise InputError(f"advice is for one pod, and the workload has {len(self._asked)}")
-        return next(pods.pending(each) for each in self._asked.values())
+        return next(pods.pending(each, self._cluster.kinds) for each in self._asked.values())
 
     def _tenants(self) -> dict[str, Tenant]:
         return {
-            uid: Tenant(pod=replace(pods.pending(pod), nominated=""), controlled=_is_controlled(pod))
+            uid: Tenant(
+                pod=replace(pods.pending(pod, self._cluster.kinds), nominated=""), controlled=_is_controlled(pod)
+            )
             for uid, pod in self._picture.placed.items()
         }
 

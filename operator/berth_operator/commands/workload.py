@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from berth_api import quantity
 from berth_operator.commands.errors import InputError
 from berth_operator.configuration import told
+from berth_operator.core import injection
 
 Object = dict[str, Any]
 
@@ -294,26 +295,28 @@ class Admission:
         metadata, spec = pod["metadata"], pod["spec"]
         namespace = metadata.get("namespace") or self.namespace
         where = f"{document.where} ({document.title}): spec"
-        return {
-            "metadata": {
-                **metadata,
-                "namespace": namespace,
-                "uid": f"simulated/{namespace}/{metadata['name']}",
-                # After all that there are: the queue minds age.
-                "creationTimestamp": f"9999-01-01T00:00:00.{number:06d}Z",
-            },
-            "spec": {
-                **spec,
-                "schedulerName": self._scheduler(spec, where),
-                **self._priority(spec, where),
-                **{
-                    kind: [_requesting(each) for each in spec.get(kind) or ()]
-                    for kind in ("containers", "initContainers")
+        return injection.injected(
+            {
+                "metadata": {
+                    **metadata,
+                    "namespace": namespace,
+                    "uid": f"simulated/{namespace}/{metadata['name']}",
+                    # After all that there are: the queue minds age.
+                    "creationTimestamp": f"9999-01-01T00:00:00.{number:06d}Z",
                 },
-                **({"resources": _completed(spec["resources"])} if spec.get("resources") else {}),
-            },
-            "status": {},
-        }
+                "spec": {
+                    **spec,
+                    "schedulerName": self._scheduler(spec, where),
+                    **self._priority(spec, where),
+                    **{
+                        kind: [_requesting(each) for each in spec.get(kind) or ()]
+                        for kind in ("containers", "initContainers")
+                    },
+                    **({"resources": _completed(spec["resources"])} if spec.get("resources") else {}),
+                },
+                "status": {},
+            }
+        )
 
     def _scheduler(self, spec: Object, where: str) -> str:
         if spec.get("nodeName"):

@@ -4,7 +4,7 @@ A slot belongs to one minor of one node for as long as the card exists or someth
 fails or vanishes keeps what its pods hold, so that nothing is handed out twice when it comes back.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
@@ -43,12 +43,26 @@ LINKS: Final = {
 }
 """How good a way between two cards is; of NVLinks each counts so much."""
 
+SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
+"""What the replicas of a GPU divide evenly."""
+_WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
 _NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
 """Counted on cards that have not come apart for it."""
 _NAMED: Final = _NO_PIECES | {REPLICAS}
-_PADDED: Final = ("present", "healthy", "model", "users", "pcie", "labels", "functions", "spare")
+_PADDED: Final = (
+    "present",
+    "healthy",
+    "withheld",
+    "announced",
+    "model",
+    "users",
+    "pcie",
+    "labels",
+    "functions",
+    "spare",
+)
 """Columns of slots in which an empty slot has a 0."""
 
 
@@ -106,6 +120,10 @@ class Cards:
         self.minor = np.full((rows, 1), EMPTY, np.int32)
         self.present = np.zeros((rows, 1), np.bool_)
         self.healthy = np.zeros((rows, 1), np.bool_)
+        self.withheld = np.zeros((rows, 1), np.bool_)
+        """Cards that kubelet cannot give out now, since its agent keeps them for pods with shares."""
+        self.announced = np.zeros((rows, 1), np.bool_)
+        """Healthy cards that are not withheld."""
         self.model = np.zeros((rows, 1), np.int32)
         self.users = np.zeros((rows, 1), np.int32)
         self.numa = np.full((rows, 1), -1, np.int16)
@@ -160,7 +178,8 @@ class Cards:
 
     def nature(self, row: int) -> Hashable:
         """Give all that is known of a row's cards but who holds what of them; equal rows give the same."""
-        columns = (self.present, self.healthy, self.model, self.numa, self.pcie, self.labels, self.functions)
+        flags = (self.present, self.healthy, self.withheld, self.announced)
+        columns = (*flags, self.model, self.numa, self.pcie, self.labels, self.functions)
         known = b"".join(each[row].tobytes() for each in columns)
         return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
 
@@ -183,6 +202,8 @@ class Cards:
     def excerpt(self, rows: Indices) -> Self:
         """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
         by_row = {name: getattr(self, name)[rows] for name in ("minor", "numa", *_PADDED, "unknown", "wiring")}
+        # Whoever asks what would be if some pods were gone means: once the agent has seen it too.
+        by_row |= {"withheld": np.zeros_like(by_row["present"]), "announced": by_row["healthy"].copy()}
         return with_own(
             self,
             total=self.total.take(rows, axis=1),
@@ -214,7 +235,7 @@ class Cards:
 
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
         self.present[row, slot] = True
-        self.healthy[row, slot] = card.healthy
+        self.healthy[row, slot] = self.announced[row, slot] = card.healthy
         self.model[row, slot] = catalogue.models.number(card.model)
         self.numa[row, slot] = card.numa
         self.pcie[row, slot] = catalogue.switches.number(card.pcie)
@@ -223,13 +244,18 @@ class Cards:
 
     def clear(self, row: int) -> None:
         """Forget a node's inventory, but not what is charged."""
-        self.present[row] = self.healthy[row] = False
+        self.present[row] = self.healthy[row] = self.withheld[row] = self.announced[row] = False
         self.numa[row] = -1
         self.pcie[row] = self.labels[row] = self.functions[row] = self.spare[row] = self.wiring[row] = 0
         self.total[:, row] = 0
         self.ids[row] = {}
         self.instances.pop(row, None)
         self.minor[row, self.users[row] == 0] = EMPTY
+
+    def withhold(self, row: int, minors: Collection[int]) -> None:
+        """Take which cards of a node kubelet cannot give out, until its inventory is replaced."""
+        self.withheld[row] = self.present[row] & np.isin(self.minor[row], tuple(minors))
+        self.announced[row] = self.healthy[row] & ~self.withheld[row]
 
     def charge(self, row: int, grant: Grant, sign: int) -> None:
         """Add (sign 1) or take back (sign -1) a pod's part of a card."""
@@ -295,6 +321,37 @@ class Cards:
             functions=grant.functions,
             exclusive=grant.exclusive,
         )
+
+    def given(self, row: int | None, minor: int, name: str) -> Grant:
+        """Give what a pod takes to which kubelet gave a device by its id: an instance, a replica, or else a card.
+
+        What the Device does not tell now counts as the whole card: nobody knows how much of it is left.
+        """
+        whole = tuple((each, CARD) for each in _WHOLE.get(self.kind, (self.kind,)))
+        grant = Grant(type=self.kind, minor=minor, amounts=whole, id=name)
+        if row is None:
+            return grant
+        grant = self._found(row, grant)
+        slot = self._slot_of(row, grant.minor)
+        if slot is not None and not grant.is_piece and grant.visible != name:
+            grant = replace(grant, amounts=self.of_replica(row, slot) or whole)
+        return self.completed(row, grant)
+
+    def worth(self, row: int, grant: Grant) -> Hashable:
+        """Give what a grant is worth: the same for any two of which one is as good as the other."""
+        now = self.completed(row, grant)
+        slot = self._slot_of(row, now.minor)
+        card = None if slot is None else (int(self.model[row, slot]), self.total[:, row, slot].tobytes())
+        # What memory is written as may have been rounded; the card tells how much it has.
+        return card, tuple(sorted(each for each in now.counted if each[0] != GPU_MEMORY))
+
+    def of_replica(self, row: int, slot: int) -> tuple[tuple[str, int], ...]:
+        """Give what a replica of a card takes; nothing of a card that has none."""
+        there = int(self.total[self.index[REPLICAS], row, slot]) if REPLICAS in self.index else 0
+        if not there:
+            return ()
+        shares = [(name, int(self.total[self.index[name], row, slot]) // there) for name in SHARED]
+        return (*shares, (REPLICAS, 1))
 
     def _found(self, row: int, grant: Grant) -> Grant:
         """Give an instance or replica as the Device has it now.

@@ -20,7 +20,7 @@ from berth_operator.core import allocators, filters, scores
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import Charge, Fleet
-from berth_operator.core.plugins import SCORE_WEIGHT, Score
+from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Change
@@ -160,6 +160,11 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
     return Failure(reasons=reasons, message=message, wakes_on=wakes_on)
+
+
+def unasked(why: PluginFailedError) -> Failure:
+    """Give what a pod is told that could not be decided; no change makes it active again."""
+    return Failure(message=cut(str(why)), wakes_on=Change(0))
 
 
 def _message(nodes: int, reasons: tuple[tuple[str, int], ...], hint: str) -> str:

@@ -22,10 +22,11 @@ from berth_api.names import GPU_MEMORY
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cards import Indices, Mask
-from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.cycle import Failure, Placement, decide, unasked
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.occupants import Occupants
 from berth_operator.core.peers.wishes import Crowd
+from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import helpable, is_local, released
 from berth_operator.core.request import PendingPod, PodRequest
@@ -96,6 +97,19 @@ def advise(
     `tenants` tells by UID of the placed pods; `policies` has one for the pod's scheduler name, and for each of those
     whose pods may be moved.
     """
+    try:
+        return _advice(fleet, pod, tenants, policies, budgets)
+    except PluginFailedError as error:
+        return Advice(result=unasked(error))
+
+
+def _advice(
+    fleet: Fleet,
+    pod: PendingPod,
+    tenants: Mapping[str, Tenant],
+    policies: Mapping[str, Policy],
+    budgets: Budgets,
+) -> Advice:
     now = decide(fleet.copy(), pod, policies[pod.scheduler])
     if isinstance(now, Placement) or pod.error:
         return Advice(result=now)

@@ -5,7 +5,7 @@ the three arrive in any order. Changing the Fleet is arithmetic in memory, witho
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
+from berth_api.names import GPU
 from berth_api.partitions import Table
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.cards import RESOURCES, CardInfo, Cards, Column, Indices, Mask
@@ -230,6 +231,12 @@ class Fleet:
                 cards.clear(row)
             self._drop_if_empty(name)
 
+    def withhold(self, name: str, minors: Collection[int]) -> None:
+        """Say which GPUs of a node kubelet cannot give out now; a new inventory comes without any."""
+        if (row := self.rows.get(name)) is not None:
+            self.rowwise.alter(row)
+            self.cards[GPU].withhold(row, minors)
+
     def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
         self.vendor[row] = self._word(inventory.vendor)
         self.partitions[row] = self.catalogue.tables.number(inventory.partitions)
@@ -274,6 +281,14 @@ class Fleet:
     def on_node(self, name: str) -> Iterable[Charge]:
         """Give what is charged to a node."""
         return self._on_node.get(name, {}).values()
+
+    def given(self, node: str, kind: str, minor: int, name: str) -> Grant:
+        """Give what a pod takes to which kubelet gave a device by its id."""
+        return self.cards[kind].given(self.rows.get(node), minor, name)
+
+    def worth(self, node: str, grant: Grant) -> Hashable:
+        """Give what a grant of a known node is worth: the same for any two that may stand for each other."""
+        return grant.type, self.cards[grant.type].worth(self.rows[node], grant)
 
     # --- nominees ---------------------------------------------------------------------------------------------
 
@@ -380,7 +395,8 @@ class Fleet:
         self.ports.charge(row, charge.ports, sign)
         if charge.mounts:
             self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
-        self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
+        if charge.identity is not NOBODY:
+            self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
 
     # --- what filters ask -------------------------------------------------------------------------------------
 

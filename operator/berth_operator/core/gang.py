@@ -102,6 +102,11 @@ class Gang:
         return tuple(each.request for each in self.members)
 
 
+def pods_of(unit: PendingPod | Gang) -> tuple[PendingPod, ...]:
+    """Give the pods that a unit of the queue consists of."""
+    return unit.members if isinstance(unit, Gang) else (unit,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Class:
     """Equal members of a gang."""

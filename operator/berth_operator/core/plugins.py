@@ -33,6 +33,18 @@ class Chooser(Protocol):
         """Give the cards for every part of the request; the row has passed every filter."""
 
 
+class PluginFailedError(Exception):
+    """A plug-in's code raised something, or answered what is not allowed; the text says whose it is and what.
+
+    That is no answer to whether a pod fits. Who decides tells the pod, and decides it again after a while.
+    """
+
+    def __init__(self, kind: str, problem: str) -> None:
+        """`kind` is the type of its devices."""
+        super().__init__(problem)
+        self.kind = kind
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DevicePlugin:
     """A type of devices that another distribution brings: what an entry point of `berth.device_allocators` names.

@@ -27,6 +27,7 @@ from berth_operator.core.cycle import Failure, Placement
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.gang import Gang
 from berth_operator.core.occupants import Occupants
+from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import Verdict
@@ -135,20 +136,29 @@ def has_lower(fleet: Fleet, priority: int) -> bool:
 def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
     """Give what a pod will take of a node once those below it that leave the node are gone; None if it will not fit.
 
+    Nor where a plug-in fails: nothing can be kept then, and the pod's decision will tell.
+
     Where pods of other nodes matter, nothing more is asked while some leave than what no eviction could change: that
     is looked at when they are gone, as in kube-scheduler.
     """
     row = fleet.rows.get(node)
     if row is None:
         return None
-    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
-        going = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
-        stage = _excerpt_without(fleet, row, going)
-        others = [each for each in filters.of(pod.request, policy) if each not in filters.LOCAL]
-        if going and not is_local(fleet, pod.request):
-            others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
-        fits = cycle.feasible(stage, pod.request, filters.LOCAL)[0] and cycle.feasible(fleet, pod.request, others)[row]
-        return _nominee(stage, 0, pod, policy, node) if fits else None
+    try:
+        with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+            return _held(fleet, row, pod, policy, node)
+    except PluginFailedError:
+        return None
+
+
+def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
+    going = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
+    stage = _excerpt_without(fleet, row, going)
+    others = [each for each in filters.of(pod.request, policy) if each not in filters.LOCAL]
+    if going and not is_local(fleet, pod.request):
+        others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
+    fits = cycle.feasible(stage, pod.request, filters.LOCAL)[0] and cycle.feasible(fleet, pod.request, others)[row]
+    return _nominee(stage, 0, pod, policy, node) if fits else None
 
 
 def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:

@@ -1,9 +1,14 @@
 """What a placement writes on its pod, all of it in the Binding: see docs/protocol.md."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from berth_api import allocation, names
+from berth_api.allocation import Grant
+from berth_operator.core import limits
 from berth_operator.core.cycle import Placement
+from berth_operator.core.truth import Case, Device
 
 MAX_OWN: Final = 200 * 1024
 MAX_ALL: Final = 250 * 1024
@@ -25,7 +30,11 @@ def annotations(placement: Placement) -> dict[str, str]:
         return {}
     prefix = placement.pod.request.devices.prefix
     found = {names.ALLOCATED: allocation.render(placement.grants, prefix)}
-    found |= {container + names.VISIBLE_SUFFIX: ",".join(ids) for container, ids in _visible(placement).items()}
+    seen = _seen(placement)
+    found |= {container + names.VISIBLE_SUFFIX: _visible(grants) for container, grants in seen.items()}
+    cards = sum(grant.type == names.GPU for grant in placement.grants)
+    for limit in placement.pod.request.limits:
+        found |= limits.annotations(limit, seen.get(limit.container, ()), cards)
     allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotated)
     size = sum(len(key) + len(value) for key, value in found.items())
     if size > allowed:
@@ -33,13 +42,55 @@ def annotations(placement: Placement) -> dict[str, str]:
     return found
 
 
-def _visible(placement: Placement) -> dict[str, dict[str, None]]:
-    """Give each container's ids, each once: of two replicas of a card it sees one card."""
-    ids = [grant.visible for grant in placement.grants if grant.type == names.GPU]
-    found: dict[str, dict[str, None]] = {}
+def _seen(placement: Placement) -> dict[str, list[Grant]]:
+    """Give what each container sees of the pod's cards."""
+    gpus = [grant for grant in placement.grants if grant.type == names.GPU]
+    found: dict[str, list[Grant]] = {}
     for share in placement.pod.request.shares:
-        found.setdefault(share.container, {}).update(dict.fromkeys(ids[share.first : share.end]))
+        found.setdefault(share.container, []).extend(gpus[share.first : share.end])
     return found
+
+
+def _visible(grants: Sequence[Grant]) -> str:
+    """Give their ids, each once: of two replicas of a card a container sees one card."""
+    return ",".join(dict.fromkeys(grant.visible for grant in grants))
+
+
+def rewritten(told: Mapping[str, str], case: Case, instead: Mapping[str, Device]) -> dict[str, str] | None:
+    """Give the annotations of a bound pod that say what it holds, by what stands for what.
+
+    None if they say something else by now than what the pod was promised.
+    """
+    try:
+        grants = allocation.parse(told[names.ALLOCATED])
+    except allocation.AllocationError:
+        return None
+    if {(each.type, each.id) for each in grants} != {(each.type, each.id) for each in case.promised.grants}:
+        return None
+    prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in told[names.ALLOCATED] else names.PREFIX
+    return {
+        names.ALLOCATED: allocation.render((_exchanged(each, instead) for each in grants), prefix),
+        **_visible_instead(told, case, instead),
+    }
+
+
+def _visible_instead(told: Mapping[str, str], case: Case, instead: Mapping[str, Device]) -> dict[str, str]:
+    """Give what each container sees: what kubelet gave it, or what stands for what it saw if kubelet tells no more."""
+    given = {
+        name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
+        for name, devices in case.given.containers
+    }
+    seen = {allocation.visible(name): allocation.visible(each.id) for name, each in instead.items()}
+    before = {key: value.split(",") for key, value in told.items() if key.endswith(names.VISIBLE_SUFFIX)}
+    return {
+        key: ",".join(dict.fromkeys(given.get(key) or [seen.get(each, each) for each in ids]))
+        for key, ids in before.items()
+    }
+
+
+def _exchanged(grant: Grant, instead: Mapping[str, Device]) -> Grant:
+    device = instead.get(grant.id)
+    return grant if device is None else replace(grant, minor=device.minor, id=device.id)
 
 
 def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:

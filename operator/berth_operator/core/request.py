@@ -10,6 +10,7 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.selectors import Requirement
 from berth_api.share import Share
+from berth_operator.core.limits import Limit
 from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.volumes.mounts import NO_MOUNTS, Mounts
 
@@ -102,6 +103,10 @@ class PodRequest:
     mounts: Mounts = NO_MOUNTS
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""
+    limits: tuple[Limit, ...] = ()
+    """Parts of the containers that read how much they may use."""
+    uninjected: tuple[str, ...] = ()
+    """Containers that would not see the pod's GPUs, or others beside them."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ equal steps, so most rows that move look as another one did before: then nothing
 
 from collections.abc import Callable, Hashable, Iterable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 Rows = slice | npt.NDArray[np.intp]
 """The rows that are asked for."""
 Values = npt.NDArray[Any]
+T = TypeVar("T")
 
 ALL: Final = slice(None)
 MOST: Final = 2**25
@@ -24,11 +25,39 @@ MOST: Final = 2**25
 would push out the one that is asked for next."""
 LOOKS: Final = 64
 """Looks of which a column remembers what is said."""
+ANSWERS: Final = 4096
+"""What is remembered of single rows, for all questions together."""
 TRIES: Final = 200
 WORTH: Final = 4
-"""After so many rows a column goes on looking if it knew what to say of one in so many."""
+"""After so many rows looking goes on if it was known what to say of one in so many."""
 FEW: Final = 4
 """So many rows at most are looked at one by one; more are computed side by side."""
+
+
+class _Memory:
+    """What was said of rows, by their looks."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._said = most, dict[Hashable, Any]()
+        self._asked = self._recalled = 0
+
+    @property
+    def pays(self) -> bool:
+        """Tell whether looking at rows pays: in a fleet where no two are alike it never does."""
+        return self._asked < TRIES or WORTH * self._recalled >= self._asked
+
+    def recall(self, look: Hashable) -> Any:
+        """Give what was said of a row that looked the same; None if there was none."""
+        found = self._said.get(look)
+        self._asked += 1
+        self._recalled += found is not None
+        return found
+
+    def remember(self, look: Hashable, said: Any) -> None:
+        """Keep what is said; too much is forgotten at once."""
+        if len(self._said) >= self._most:
+            self._said.clear()
+        self._said[look] = said
 
 
 class _Kept:
@@ -37,15 +66,7 @@ class _Kept:
         """`seen`: how many moves it has taken in."""
         self.shown = values.view()
         self.shown.flags.writeable = False
-        self.said: dict[Hashable, Any] = {}
-        """Look -> what is said of rows that look like it."""
-        self.asked = self.recalled = 0
-        """How many rows were looked at, and of how many was known what to say."""
-
-    @property
-    def looks(self) -> bool:
-        """Tell whether looking at rows pays: in a fleet where no two are alike it never does."""
-        return self.asked < TRIES or WORTH * self.recalled >= self.asked
+        self.memory = _Memory(LOOKS)
 
 
 class Rowwise:
@@ -58,6 +79,7 @@ class Rowwise:
         """Digests of natures, once somebody asked."""
         self._looks: dict[int, bytes] = {}
         """Of rows that have not moved since."""
+        self._answers = _Memory(ANSWERS)
         self._kept: dict[Hashable, _Kept] = {}
         """The longest unused comes first."""
         self._size = 0
@@ -90,16 +112,27 @@ class Rowwise:
             self._size -= 0 if kept is None else kept.values.nbytes
             kept = _Kept(compute(ALL), now)
             self._make_room(kept.values)
-        elif kept.seen < now:
+        # Before it is repaired: a plug-in may fail at that.
+        self._kept[key] = kept
+        if kept.seen < now:
             self._repair(kept, compute)
             kept.seen = now
-        self._kept[key] = kept
         return kept.shown
+
+    def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:
+        """Give what `compute` finds out about one row; never None."""
+        if not self._answers.pays:
+            return compute()
+        place = (key, self._look(row))
+        found: T | None = self._answers.recall(place)
+        if found is None:
+            self._answers.remember(place, found := compute())
+        return found
 
     def _repair(self, kept: _Kept, compute: Callable[[Rows], Values]) -> None:
         """Compute the rows that have moved since; all, where they are so many that picking them costs more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        alike = len(rows) <= FEW and kept.looks
+        alike = len(rows) <= FEW and kept.memory.pays
         if alike:
             rows -= {row for row in rows if self._recalled(kept, row)}
         if not rows:
@@ -111,19 +144,14 @@ class Rowwise:
 
     def _recalled(self, kept: _Kept, row: int) -> bool:
         """Say of a row what was said of one that looked the same, if there was one."""
-        found = kept.said.get(self._look(row))
-        kept.asked += 1
-        if found is None:
-            return False
-        kept.recalled += 1
-        kept.values[row] = found
-        return True
+        found = kept.memory.recall(self._look(row))
+        if found is not None:
+            kept.values[row] = found
+        return found is not None
 
     def _remember(self, kept: _Kept, rows: Iterable[int]) -> None:
-        if len(kept.said) > LOOKS:
-            kept.said.clear()
         for row in rows:
-            kept.said[self._look(row)] = kept.values[row].copy()
+            kept.memory.remember(self._look(row), kept.values[row].copy())
 
     def _look(self, row: int) -> bytes:
         if (look := self._looks.get(row)) is None:

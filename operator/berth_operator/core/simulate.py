@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from berth_operator.core.budgets import Budgets
-from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.cycle import Failure, Placement, decide, unasked
 from berth_operator.core.fleet import Fleet
-from berth_operator.core.gang import Gang, decide_gang
+from berth_operator.core.gang import Gang, decide_gang, pods_of
 from berth_operator.core.gang_preemption import preempt_gang
+from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import holds, nominated, preempt, told
 from berth_operator.core.queue import Queue
@@ -93,7 +94,7 @@ class _Run:
         for each in units:
             self._queue.put(each)
         while (unit := self._queue.pop(0.0)) is not None:
-            outcome = self._queue.parked_failure(unit) or self._decide(unit)
+            outcome = self._queue.parked_failure(unit) or self._decided(unit)
             if isinstance(outcome, Failure):
                 self._queue.park(unit, outcome)
                 self._waiting[unit.uid] = unit, outcome
@@ -108,6 +109,12 @@ class _Run:
         for pod in nominated(each for unit in units for each in pods_of(unit)):
             if (kept := holds(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
                 self._fleet.nominate(kept)
+
+    def _decided(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
+        try:
+            return self._decide(unit)
+        except PluginFailedError as error:
+            return unasked(error)
 
     def _decide(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
         policy = self._policies[pods_of(unit)[0].scheduler]
@@ -142,11 +149,6 @@ class _Run:
         for each in placements:
             awaits = partial(_awaits, self._fleet, each)
             self._queue.wake(Change.PLACED, awaits)
-
-
-def pods_of(unit: PendingPod | Gang) -> tuple[PendingPod, ...]:
-    """Give the pods that a unit consists of."""
-    return unit.members if isinstance(unit, Gang) else (unit,)
 
 
 def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from berth_operator.core import truth
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
@@ -86,13 +87,13 @@ class Listed:
         if not self._knows_nodes():
             raise UnreadError("this replica has just started and has not read the cluster yet")
         charges: list[Charge] = []
-        await Reflector(
-            api=self._api, source=pods_where(selector), sink=Once(lambda pod: charges.append(pods.charge(pod)))
-        ).read()
+        sink = Once(lambda pod: charges.append(pods.charge(pod, self._cluster.kinds)))
+        await Reflector(api=self._api, source=pods_where(selector), sink=sink).read()
         for name in self._cluster.heartbeats.nodes():
             # Only a leader looks at its clock all the time.
             self._cluster.check_alive(name)
         fleet = self._cluster.fleet.copy()
         for each in charges:
-            fleet.charge(each)
+            fleet.release(truth.left_uid(each.node, each.uid))
+            fleet.charge(self._cluster.ledger.reckoned(each))
         return fleet

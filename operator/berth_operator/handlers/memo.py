@@ -12,7 +12,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
-from berth_operator.state.cluster import Cluster, GroupView, NodeView
+from berth_operator.state.cluster import Cluster, GpuPodView, GroupView, NodeView
 
 GATHER: Final = 0.05
 """Seconds."""
@@ -61,6 +61,10 @@ class Memo:
         """Mark a PodGroup as to be written, soon."""
         self._mark_soon(self.mark_group, name)
 
+    def mark_gpu_pod_from_outside(self, name: str) -> None:
+        """Mark a GpuPod as to be written, soon."""
+        self._mark_soon(self.mark_gpu_pod, name)
+
     def _mark_soon(self, mark: Callable[[str], None], name: str) -> None:
         if not self.outside:
             self.loop.call_later(GATHER, self._hand_over)
@@ -93,6 +97,11 @@ class Memo:
         if self.writer is not None:
             self.writer.mark_group(name)
 
+    def mark_gpu_pod(self, name: str) -> None:
+        """Mark a GpuPod as to be written; one who does not lead writes nothing."""
+        if self.writer is not None:
+            self.writer.mark_gpu_pod(name)
+
     async def view(self, name: str) -> NodeView:
         """Read a node's state."""
         return await self._ask(lambda: self.cluster.view(name))
@@ -100,6 +109,10 @@ class Memo:
     async def group_view(self, name: str) -> GroupView | None:
         """Read a PodGroup's state."""
         return await self._ask(lambda: self.cluster.group_view(name))
+
+    async def gpu_pod_view(self, name: str) -> GpuPodView | None:
+        """Read what is to be said of a GpuPod."""
+        return await self._ask(lambda: self.cluster.gpu_pod_view(name))
 
     async def stop(self) -> None:
         """Stop writing and close the connection."""
@@ -112,13 +125,22 @@ class Memo:
     async def _write(self) -> None:
         """Open the writer, and let it look at every node once: much may have happened before this term."""
         bucket = Bucket(rate=self.settings.status_rate, clock=time.monotonic)
-        self.writer = Writer(api=self.client, view=self.view, group_view=self.group_view, bucket=bucket, busy=self.busy)
+        self.writer = Writer(
+            api=self.client,
+            view=self.view,
+            group_view=self.group_view,
+            gpu_pod_view=self.gpu_pod_view,
+            bucket=bucket,
+            busy=self.busy,
+        )
         self.writing = asyncio.get_running_loop().create_task(self.writer.run())
         self.writing.add_done_callback(self._ended)
         for name in await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices})):
             self.writer.mark(name)
         for name in await self._ask(lambda: sorted(self.cluster.groups)):
             self.writer.mark_group(name)
+        for name in await self._ask(lambda: sorted(self.cluster.ledger.gpu_pods)):
+            self.writer.mark_gpu_pod(name)
 
     def _ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:

@@ -1,4 +1,4 @@
-"""Start-up, log-in, probes, Devices, clean-up."""
+"""Start-up, log-in, probes, Devices, GpuPods, clean-up."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -55,6 +55,12 @@ async def alive(*, memo: Memo, **_: object) -> bool:
 async def device_changed(*, name: str | None, memo: Memo, **_: object) -> None:
     """Compare a Device and its Node with what they should show."""
     memo.mark(name or "")
+
+
+@kopf.on.event(names.GROUP, names.VERSION, names.GPUPODS, registry=REGISTRY)
+async def gpu_pod_changed(*, namespace: str | None, name: str | None, memo: Memo, **_: object) -> None:
+    """Compare what a pod holds with what it was allocated."""
+    memo.mark_gpu_pod(f"{namespace}/{name}")
 
 
 @kopf.on.cleanup(registry=REGISTRY)

@@ -11,10 +11,13 @@ from berth_api.names import GPU, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_operator.core.cards import CardInfo, is_counted
 from berth_operator.core.fleet import Charge
+from berth_operator.core.truth import FOREIGN
 from berth_operator.state.cluster import NodeView
 
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
 """The conditions that the operator writes; the agent has its own."""
+BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
+"""What the agent writes, as it is where nobody has."""
 MAX_TEXT: Final = 1024
 MAX_ID: Final = 160
 SLICES: Final = 7
@@ -42,7 +45,7 @@ def shown(view: NodeView) -> DeviceStatus:
     assert view.device is not None  # noqa: S101 - the caller looked
     status = view.device.status
     mine = sorted((each for each in status.conditions if each.type in OWNED), key=lambda each: OWNED.index(each.type))
-    return status.model_copy(update={"conditions": mine})
+    return status.model_copy(update={"conditions": mine, **BY_AGENT})
 
 
 def body(name: str, status: DeviceStatus) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
         "apiVersion": names.API_VERSION,
         "kind": "Device",
         "metadata": {"name": name},
-        "status": status.model_dump(by_alias=True, exclude_none=True),
+        "status": status.model_dump(by_alias=True, exclude_none=True, exclude=set(BY_AGENT)),
     }
 
 
@@ -103,6 +106,8 @@ def _totals(card: CardInfo) -> dict[str, int]:
 def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, Grant]]) -> DeviceUse:
     kind, minor = key
     counted, taken = _shown_amounts(kind, total), Counter[str]()
+    # What others use the agent tells itself, in `foreign`.
+    pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
     for _, grant in held:
         taken.update(dict(grant.amounts))
     free = {name: max(0, all_of_it - taken[name]) for name, all_of_it in counted.items()}
@@ -111,7 +116,7 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, G
             "type": kind,
             "minor": minor,
             "free": _resources(free),
-            "holders": [_holder(charge, grant) for charge, grant in held[:MAX_HOLDERS]],
+            "holders": [_holder(charge, grant) for charge, grant in pods[:MAX_HOLDERS]],
         }
     )
 
@@ -120,7 +125,8 @@ def _holder(charge: Charge, grant: Grant) -> Holder:
     namespace, _, name = charge.pod.partition("/")
     known = _shown_amounts(grant.type, dict(grant.amounts))
     piece = grant.id[:MAX_ID] if grant.is_piece else None
-    return Holder(namespace=namespace, name=name, uid=charge.uid, id=piece, resources=_resources(known))
+    uid = charge.uid.rpartition("/")[2]
+    return Holder(namespace=namespace, name=name, uid=uid, id=piece, resources=_resources(known))
 
 
 def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:

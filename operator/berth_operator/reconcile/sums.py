@@ -15,6 +15,7 @@ from berth_api.allocation import Grant, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request import CARD, Kinds
 from berth_operator.core.cards import CardInfo
+from berth_operator.core.truth import FOREIGN
 from berth_operator.state.cluster import NodeView
 
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
@@ -58,7 +59,8 @@ def _base(name: str) -> str:
 
 def _grants(view: NodeView) -> Iterator[Grant]:
     for charge in view.charges:
-        yield from charge.grants
+        if charge.pod != FOREIGN:
+            yield from charge.grants
 
 
 def _offered(card: CardInfo, kinds: Kinds) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Writes what Nodes, Devices and PodGroups should show, as fast as a token bucket allows.
+"""Writes what Nodes, Devices, PodGroups and GpuPods should show, as fast as a token bucket allows.
 
 A node is marked when anything about it may have changed; what it should show is computed from one view of it when its
 turn comes, and written only where it differs from what it shows. Sums come before statuses, since kubelet acts on
@@ -15,9 +15,9 @@ import structlog
 from berth_api import names
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.metrics import counters
-from berth_operator.reconcile import groups, status, sums
+from berth_operator.reconcile import gpupods, groups, status, sums
 from berth_operator.reconcile.bucket import Bucket
-from berth_operator.state.cluster import GroupView, NodeView
+from berth_operator.state.cluster import GpuPodView, GroupView, NodeView
 
 RETRY: Final = 2.0
 """Seconds before a failed write is tried again."""
@@ -52,14 +52,17 @@ class Writer:
         api: Api,
         view: Callable[[str], Awaitable[NodeView]],
         group_view: Callable[[str], Awaitable[GroupView | None]],
+        gpu_pod_view: Callable[[str], Awaitable[GpuPodView | None]],
         bucket: Bucket,
         busy: Callable[[], bool],
     ) -> None:
-        self._api, self._view, self._group_view, self._bucket, self._busy = api, view, group_view, bucket, busy
+        self._api, self._bucket, self._busy = api, bucket, busy
+        self._view, self._group_view, self._gpu_pod_view = view, group_view, gpu_pod_view
         self._busy_since: float | None = None
         self._nodes: dict[str, None] = {}
         self._devices: dict[str, None] = {}
         self._groups: dict[str, None] = {}
+        self._gpu_pods: dict[str, None] = {}
         """Marked names, the longest-marked first."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and what we wrote: a definition that is not ours may not keep all of it."""
@@ -75,6 +78,11 @@ class Writer:
         self._groups[name] = None
         self._marked.set()
 
+    def mark_gpu_pod(self, name: str) -> None:
+        """Say the same of a GpuPod."""
+        self._gpu_pods[name] = None
+        self._marked.set()
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
@@ -87,6 +95,8 @@ class Writer:
                 await self._turn(self._devices, self._write_device, self.mark)
             elif self._groups:
                 await self._turn(self._groups, self._write_group, self.mark_group)
+            elif self._gpu_pods:
+                await self._turn(self._gpu_pods, self._write_gpu_pod, self.mark_gpu_pod)
             else:
                 self._marked.clear()
 
@@ -144,6 +154,11 @@ class Writer:
         if not groups.shows(view, wanted) and self._shown.get(name) != (view.group.uid, wanted):
             await self._send("podgroup", self._api.merge_patch(groups.path(name), groups.patch(view, wanted, _now)))
         self._shown[name] = view.group.uid, wanted
+
+    async def _write_gpu_pod(self, name: str) -> None:
+        view = await self._gpu_pod_view(name)
+        if view is not None and (patch := gpupods.patch(view, _now)) is not None:
+            await self._send("gpupod", self._api.merge_patch(gpupods.path(name), patch))
 
     async def _send(self, kind: str, request: Awaitable[object]) -> None:
         await asyncio.sleep(self._bucket.delay())

@@ -8,13 +8,13 @@ the pod leaves; an assumed charge whose bind failed is *forgotten*.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from berth_api import names
 from berth_api.request import BUILT_IN, Kinds
-from berth_operator.core import filters
+from berth_operator.core import filters, truth
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cycle import Placement
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
@@ -26,10 +26,15 @@ from berth_operator.core.queue import Queue
 from berth_operator.core.request import Membership, PendingPod
 from berth_operator.core.roster import Counts, Group, Roster
 from berth_operator.core.verdict import Change
-from berth_operator.state import devices, groups, nodes, pods
+from berth_operator.state import devices, groups, kubelet, nodes, pods
 from berth_operator.state.devices import DeviceRecord
+from berth_operator.state.kubelet import GpuPodRecord
+from berth_operator.state.ledger import Ledger, Verdict
 
 Object = Mapping[str, Any]
+
+KUBELET_SECONDS: Final = 5.0
+"""How long kubelet and its node's agent may take to tell what a pod was given."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -69,6 +74,15 @@ class GroupView:
     counts: Counts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPodView:
+    """What is to be said of one GpuPod at one moment; safe to hand to another thread."""
+
+    record: GpuPodRecord
+    verdict: Verdict | None
+    """None where its pod is not known."""
+
+
 class Cluster:
     """The state that decisions read, and whom to tell when it changes."""
 
@@ -79,9 +93,12 @@ class Cluster:
         gang_timeout: float = 60.0,
         confined: bool = False,
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
+        charges_foreign: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = Fleet(plugins=plugins)
+        self.ledger = Ledger(self.fleet)
+        self.ledger.on_drift = self._drifts
         self.kinds = Kinds(tuple(each.kind for each in plugins.values()))
         """The types of devices that there are."""
         self.queue: Queue[PendingPod | Gang] = Queue()
@@ -97,6 +114,8 @@ class Cluster:
         self.clock = clock
         self.schedulers: Collection[str] | None = None
         """The names whose pods are in our gangs; None for all."""
+        self._charges_foreign = charges_foreign
+        """Whether what processes outside Kubernetes use is handed out to nobody."""
         self._confined = confined
         """Whether a node selector leaves Nodes to other instances."""
         self.on_work: Callable[[], None] = lambda: None
@@ -105,14 +124,18 @@ class Cluster:
         """Called with the name of a node whose status may have to be written."""
         self.on_group: Callable[[str], None] = lambda _name: None
         """Called with namespace/name of a PodGroup whose status may have to be written."""
+        self.on_gpu_pod: Callable[[str], None] = lambda _name: None
+        """Called with namespace/name of a GpuPod whose status may have to be written."""
+        self.on_drift: Callable[[], None] = lambda: None
+        """Called when a pod has begun or ceased to hold something else than it was allocated."""
         self.on_unknown: Callable[[Charge], None] = lambda _charge: None
         """Called for a bound pod whose allocation is missing or cannot be read."""
         self.on_settled: Callable[[str], None] = lambda _uid: None
         """Called with the UID of a pod that waits no more."""
         self.on_withdrawn: Callable[[PendingPod], None] = lambda _pod: None
         """Called with a pod that waits for no node in particular any more."""
-        self._unreported: dict[str, Charge] = {}
-        """UID -> charge of unknown devices, until its Node and Device are known too."""
+        self._unreported: dict[str, float] = {}
+        """UID of pods with unknown devices -> since when, until their Node and Device are known too."""
         self._assumed: dict[str, float | None] = {}
         """UID of pods not yet seen bound -> when their bind succeeded."""
 
@@ -167,9 +190,7 @@ class Cluster:
     def put_bound(self, raw: Object) -> None:
         """A pod is on a node, whoever put it there."""
         uid = raw["metadata"]["uid"]
-        charge, known = pods.charge(raw, self.kinds), self.fleet.charges.get(uid)
-        if charge.gang is not None and not self._is_ours(charge.gang):
-            charge = replace(charge, gang=None)
+        charge, known = self._read_bound(raw), self.fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:
             self._leaves_gang(uid, known.gang)
         if charge.gang is not None:
@@ -196,9 +217,19 @@ class Cluster:
         if known is not None:
             self.on_dirty(known.node)
             self.changed(_change(known, charge))
+        self._settle(truth.left_uid(charge.node, uid), None)
+        self._review(charge.node)
+        if charge.pod in self.ledger.gpu_pods:
+            self.on_gpu_pod(charge.pod)
         self._placed(charge)
         if charge.unknown:
-            self._unreported[uid] = charge
+            self._unreported[uid] = self.clock()
+
+    def _read_bound(self, raw: Object) -> Charge:
+        charge = pods.charge(raw, self.kinds)
+        if charge.gang is not None and not self._is_ours(charge.gang):
+            charge = replace(charge, gang=None)
+        return self.ledger.charged(charge)
 
     def _see_bound(self, raw: Object, charge: Charge) -> None:
         """Let a pod count for the typical mix that was not heard of while it waited."""
@@ -210,8 +241,13 @@ class Cluster:
         self._assumed.pop(uid, None)
         self._unreported.pop(uid, None)
         self.fleet.leaving.discard(uid)
-        charge = self.fleet.release(uid)
+        charge = self.fleet.charges.get(uid)
         if charge is not None:
+            # First: between the two nobody must take what its containers may still use.
+            self._settle(truth.left_uid(charge.node, uid), self.ledger.left_behind(charge.node, uid))
+            self.fleet.release(uid)
+            self.ledger.dismiss(charge)
+            self._review(charge.node)
             if charge.gang is not None:
                 self._leaves_gang(uid, charge.gang)
             self.on_dirty(charge.node)
@@ -330,6 +366,10 @@ class Cluster:
         """Give the UIDs of pods whose bind is under way."""
         return [uid for uid, bound_at in self._assumed.items() if bound_at is None]
 
+    def is_assumed(self, uid: str) -> bool:
+        """Tell whether no watch has shown a pod bound yet."""
+        return uid in self._assumed
+
     def _confirmed(self) -> None:
         """A pod is certainly bound."""
         if self.queue.wake(Change.BOUND):
@@ -379,6 +419,8 @@ class Cluster:
         )
         if known is None or known.info != info:
             self.fleet.put_node(info)
+        if self.ledger.put_boot(info.name, nodes.boot_id(raw)):
+            self._recount_all(info.name)
         if change := nodes.change(known.info if known else None, info):
             self.changed(change)
         self.on_dirty(info.name)
@@ -387,6 +429,7 @@ class Cluster:
         """A Node is gone, or no longer ours."""
         self.nodes.pop(name, None)
         self.fleet.remove_node(name)
+        self._forget_if_gone(name)
         self.changed(Change.NODE_REMOVED)
         self.on_dirty(name)
 
@@ -402,9 +445,13 @@ class Cluster:
         self.devices[record.name] = record
         if known is None:
             self.heartbeats.expect(record.name, self.clock(), doubted=_is_unknown(record))
-        if known is None or known.inventory != record.inventory:
+        is_new = known is None or known.inventory != record.inventory
+        if is_new:
             self.fleet.put_device(record.name, record.inventory)
             self.fleet.set_fresh(record.name, fresh=self.heartbeats.alive(record.name, self.clock()))
+        if is_new or (known is not None and known.word is not record.word):
+            self._heed(record, known)
+        if is_new:
             self.changed(Change.DEVICE)
         self.on_dirty(record.name)
 
@@ -413,6 +460,7 @@ class Cluster:
         self.devices.pop(name, None)
         self.heartbeats.dismiss(name)
         self.fleet.remove_device(name)
+        self._forget_if_gone(name)
         self.on_dirty(name)
 
     def put_lease(self, raw: Object) -> None:
@@ -449,10 +497,91 @@ class Cluster:
 
     def report_unknown(self) -> None:
         """Report bound pods that block devices of ours; lists come in any order, so this waits for all of them."""
-        for uid, charge in list(self._unreported.items()):
-            if charge.node in self.nodes and charge.node in self.devices:
+        for uid, since in list(self._unreported.items()):
+            charge = self.fleet.charges[uid]
+            patience = KUBELET_SECONDS if truth.by_kubelet(charge) else 0.0
+            if charge.node in self.nodes and charge.node in self.devices and self.clock() - since >= patience:
                 del self._unreported[uid]
-                self.on_unknown(charge)
+                if charge.unknown:
+                    self.on_unknown(charge)
+
+    # --- what kubelet gave ------------------------------------------------------------------------------------
+
+    def put_gpu_pod(self, raw: Object) -> None:
+        """A node's agent tells what kubelet gave a pod."""
+        record = kubelet.gpu_pod(raw)
+        before = self.ledger.put_gpu_pod(record)
+        for given in filter(None, {before, record.given}):
+            self._recount(given.node, given.uid)
+        self.on_gpu_pod(record.key)
+
+    def remove_gpu_pod(self, key: str) -> None:
+        """Nobody tells any more what kubelet gave a pod."""
+        if (given := self.ledger.remove_gpu_pod(key)) is not None:
+            self._recount(given.node, given.uid)
+
+    def _heed(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
+        """Take what a node's agent says of kubelet, and charge by it."""
+        name, before = record.name, () if known is None else known.word.withheld
+        if known is not None or record.word.boot_id:
+            # An agent that puts a deleted Device back tells of its inventory first, and only then of what is held.
+            self.ledger.put_word(name, record.word)
+        self._recount_all(name)
+        used = self.ledger.foreign(name) if self._charges_foreign else ()
+        self._settle(truth.foreign_uid(name), truth.foreign(self.fleet, name, used))
+        if before or record.word.withheld:
+            self.fleet.withhold(name, record.word.withheld)
+            self._wake_for_room(name)
+
+    def _recount_all(self, node: str) -> None:
+        for uid in self.ledger.known_on(node):
+            self._recount(node, uid)
+
+    def _recount(self, node: str, uid: str) -> None:
+        """Charge anew what a pod, or what it has left behind, takes of a node."""
+        known, left = self.fleet.charges.get(uid), truth.left_uid(node, uid)
+        if known is None or known.node != node:
+            self._settle(left, self.ledger.left_behind(node, uid))
+        else:
+            self._settle(left, None)
+            self._settle(uid, self.ledger.charged(self.ledger.promised(known)))
+        self._review(node)
+
+    def _review(self, node: str) -> None:
+        """Charge anew those that hold something else than they were promised: what they keep depends on others."""
+        for case in self.ledger.drifted_on(node) if self.ledger.drifted else ():
+            self._settle(case.given.uid, self.ledger.charged(case.promised))
+
+    def _settle(self, uid: str, wanted: Charge | None) -> None:
+        """Bring what is charged under a UID to what it should be."""
+        known = self.fleet.charges.get(uid)
+        if wanted is None:
+            if known is not None:
+                self.fleet.release(uid)
+                self.on_dirty(known.node)
+                self._left(known)
+        elif known is None or not _same(known, wanted):
+            self.fleet.charge(wanted)
+            self.on_dirty(wanted.node)
+            if known is not None:
+                self._wake_for_room(wanted.node)
+
+    def _forget_if_gone(self, node: str) -> None:
+        if node not in self.nodes and node not in self.devices:
+            self.ledger.forget_node(node)
+            self._recount_all(node)
+            self._settle(truth.foreign_uid(node), None)
+
+    def _drifts(self, promised: Charge) -> None:
+        self.on_gpu_pod(promised.pod)
+        self.on_drift()
+
+    def gpu_pod_view(self, name: str) -> GpuPodView | None:
+        """Give what is to be said of a GpuPod, if there is one and it is ours, as values that do not change."""
+        record = self.ledger.gpu_pods.get(name)
+        if record is None or not self.is_our_node(record.given.node):
+            return None
+        return GpuPodView(record=record, verdict=self.ledger.verdict(record))
 
     # --- what others ask --------------------------------------------------------------------------------------
 
@@ -465,13 +594,18 @@ class Cluster:
         """Wake the pods that may fit now that one has gone; of those that lack room, those that its node has it for."""
         # Volumes that it was promised are free again.
         self.changed(Change.GONE | Change.VOLUME if charge.chosen else Change.GONE)
-        if (row := self.fleet.rows.get(charge.node)) is None:
+        self._wake_for_room(charge.node, charge)
+
+    def _wake_for_room(self, node: str, gone: Charge | None = None) -> None:
+        """Wake the pods that lack room and that a node has it for, now that more of it is free."""
+        if (row := self.fleet.rows.get(node)) is None:
             return
         # What is kept there for a pod must not let that pod sleep, nor one above it.
-        with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == charge.node]):
+        with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == node]):
             woken = self.queue.wake(Change.RELEASED, lambda waiting: filters.has_room(self.fleet, waiting, row))
-            emptied = Emptied(self.fleet, charge.node)
-            woken |= self.queue.wake_kinds(Change.EVICTABLE, lambda unit: emptied.may_take(unit, charge))
+            if gone is not None:
+                emptied = Emptied(self.fleet, node)
+                woken |= self.queue.wake_kinds(Change.EVICTABLE, lambda unit: emptied.may_take(unit, gone))
         if woken:
             self.on_work()
 
@@ -481,13 +615,17 @@ class Cluster:
         if self.queue.wake(Change.PLACED, lambda waiting: neighbours.awaits(waiting, charge.identity)):
             self.on_work()
 
+    def is_our_node(self, name: str) -> bool:
+        """Tell whether this instance may write what is said of a node's devices."""
+        return name in self.nodes or not self._confined
+
     def view(self, name: str) -> NodeView:
         """Give what is known of a node, as values that do not change."""
         return NodeView(
             name=name,
             node=self.nodes.get(name),
             device=self.devices.get(name),
-            ours=name in self.nodes or not self._confined,
+            ours=self.is_our_node(name),
             alive=self.heartbeats.alive(name, self.clock()),
             charges=tuple(self.fleet.on_node(name)),
             kinds=self.kinds,

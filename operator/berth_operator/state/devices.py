@@ -8,13 +8,15 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from berth_api import names, partitions
-from berth_api.device import Condition, DeviceSpec, DeviceStatus
+from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.fleet import DEFAULT_VENDOR, DeviceInventory
-from berth_operator.state import cards
+from berth_operator.state import cards, kubelet
 
 Object = Mapping[str, Any]
 
+LASTING: Final = frozenset({"UntilReset", "UntilReboot"})
+"""Reasons by which an agent says of a card's fault that it ends by no other means (docs/agent.md)."""
 _CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
 
 
@@ -39,13 +41,20 @@ class DeviceRecord:
     spec_problems: tuple[str, ...]
     """What contradicts itself in the spec, each naming the field; those cards are not handed out."""
     problems: tuple[str, ...] = ()
-    """That, and what cannot be read of its annotations."""
+    """That, and what cannot be read of its annotations and of what its agent tells of kubelet."""
+    mark_problems: tuple[str, ...] = ()
+    word_problems: tuple[str, ...] = ()
     marks: Marks = Marks()
+    word: kubelet.Word = kubelet.NO_WORD
+    word_text: bytes = kubelet.NOTHING
+    """What it was read from."""
     told: bytes
     """The status as JSON: nobody decides by it, and as objects those of a large fleet take a hundred megabytes."""
     conditions: tuple[Condition, ...]
     """Those of the status."""
     driver_version: str = ""
+    lost: frozenset[tuple[str, int]] = frozenset()
+    """(type, minor) of cards that only a reset or a reboot brings back."""
 
     @property
     def status(self) -> DeviceStatus:
@@ -63,7 +72,7 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
     marks = _marks(metadata)
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
         marked = known if known.marks == marks else _marked(known, marks)
-        return replace(marked, told=told, conditions=conditions)
+        return _with_word(replace(marked, told=told, conditions=conditions), status)
     spec, unread = _spec(device)
     found, problems = cards.of_spec(spec)
     read = DeviceRecord(
@@ -75,8 +84,26 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         told=told,
         conditions=conditions,
         driver_version=spec.driver_version,
+        lost=frozenset((each.type, each.minor) for each in spec.devices if _is_lost(each)),
     )
-    return _marked(read, marks)
+    return _with_word(_marked(read, marks), status)
+
+
+def _with_word(read: DeviceRecord, status: Object) -> DeviceRecord:
+    """Read what the agent tells of kubelet, if that is not what is known: it changes without the generation."""
+    text = kubelet.text(status)
+    if text == read.word_text:
+        return read
+    word, problems = kubelet.word(read.name, status)
+    return _with_problems(replace(read, word=word, word_text=text, word_problems=problems))
+
+
+def _with_problems(read: DeviceRecord) -> DeviceRecord:
+    return replace(read, problems=(*read.spec_problems, *read.mark_problems, *read.word_problems))
+
+
+def _is_lost(device: DeviceInfo) -> bool:
+    return not device.health and any(each.reason in LASTING for each in device.conditions)
 
 
 def _marks(metadata: Object) -> Marks:
@@ -91,7 +118,7 @@ def _marks(metadata: Object) -> Marks:
 def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
     table, problems = _table(marks, read.inventory.cards)
     inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, honors=marks.honors)
-    return replace(read, inventory=inventory, marks=marks, problems=(*read.spec_problems, *problems))
+    return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))
 
 
 def _table(marks: Marks, found: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:

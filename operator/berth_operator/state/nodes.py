@@ -12,7 +12,7 @@ from berth_operator.state import images
 
 Object = Mapping[str, Any]
 
-_KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images")
+_KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo")
 
 
 def keep(node: dict[str, Any]) -> dict[str, Any]:
@@ -20,7 +20,15 @@ def keep(node: dict[str, Any]) -> dict[str, Any]:
     node["metadata"].pop("managedFields", None)
     status = node.get("status") or {}
     node["status"] = {name: status[name] for name in _KEPT if name in status}
+    if "nodeInfo" in status:
+        node["status"]["nodeInfo"] = {"bootID": boot_id(node)}
     return node
+
+
+def boot_id(node: Object) -> str:
+    """Give which boot of its machine a Node is in; nothing where no kubelet tells."""
+    told = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(told.get("bootID") or "")
 
 
 def info(node: Object, kinds: Kinds = BUILT_IN) -> NodeInfo:

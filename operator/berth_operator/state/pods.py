@@ -11,6 +11,7 @@ import orjson
 from berth_api import alike, allocation, assumed, model, names, request, resize, resources, share
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
+from berth_operator.core import injection, limits
 from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.request import HostPort, Membership, PendingPod, PodRequest, Toleration
 from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
@@ -18,7 +19,6 @@ from berth_operator.state import features, groups, images, mounts, ports, terms,
 Object = Mapping[str, Any]
 
 _UNREAD: Final = (
-    "env",
     "envFrom",
     "command",
     "args",
@@ -60,12 +60,20 @@ def keep(pod: dict[str, Any]) -> dict[str, Any]:
     for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in _UNREAD:
             each.pop(name, None)
+        if env := each.pop("env", None):
+            _keep_injected(each, env)
     spec["volumes"] = [each for each in spec.get("volumes") or () if not _VOLUMES.isdisjoint(each)]
     status = pod["status"] = dict(pod.get("status") or {})
     status["conditions"] = [each for each in status.get("conditions") or () if each["type"] in _CONDITIONS]
     for kind in ("containerStatuses", "initContainerStatuses"):
         status[kind] = [_kept(each) for each in status.get(kind) or () if each.get("resources") is not None]
     return pod
+
+
+def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
+    found = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    if found:
+        container["env"] = found
 
 
 def _kept(status: Object) -> Object:
@@ -145,13 +153,13 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     spec, namespace, annotations, labels, controller = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
     total = resources.total(spec)
-    devices = request.of_pod(total, annotations, labels, kinds)
+    devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
     return PodRequest(
         resources=_without_devices(total, kinds),
         assumed=assumed.of_pod(spec, {}),
         devices=devices,
         asked=_asked(total, kinds),
-        shares=share.of_pod(resources.containers(spec), devices),
+        shares=share.of_pod(containers, devices),
         model=alike.first(model.of_pod(annotations, labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
@@ -163,6 +171,8 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         identity=wishes.identity_of(namespace, labels, controller),
         wishes=wishes.of_pod({"metadata": metadata, "spec": spec}),
         unsupported=tuple(_unsupported(spec, devices)),
+        uninjected=injection.lacking(spec, labels),
+        limits=limits.of_pod(spec, containers, labelled=devices.labelled),
     )
 
 

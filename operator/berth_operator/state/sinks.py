@@ -125,6 +125,11 @@ def devices(cluster: Cluster) -> Table:
     return Table(key=_name, put=cluster.put_device, remove=cluster.remove_device)
 
 
+def gpu_pods(cluster: Cluster) -> Table:
+    """Fold GpuPods."""
+    return Table(key=_key, put=cluster.put_gpu_pod, remove=cluster.remove_gpu_pod)
+
+
 def leases(cluster: Cluster) -> Table:
     """Fold the agents' Leases."""
     return Table(key=_name, put=cluster.put_lease, remove=cluster.remove_lease)

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from berth_operator.state import groups, sinks, sources
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
+from berth_operator.state import groups, kubelet, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
 from berth_operator.state.reflector import Api, Reflector, Source
@@ -69,10 +70,12 @@ KEPT: Final[Mapping[str, Tree]] = {
         "spec": {"taints": ..., "unschedulable": ...},
         "status": {
             **dict.fromkeys(("allocatable", "capacity", "declaredFeatures", "images"), ...),
+            "nodeInfo": {"bootID": ...},
             "conditions": {"type": ..., "status": ...},
         },
     },
-    "devices": {"spec": ..., "status": {"conditions": ...}},
+    "devices": {"spec": ..., "status": dict.fromkeys(("conditions", *kubelet.FIELDS), ...)},
+    "gpu pods": {"spec": ...},
     "leases": {"spec": {"renewTime": ..., "leaseDurationSeconds": ...}},
     "namespaces": {},
     "services": {"spec": {"selector": ...}},
@@ -165,8 +168,10 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
 class Picture:
     """The state after a snapshot was read into it; the clock stands still."""
 
-    def __init__(self, *, grace: float, schedulers: Collection[str]) -> None:
-        self.cluster = Cluster(grace=grace, clock=lambda: 0.0)
+    def __init__(
+        self, *, grace: float, schedulers: Collection[str], plugins: Mapping[str, DevicePlugin] = NO_PLUGINS
+    ) -> None:
+        self.cluster = Cluster(grace=grace, plugins=plugins, clock=lambda: 0.0)
         self.cluster.schedulers = schedulers
         self.placed: dict[str, Object] = {}
         """UID -> pod that has a node."""

@@ -17,6 +17,7 @@ def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     return {
         "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
         "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
+        "gpu pods": (Source(path=f"/apis/{names.API_VERSION}/{names.GPUPODS}"), sinks.gpu_pods(cluster)),
         "leases": (Source(path=leases), sinks.leases(cluster)),
         "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
         "services": (Source(path="/api/v1/services"), sinks.services(cluster)),

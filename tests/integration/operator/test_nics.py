@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from demo.audit import audit
 from devcluster.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
@@ -69,7 +68,7 @@ def test_nics_are_given_beside_gpus_by_function_and_all_of_them(shared: World) -
     assert held(shared, "pair") == {"gpu": [1, 2], "rdma": [part(100, 1)]}
     shared.pod("function", {NICS: "10"}, annotations=hinted(vfSelector={"matchLabels": {"net": "fast"}}))
     assert held(shared, "function") == {"gpu": [], "rdma": [part(10, 0, 0)]}
-    _audit(shared, node)
+    shared.audit(node)
 
     # The NIC beside the pair is given whole, so that not every one has something left.
     shared.pod("every", {NICS: "20"}, annotations=hinted(allocateStrategy="ApplyForAll", vfSelector={}))
@@ -80,13 +79,3 @@ def test_nics_are_given_beside_gpus_by_function_and_all_of_them(shared: World) -
     shared.remove("function")
     shared.pod("again", {NICS: "30"}, annotations=hinted(vfSelector={}))
     assert held(shared, "again")["rdma"] == [part(30, 0, 0)]
-
-
-def _audit(world: World, node: str) -> None:
-    findings = audit(
-        pods=world.arena.list("pods"),
-        nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
-        devices=[world.shown(node)],
-        scheduler=world.arena.scheduler_name,
-    )
-    assert not findings, "\n".join(map(str, findings))

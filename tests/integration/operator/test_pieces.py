@@ -51,6 +51,7 @@ def test_two_pods_share_a_card_by_instances_and_whole_cards_go_elsewhere(shared:
     assert said == f"0/1 nodes available: 1 insufficient free {MIG_1G} (1 wanted, at most 0 free)"
     shared.remove("first")
     assert given(shared.bound("waits", deadline=words.PROMPT)) == [(0, names[0], {MIG_1G: "1"})]
+    shared.audit(node)
 
 
 def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
@@ -86,6 +87,7 @@ def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
     told = shared.waits("whole")
     assert "1 fewer than 1 healthy GPU devices" in told  # the card in MIG mode
     assert "1 insufficient free GPU devices" in told
+    shared.audit(sliced, single)
 
 
 def test_instances_survive_the_operator(world: World) -> None:

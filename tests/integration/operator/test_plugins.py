@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.operator.world import World, allocation, condition, minors
+from tests.integration.operator.test_debug_api import Door
+from tests.integration.operator.test_simulation import Desk
+from tests.integration.operator.world import World, allocation, condition, free_ports, minors
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "npu"
@@ -73,6 +75,29 @@ def test_npus_are_given_shown_and_given_back(world: World, npus: Path) -> None:
     assert minors(world.bound("more"), "npu") == [0, 2]
     world.remove("more")
     wait_others(world, node, "npu 0/4")
+
+
+def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Path, tmp_path: Path) -> None:
+    (node,) = world.nodes(gpus=1)
+    tell(npus, **{node: {"count": 2}})
+    wait_others(world, node, "npu 0/2")
+    world.pod("one", {NPU: "1"})
+    world.bound("one")
+    desk = Desk(world, tmp_path)
+    pods = [world.arena.pod(name, requests={NPU: "1"}, limits={NPU: "1"}) for name in ("two", "three")]
+
+    for where in (desk.live, ("--snapshot", desk.snapshot())):
+        status, report = desk.ask("simulate", "-f", desk.file(*pods), *where)
+        two, three = report["pods"]
+        assert (status, two["node"], two["devices"]) == (1, node, {"npu": [1]})
+        assert three["reason"] == "0/1 nodes available: 1 insufficient free NPU devices (1 with npu 100)"
+        assert {each["type"]: each["idle"] for each in report["devices"]}["npu"] == {"before": 1, "after": 0}
+
+    (port,) = free_ports(1)
+    world.operator(debug_port=port, wait=False)
+    shown = Door(port).opened().node(node)
+    assert shown["deviceFreeDetail"]["npu"] == {"0": {"kubernetes.io/npu": "0"}, "1": {"kubernetes.io/npu": "100"}}
+    assert list(shown["allocateSet"]["npu"]) == [f"{world.arena.namespace}/one"]
 
 
 def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, npus: Path) -> None:

@@ -28,7 +28,9 @@ class Profiles:
         self.operator: Process = world.operator(config=self.path, scheduler_names=None, **flags)
 
     def _file(self, *profiles: Mapping[str, Any]) -> str:
-        named = [{"schedulerName": self.first, **each} for each in profiles]
+        # These nodes run no containers.
+        plugins = {"filters": {"disabled": ["injected"]}}
+        named = [{"schedulerName": self.first, "plugins": plugins, **each} for each in profiles]
         head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
         return json.dumps({**head, "profiles": named})
 

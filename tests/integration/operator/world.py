@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
+from demo.audit import audit
 from devcluster import Arena, waiting
 from devcluster.api import Manifest
 from tests.processes import Process, Processes
@@ -209,6 +210,16 @@ class World:
         )
 
     # --- changing it ------------------------------------------------------------------------------------------
+
+    def audit(self, *nodes: str) -> None:
+        """Check all pods and these nodes by the audit, which shares no code with the operator."""
+        findings = audit(
+            pods=self.arena.list("pods"),
+            nodes=self.arena.list("nodes", labelSelector=self.arena.selector),
+            devices=[self.shown(each) for each in nodes],
+            scheduler=self.arena.scheduler_name,
+        )
+        assert not findings, "\n".join(map(str, findings))
 
     def cordon(self, node: str, *, on: bool) -> None:
         """Cordon or uncordon a node; the latter is done when its taint is gone too."""

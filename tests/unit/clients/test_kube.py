@@ -102,6 +102,20 @@ async def test_each_patch_names_its_kind(client: kube.KubeClient, server: Server
     assert status["headers"]["Content-Type"] == "application/strategic-merge-patch+json"
 
 
+async def test_a_pod_is_annotated_as_it_was_read(client: kube.KubeClient, server: Server) -> None:
+    seen: list[Any] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        seen.append((request.method, request.path, request.content_type, orjson.loads(await request.read())))
+        return web.json_response({})
+
+    server.handler = answer
+    read = {"metadata": {"namespace": "ns", "name": "p", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}}
+    await client.annotate_pod(read, {"x": "y"})
+    body = {"metadata": {"uid": "u", "resourceVersion": "7", "annotations": {"x": "y"}}}
+    assert seen == [("PATCH", "/api/v1/namespaces/ns/pods/p", kube.MERGE, body)]
+
+
 async def test_many_requests_at_once_take_turns_and_each_gets_its_own_answer(server: Server, tmp_path: Path) -> None:
     client = await kube.KubeClient.connect(kubeconfig(tmp_path, server.url, **TOKEN), "berth-test/1", limit=3)
     answers = await asyncio.gather(*(client.request("POST", f"/{i}", body="x" * i * 1000) for i in range(40)))

@@ -18,6 +18,7 @@ from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, po
 
 Raw = dict[str, Any]
 CARD = {"nvidia.com/gpu": "1"}
+NPU = {"example.com/npu": "1"}
 SCHEDULER = {"schedulerName": names.SCHEDULER}
 OWNED = {"ownerReferences": [{"kind": "ReplicaSet", "name": "rs", "uid": "1", "controller": True}]}
 MIRROR = {"ownerReferences": [{"kind": "Node", "name": "a", "uid": "1", "controller": True}]}
@@ -81,6 +82,38 @@ def found(report: Raw, of: str = "pods") -> dict[str, str]:
     return {
         each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
     }
+
+
+ALLOCATOR = """
+from berth_api.request import Kind
+from berth_operator.core.allocators import simple
+from berth_operator.core.plugins import DevicePlugin
+
+class Fails:
+    passes, could_pass, reasons = map(staticmethod, (simple.passes, simple.could_pass, simple.reasons))
+
+    def choose(self, *_, **__):
+        raise ZeroDivisionError("division by zero")
+
+npu = DevicePlugin(kind=Kind(name="npu", resources={"example.com/npu": 1}))
+bad = DevicePlugin(kind=Kind(name="bad", resources={"example.com/bad": 1}), allocator=Fails())
+"""
+POINTS = "[berth.device_allocators]\nnpu = berth_npus:npu\nbad = berth_npus:bad\n"
+
+
+@pytest.fixture
+def plugged(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk with a node of two NPUs and a device of a type whose plug-in fails, and these plug-ins installed."""
+    installed = tmp_path / "site" / "berth_npus-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: berth-npus\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(POINTS)
+    (installed.parent / "berth_npus.py").write_text(ALLOCATOR)
+    monkeypatch.syspath_prepend(installed.parent)
+    devices = [
+        {"type": kind, "minor": n, "id": f"{kind}-{n}", "health": True} for kind in ("npu", "bad") for n in (0, 1)
+    ]
+    return desk.put("nodes", node("a")).put("devices", device("a", *devices)).put("leases", lease("a"))
 
 
 # --- simulate -----------------------------------------------------------------------------------------------------
@@ -194,6 +227,42 @@ def test_a_profile_decides(desk: Desk) -> None:
     assert desk.json("simulate", "--config", str(desk.config))[0] == 0
 
 
+def test_devices_of_plug_ins_are_decided_and_counted(plugged: Desk) -> None:
+    allocated = '{"npu": [{"minor": 0, "resources": {"kubernetes.io/npu": "100"}}]}'
+    plugged.put("pods", pod("there", NPU, on="a", allocated=allocated, **SCHEDULER))
+    status, report = plugged.asked(wanting("one", NPU), wanting("two", NPU)).json("simulate")
+    assert status == 1
+    one, two = report["pods"]
+    assert one["devices"] == {"npu": [1]}
+    assert "1 insufficient free NPU devices (1 with npu 100)" in two["reason"]
+    [room] = [each for each in report["devices"] if each["type"] == "npu"]
+    assert (room["cards"], room["idle"]) == (2, {"before": 1, "after": 0})
+    assert (room["free"]["before"], room["free"]["after"]) == ({"kubernetes.io/npu": "100"}, {"kubernetes.io/npu": "0"})
+    _, out, _ = plugged.run("simulate")
+    assert "npu 1" in out
+
+
+def test_a_gated_pod_with_a_request_of_a_plug_in_waits(plugged: Desk) -> None:
+    gated = wanting("one", {"example.com/npu": "2"}, spec={"schedulingGates": [{"name": "quota"}]})
+    status, report = plugged.asked(gated).json("simulate")
+    assert status == 1
+    assert found(report) == {"default/one": "waits for its scheduling gates"}
+
+
+@pytest.mark.parametrize("command", ["simulate", "advise"])
+def test_a_plug_in_that_fails_is_told_of_the_pod(plugged: Desk, command: str) -> None:
+    status, report = plugged.asked(wanting("one", {"example.com/bad": "1"})).json(command)
+    told = "plug-in bad of berth-npus failed in choose: ZeroDivisionError: division by zero"
+    assert (status, (report["pods"][0] if command == "simulate" else report)["reason"]) == (1, told)
+
+
+def test_a_plug_in_that_cannot_be_used_ends_the_command(plugged: Desk, tmp_path: Path) -> None:
+    (tmp_path / "site" / "berth_npus-1.0.dist-info" / "entry_points.txt").write_text(POINTS.replace(":npu", ":no"))
+    status, out, err = plugged.asked(wanting("one", NPU)).run("simulate")
+    assert (status, out) == (2, "")
+    assert err.startswith("berth-operator simulate: plug-in npu of berth-npus: berth_npus:no cannot be loaded")
+
+
 def test_notes_are_told(desk: Desk) -> None:
     desk.nodes(a=1).put("pods", pod("p", CARD, on="a", allocated=whole(0)))
     _, report = desk.asked(wanting("p", {"cpu": "1"}, namespace="ns"), {"kind": "Secret"}).json("simulate")
@@ -257,6 +326,18 @@ def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[st
     out = desk.run("advise")[1]
     assert "default/big fits nowhere: 0/2 nodes available" in out
     assert "In the way, and not to be moved:" in out
+
+
+def test_advice_moves_pods_of_plug_ins(plugged: Desk) -> None:
+    plugged.put("nodes", node("b", labels={"kind": "b"})).put("leases", lease("b"))
+    plugged.put("devices", device("b", {"type": "npu", "minor": 0, "id": "npu-b", "health": True}))
+    allocated = '{"npu": [{"minor": 0, "resources": {"kubernetes.io/npu": "100"}}]}'
+    plugged.put("pods", pod("mover", NPU, on="b", allocated=allocated, metadata=OWNED, **SCHEDULER))
+    status, report = plugged.asked(wanting("one", NPU, spec={"nodeSelector": {"kind": "b"}})).json("advise")
+    assert (status, report["node"], report["devices"]) == (0, "b", {"npu": [0]})
+    assert [(each["pod"], each["to"]) for each in report["moves"]] == [
+        ("ns/mover", {"node": "a", "devices": {"npu": [0]}})
+    ]
 
 
 def test_advice_minds_budgets(desk: Desk) -> None:

@@ -6,11 +6,12 @@ test but the values that it is given.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 from typing import Any
 
 from hypothesis import strategies as st
 
-from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector, Requirement
+from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
 from berth_operator.core.peers.wishes import Identity, Peers, Spread, Term, Wishes
 from berth_operator.core.request import PodRequest, Taint, Toleration
@@ -49,53 +50,50 @@ class World:
 
 
 # --- strategies -------------------------------------------------------------------------------------------------
+#
+# What has few forms is drawn whole from a list of all of them: that is several times as fast as part by part.
+
+
+def of_labels(**values: Sequence[str]) -> list[dict[str, str]]:
+    """Give all labels with some of these keys and values."""
+    found = product(*(["", *each] for each in values.values()))
+    return [{key: value for key, value in zip(values, each, strict=True) if value} for each in found]
+
 
 NAMESPACES = st.sampled_from(["a", "b", "c"])
 NAMESPACE_LABELS = st.dictionaries(
     NAMESPACES, st.sampled_from([{}, {"team": "x"}, {"team": "y"}, {"team": "x", "old": ""}]), max_size=3
 )
-POD_LABELS = st.fixed_dictionaries(
-    {}, optional={"app": st.sampled_from(["x", "y"]), "tier": st.sampled_from(["1", "2"])}
-).map(lambda each: tuple(sorted(each.items())))
+POD_LABELS = st.sampled_from([tuple(each.items()) for each in of_labels(app="xy", tier="12")])
 CONTROLLERS = st.sampled_from(["", "set-1", "set-2"])
 IDENTITIES = st.builds(Identity, namespace=NAMESPACES, labels=POD_LABELS, controller=CONTROLLERS)
 KEYS = st.sampled_from(["zone", "host", "disk"])
 
 
-def requirements(*keys: str, values: Sequence[str]) -> st.SearchStrategy[Requirement]:
-    chosen = st.lists(st.sampled_from(values), min_size=1, max_size=2, unique=True).map(tuple)
-    return st.one_of(
-        st.builds(
-            Requirement, key=st.sampled_from(keys), operator=st.sampled_from(["In", "In", "NotIn"]), values=chosen
-        ),
-        st.builds(Requirement, key=st.sampled_from(keys), operator=st.sampled_from(["Exists", "DoesNotExist"])),
-    )
-
-
 def selectors(*keys: str, values: Sequence[str]) -> st.SearchStrategy[LabelSelector]:
-    found = st.lists(requirements(*keys, values=values), min_size=1, max_size=2).map(
-        lambda each: LabelSelector(requirements=tuple(each))
-    )
-    return st.one_of(found, found, found, st.sampled_from([EVERYTHING, NOTHING]))
+    """Draw one of all selectors with up to two conditions."""
+    sets = [*combinations(values, 1), *combinations(values, 2)]
+    found = [label(key, operator, *each) for key in keys for operator in ("In", "In", "NotIn") for each in sets]
+    found += [label(key, operator) for key in keys for operator in ("Exists", "DoesNotExist")]
+    one, two = ([LabelSelector(requirements=each) for each in combinations(found, count)] for count in (1, 2))
+    return st.one_of(st.sampled_from(one), st.sampled_from(two), st.sampled_from([*one[:2], EVERYTHING, NOTHING]))
 
 
 OF_PODS = selectors("app", "tier", values=["x", "y", "1", "2"])
 PEERS = st.builds(
     Peers,
     selector=OF_PODS,
-    namespaces=st.lists(NAMESPACES, unique=True, max_size=2).map(tuple),
+    namespaces=st.sampled_from([each for count in range(3) for each in combinations("abc", count)]),
     namespace_selector=st.one_of(st.just(NOTHING), selectors("team", "old", values=["x", "y"])),
 )
 TERMS = st.builds(Term, key=KEYS, peers=PEERS)
-SPREADS = st.builds(
-    Spread,
-    key=KEYS,
-    selector=OF_PODS,
-    max_skew=st.integers(1, 3),
-    min_domains=st.sampled_from([1, 1, 2, 4]),
-    honor_affinity=st.booleans(),
-    honor_taints=st.booleans(),
-)
+SHAPES = [
+    Spread(key=key, selector=NOTHING, max_skew=skew, min_domains=least, honor_affinity=affinity, honor_taints=taints)
+    for key, skew, least, affinity, taints in product(
+        ("zone", "host", "disk"), (1, 2, 3), (1, 1, 2, 4), (False, True), (False, True)
+    )
+]
+SPREADS = st.builds(lambda shape, selector: replace(shape, selector=selector), st.sampled_from(SHAPES), OF_PODS)
 WEIGHTED = st.tuples(TERMS, st.sampled_from([-100, -3, 1, 7, 100]))
 
 
@@ -112,9 +110,7 @@ WISHES = st.builds(
     preferred_spread=few(SPREADS),
 )
 NAMES = [f"n{i}" for i in range(6)]
-NODE_LABELS = st.fixed_dictionaries(
-    {}, optional={"zone": st.sampled_from(["1", "2", "3"]), "disk": st.sampled_from(["ssd", "hdd"])}
-)
+NODE_LABELS = st.sampled_from(of_labels(zone="123", disk=["ssd", "hdd"]))
 
 
 def _nodes(found: Sequence[tuple[Mapping[str, str], bool, bool]]) -> list[NodeInfo]:

@@ -170,7 +170,7 @@ def _relabelled(world: World) -> World:
     return replace(world, nodes=nodes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(crowds.WORLDS.map(_relabelled), crowds.PENDING, st.sets(st.sampled_from(crowds.NAMES)), SELECTED)
 def test_scores_are_what_a_plain_reading_of_the_rules_says(
     world: World, asked: PodRequest, left_out: set[str], services: list[Mapping[str, str]]

@@ -14,6 +14,7 @@ from berth_operator.core.filters import (
     declared_features,
     devices,
     host_ports,
+    injected,
     node_affinity,
     node_ready,
     node_selector,
@@ -139,6 +140,15 @@ NODE_CASES = [
         node_info(),
         "not supported by this version: hostPort, spec.resourceClaims",
         id="supported: not",
+    ),
+    pytest.param(injected, asks(), node_info(), "", id="injected: all well"),
+    pytest.param(
+        injected,
+        asks(uninjected=["main", "log"]),
+        node_info(),
+        "NotInjected: NVIDIA_VISIBLE_DEVICES of container main, log is not Berth's "
+        "(apply manifests/base/injection.yaml or the webhook, then create the pod again)",
+        id="injected: not",
     ),
     pytest.param(node_ready, asks(), node_info(), "", id="ready"),
     pytest.param(node_ready, asks(), node_info(ready=False), "not ready", id="ready: not"),
@@ -646,6 +656,7 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
 def test_a_verdict_is_told_by_every_filter() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",
+        "injected": "unresolvable",
         "node-ready": "unresolvable",
         "cordon": "unresolvable",
         "taints": "unresolvable",

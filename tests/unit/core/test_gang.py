@@ -394,7 +394,7 @@ def test_the_room_is_never_estimated_too_low(
     assert found <= estimated
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(
     FLEETS,
     st.lists(WANTED, min_size=1, max_size=8),

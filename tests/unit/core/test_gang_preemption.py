@@ -350,7 +350,7 @@ def test_the_gang_fits_without_its_victims_and_not_with_any_of_them(scene: tuple
         assert isinstance(after(made, unit, fewer), Failure)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(scenes())
 def test_a_gang_of_equal_members_is_helped_whenever_that_is_possible(scene: tuple[Fleet, Gang, Budgets]) -> None:
     made, unit, budgets = scene

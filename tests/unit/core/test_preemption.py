@@ -687,7 +687,7 @@ def test_no_better_victims_can_be_found_by_trying_all(scene: tuple[Fleet, Pendin
         assert got == best
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(scenes())
 def test_never_worse_than_kube_scheduler(scene: tuple[Fleet, PendingPod, Budgets]) -> None:
     made, pod, budgets = scene

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, Grant
+from berth_api.selectors import EVERYTHING
 from berth_operator.core import room
 from berth_operator.core.cards import CardInfo
 from berth_operator.core.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
+from berth_operator.core.request import PendingPod, PodRequest
 from tests.builders import (
     A100_BYTES,
     GI,
@@ -34,6 +35,7 @@ from tests.builders import (
     divided,
     fleet,
     grant,
+    hints,
     instance,
     inventory,
     node_info,
@@ -319,6 +321,10 @@ class Machine:
     single: bool
 
 
+RACKS = ((("rack", "a"),), (("rack", "a"),), (("rack", "b"),))
+IN_RACK_A = hints(gpu={"selector": {"matchLabels": {"rack": "a"}}})
+
+
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
     single = draw(st.booleans())
@@ -327,8 +333,10 @@ def machines(draw: st.DrawFn) -> Machine:
     for minor in range(draw(st.integers(1, 3))):
         instances = draw(st.lists(st.sampled_from(profiles), max_size=3))
         kinds = [card(minor), sliced(minor, draw(st.integers(2, 4))), divided(minor, *instances)]
+        info = draw(st.sampled_from(kinds))
         numa, pcie = draw(st.integers(-1, 1)), draw(st.sampled_from(["", "s", "t"]))
-        found.append(replace(draw(st.sampled_from(kinds)), numa=numa, pcie=pcie))
+        healthy, labels = info.healthy and draw(st.sampled_from([True, True, False])), draw(st.sampled_from(RACKS))
+        found.append(replace(info, numa=numa, pcie=pcie, healthy=healthy, labels=labels))
     return Machine(cards=tuple(found), single=single)
 
 
@@ -381,11 +389,11 @@ def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tup
         yield from ((REPLICAS, each) for each in itertools.islice((n for n in free if n not in names), max(number, 0)))
 
 
-def could(of: Fleet, machine: Machine, wanted: dict[str, int]) -> bool:
+def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) -> bool:
     """Tell whether a node has what a pod asks for, by trying nothing cleverly."""
     found: Counter[str] = Counter()
     held = on_cards(of)
-    for info in machine.cards:
+    for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):
         here = held.get(info.minor, [])
         ways = set(map(way, here))
         mine = [name for name, _ in pieces_of(info, here, ways)]
@@ -406,10 +414,15 @@ def state(of: Fleet) -> Any:
     return gpus.used[:, row].tolist(), gpus.users[row].tolist(), dict(gpus.taken)
 
 
-@settings(max_examples=120, deadline=None)
-@given(machines(), CHANGES, st.sampled_from([PACKED, SPREAD, Policy(card_strategy="MostAllocated")]))
+@settings(max_examples=90, deadline=None)
+@given(
+    machine=machines(),
+    changes=CHANGES,
+    policy=st.sampled_from([PACKED, SPREAD, Policy(card_strategy="MostAllocated")]),
+    picky=st.booleans(),
+)
 def test_what_is_given_agrees_with_trying_everything(
-    machine: Machine, changes: list[dict[str, int] | int | Machine], policy: Policy
+    machine: Machine, changes: list[dict[str, int] | int | Machine], policy: Policy, *, picky: bool
 ) -> None:
     made = node(*machine.cards, single=machine.single)
     for number, each in enumerate(changes):
@@ -419,13 +432,15 @@ def test_what_is_given_agrees_with_trying_everything(
         elif isinstance(each, int):
             made.release(f"uid-{each}")
         else:
-            tried(made, machine, waiting(str(number), each), policy, each)
+            pod = waiting(str(number), asks(each, annotations=IN_RACK_A if picky else {}))
+            tried(made, machine, pod, policy, each)
 
 
-def tried(made: Fleet, machine: Machine, pod: Any, policy: Policy, wanted: dict[str, int]) -> None:
+def tried(made: Fleet, machine: Machine, pod: PendingPod, policy: Policy, wanted: dict[str, int]) -> None:
     before, held = state(made), on_cards(made)
     found = decide(made, pod, policy)
-    assert isinstance(found, Placement) is could(made, machine, wanted)
+    picks = {"a", "b"} if pod.request.devices.parts[0].selector == EVERYTHING else {"a"}
+    assert isinstance(found, Placement) is could(made, machine, wanted, picks)
     if isinstance(found, Failure):
         assert "0/1" in found.message
         assert found.reasons, found
@@ -434,7 +449,9 @@ def tried(made: Fleet, machine: Machine, pod: Any, policy: Policy, wanted: dict[
     assert room.of_class(made, pod.request, feasible(made, pod.request))[made.rows["node"]] >= 1
     ids = [each.id for each in found.grants]
     assert len(ids) == len(set(ids))
+    racks = {info.minor: dict(info.labels)["rack"] for info in machine.cards}
     for each in found.grants:
+        assert racks[each.minor] in picks
         others = held.get(each.minor, [])
         assert not each.is_piece or each.id not in {other.id for other in others}
         assert {way(other) for other in others} <= {way(each)} - {"whole"}

@@ -48,6 +48,8 @@ DISK = Disk(kind="gce", id="d")
 
 def plain(value: Any) -> Any:
     """Give all that can be reached from a value as plain values, so that two moments can be compared."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if isinstance(value, np.ndarray):
         return value.tolist()
     if is_dataclass(value):

@@ -40,12 +40,12 @@ def test_the_cpu_that_goes_with_a_card(pods: list[dict[str, int]], expected: flo
 
 
 def test_the_latest_pods_count_most() -> None:
-    made = mix({"cpu": 1000, GPU: 100})
+    made, early, late = Workload(), asks({"cpu": 1000, GPU: 100}), asks({"cpu": 3000, GPU: 100})
     for _ in range(workload.HALF_LIFE):
-        made.see(asks({"cpu": 1000, GPU: 100}))
+        made.see(early)
     halved = made.typical.cpu_per_card
     for _ in range(workload.HALF_LIFE):
-        made.see(asks({"cpu": 3000, GPU: 100}))
+        made.see(late)
     assert halved == pytest.approx(1000)
     # The first pods count half, so that a third of the weight is theirs.
     assert made.typical.cpu_per_card == pytest.approx((1000 + 2 * 3000) / 3, rel=0.2)

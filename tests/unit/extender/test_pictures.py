@@ -9,9 +9,11 @@ import pytest
 from berth_operator.clients.kube import ApiError
 from berth_operator.core import summary
 from berth_operator.core.fleet import Fleet
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.extender.pictures import KEPT_SECONDS, Listed, Live, UnreadError
 from berth_operator.state.cluster import Cluster
 from tests.builders import device, entry, half, lease, node, pod
+from tests.strangers import NPU, plugins
 
 pytestmark = pytest.mark.looptime
 
@@ -19,8 +21,8 @@ pytestmark = pytest.mark.looptime
 class Replica:
     """One that knows two nodes, and an API server with a pod on each."""
 
-    def __init__(self) -> None:
-        self.cluster = Cluster(grace=0, clock=asyncio.get_running_loop().time)
+    def __init__(self, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS) -> None:
+        self.cluster = Cluster(grace=0, plugins=plugins, clock=asyncio.get_running_loop().time)
         for name in "ab":
             self.cluster.put_lease(lease(name, duration=100))
             self.cluster.put_node(node(name))
@@ -82,6 +84,22 @@ async def test_of_one_node_no_other_pods_are_read() -> None:
     assert replica.asked == [f"spec.nodeName=a,{ALIVE}"]
     assert fleet.charges.keys() == {"uid-p"}
     assert told(fleet, "a")["deviceFree"]["kubernetes.io/gpu-core"] == "50"
+
+
+async def test_devices_of_plug_ins_are_shown_with_who_holds_them() -> None:
+    replica = Replica(plugins())
+    replica.cluster.put_device(
+        device("a", *({"type": "npu", "minor": n, "id": f"N{n}", "health": True} for n in (0, 1)), generation=2)
+    )
+    allocated = '{"npu": [{"minor": 1, "resources": {"kubernetes.io/npu": "100"}}]}'
+    replica.pods = [pod("p", {NPU: "1"}, on="a", allocated=allocated), pod("lost", {NPU: "1"}, on="b")]
+    found = await replica.listed.whole()
+    assert told(found, "a")["deviceFreeDetail"]["npu"] == {
+        "0": {"kubernetes.io/npu": "100"},
+        "1": {"kubernetes.io/npu": "0"},
+    }
+    assert list(told(found, "a")["allocateSet"]["npu"]) == ["ns/p"]
+    assert told(found, "b")["unaccounted"] == {"npu": ["ns/lost"]}
 
 
 async def test_an_agent_that_fell_silent_is_told() -> None:

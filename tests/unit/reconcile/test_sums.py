@@ -8,6 +8,7 @@ import pytest
 from berth_api import names
 from berth_api.allocation import Grant
 from berth_api.request import Kind, Kinds
+from berth_operator.core import truth
 from berth_operator.core.fleet import Charge
 from berth_operator.reconcile import sums
 from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX
@@ -79,12 +80,26 @@ def gpu(minor: int, **fields: Any) -> Raw:
     return entry(minor, memory=8 * GI, **fields)
 
 
+def left_behind() -> Charge:
+    return replace(charge("a", grant(0, **FULL)), uid="node/uid-a", priority=truth.BEYOND)
+
+
+def foreign() -> Charge:
+    return replace(left_behind(), uid=truth.foreign_uid("node"), pod=truth.FOREIGN)
+
+
 # --- sums -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
+        pytest.param(
+            view(gpu(0, health=False), charges=(left_behind(),)),
+            gpus(1, 8 * GI, 1),
+            id="what a pod has left behind on a card that failed",
+        ),
+        pytest.param(view(gpu(0, health=False), charges=(foreign(),)), {}, id="foreign use of a card that failed"),
         pytest.param(
             view(gpu(0), gpu(1, mig={"enabled": True}), charges=(charge("a", instance(1)),)),
             gpus(1, 8 * GI, 100),
@@ -228,6 +243,11 @@ def test_an_edit_by_hand_is_mended(changes: dict[str, str]) -> None:
     patch = written(view(gpu(0), raw=current(view(gpu(0)), **changes)))
     (name,) = changes
     assert patch[name] == written(view(gpu(0))).get(name)
+
+
+def test_one_of_many_cards_that_fails_is_missed_at_once() -> None:
+    before, after = (view(*(gpu(minor, health=minor < sound) for minor in range(16))) for sound in (16, 15))
+    assert written(replace(after, node=view(raw=current(before)).node))[GPU] == "1500"
 
 
 def test_a_difference_in_one_field_is_enough() -> None:

@@ -11,8 +11,8 @@ from berth_api import names
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
-from berth_operator.state.cluster import Cluster, GroupView, NodeView
-from tests.builders import GPU, device, entry, half, node, pod, pod_group
+from berth_operator.state.cluster import Cluster, GpuPodView, GroupView, NodeView
+from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
 
 pytestmark = pytest.mark.looptime
 
@@ -54,7 +54,17 @@ class Api:
             raise faults.pop(0)
 
     async def merge_patch(self, path: str, body: Raw) -> Raw:
+        if "gpupods" in path:
+            return await self._patch_gpu_pod(path, body)
         return await (self._patch_group(path, body) if "podgroups" in path else self._patch_node(path, body))
+
+    async def _patch_gpu_pod(self, path: str, body: Raw) -> Raw:
+        _, _, _, name, last = path.rsplit("/", 4)
+        assert last == "status"
+        await self.call(f"gpu pod {name}")
+        assert body["metadata"] == {"uid": f"uid-gpupod-{name}"}
+        self.cluster.put_gpu_pod(gpu_pod(name, "GPU-0", node="a", conditions=body["status"]["conditions"]))
+        return {}
 
     async def _patch_group(self, path: str, body: Raw) -> Raw:
         _, namespace, _, name, last = path.rsplit("/", 4)
@@ -108,6 +118,7 @@ class World:
             api=self.api,
             view=self.view,
             group_view=self.group_view,
+            gpu_pod_view=self.gpu_pod_view,
             bucket=Bucket(rate=rate, clock=now),
             busy=lambda: self.busy,
         )
@@ -117,6 +128,9 @@ class World:
 
     async def group_view(self, name: str) -> GroupView | None:
         return self.cluster.group_view(name)
+
+    async def gpu_pod_view(self, name: str) -> GpuPodView | None:
+        return self.cluster.gpu_pod_view(name)
 
 
 @contextlib.asynccontextmanager
@@ -410,3 +424,35 @@ async def test_a_pod_group_that_could_not_be_written_is_written_later() -> None:
     async with running(world) as api:
         await asyncio.sleep(10)
     assert api.times("group ns/g") == pytest.approx([0.0, 2.0, 4.0], abs=0.05)
+
+
+# --- GpuPods ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(1)))
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.writer.mark_gpu_pod("ns/p")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        assert api.order() == ["gpu pod p"]
+        [condition] = world.cluster.ledger.gpu_pods["ns/p"].conditions
+        assert (condition["type"], condition["status"], condition["reason"]) == ("Consistent", "False", "Drifted")
+        world.writer.mark_gpu_pod("ns/p")
+        world.writer.mark_gpu_pod("ns/unknown")
+        await asyncio.sleep(1)
+        assert len(api.calls) == 1
+
+
+async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(0)))
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.api.faults["gpu pod p"] = [Unreachable("away")]
+    world.writer.mark_gpu_pod("ns/p")
+    async with running(world) as api:
+        await asyncio.sleep(RETRY + 1)
+    assert len(api.times("gpu pod p")) == 2

@@ -12,7 +12,7 @@ from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PendingPod
 from berth_operator.core.verdict import Change
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
 from tests.builders import (
     FPGA,
     GPU,
@@ -81,6 +81,8 @@ class World:
         return [int(cards.users[row, slot]) for slot in cards.slots(row)]
 
     def reported(self) -> list[str]:
+        """Give what is reported once kubelet has had its time to tell."""
+        self.now += KUBELET_SECONDS
         self.cluster.report_unknown()
         return [charge.pod for charge in self.unknown]
 

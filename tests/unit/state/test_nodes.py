@@ -87,10 +87,11 @@ def test_a_first_sight_is_a_new_node() -> None:
 def test_what_nobody_reads_is_dropped() -> None:
     raw = node()
     raw["metadata"]["managedFields"] = [1]
-    raw["status"] |= {"images": [], "addresses": [1]}
+    raw["status"] |= {"images": [], "addresses": [1], "nodeInfo": {"bootID": "b", "kernelVersion": "6"}}
     kept = nodes.keep(raw)
     assert "managedFields" not in kept["metadata"]
-    assert set(kept["status"]) == {"allocatable", "capacity", "conditions", "declaredFeatures", "images"}
+    assert set(kept["status"]) == {"allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo"}
+    assert kept["status"]["nodeInfo"] == {"bootID": "b"}
 
 
 def test_a_node_without_status_is_kept() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.fleet import NOT_STARTED
+from berth_operator.core.injection import VARIABLE
 from berth_operator.state import pods
 from tests.builders import (
     A100,
@@ -209,11 +210,13 @@ def test_a_pod_is_not_to_be_scheduled(raw: Raw, *, gated: bool) -> None:
 
 
 def test_what_nobody_reads_is_dropped() -> None:
-    raw = pod("a", {GPU: "50"}, metadata={"managedFields": [1]}, initContainers=[container("i", env=[1])])
-    raw["spec"]["containers"][0] |= {"env": [1], "command": ["x"], "ports": [{"hostPort": 1}]}
+    plain, literal = {"name": "PLAIN", "value": "1"}, {"name": VARIABLE, "value": "all"}
+    raw = pod("a", metadata={"managedFields": [1]}, initContainers=[container("i", env=[plain])])
+    raw["spec"]["containers"][0] |= {"env": [plain, literal], "command": ["x"], "ports": [{"hostPort": 1}]}
     kept = pods.keep(raw)
     assert "managedFields" not in kept["metadata"]
-    assert set(kept["spec"]["containers"][0]) == {"name", "resources", "ports"}
+    assert set(kept["spec"]["containers"][0]) == {"name", "resources", "ports", "env"}
+    assert kept["spec"]["containers"][0]["env"] == [literal]
     assert set(kept["spec"]["initContainers"][0]) == {"name", "resources"}
 
 

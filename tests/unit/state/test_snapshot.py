@@ -10,9 +10,9 @@ import pytest
 
 from berth_api import names
 from berth_operator.core import summary
-from berth_operator.state import budgets, devices, groups, nodes, pods, snapshot, volumes, wishes
+from berth_operator.state import budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes, wishes
 from berth_operator.state.snapshot import Picture, kept
-from tests.builders import container, device, entry, half, lease, node, owner, pod, pod_group
+from tests.builders import container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
 from tests.differential import generate, on_volumes
 from tests.differential.draft import Draft
 
@@ -76,6 +76,14 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
     ("of", "obj", "read"),
     [
         pytest.param("devices", device("n", entry(0), labels={names.VENDOR_LABEL: "amd"}), devices.record, id="Device"),
+        pytest.param("gpu pods", gpu_pod("p", "GPU-0"), kubelet.gpu_pod, id="GpuPod"),
+        pytest.param("nodes", node(boot="b"), nodes.boot_id, id="boot"),
+        pytest.param(
+            "devices",
+            device("n", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")], "withheld": [0], "foreign": []}),
+            lambda raw: devices.record(raw).word,
+            id="what the agent tells of kubelet",
+        ),
         pytest.param("pod groups", pod_group(timeout=5, status={"phase": "Running"}), groups.group, id="PodGroup"),
         pytest.param(
             "pods",

@@ -7,7 +7,7 @@ import numpy as np
 
 from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
-from berth_api.request import CARD, Part
+from berth_api.request import AMOUNTS, CARD, Part
 from berth_operator.core.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -18,16 +18,21 @@ _CAP: Final = 2**56
 
 def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the cards that can serve the part now, but for what it asks of several of them together."""
-    mask = free(fleet, request, part, rows)
+    cards = fleet.cards[part.type]
+    mask = _free(fleet, request, part, rows, cards.announced if by_kubelet(part) else cards.healthy)
     if part.exclusive:
-        mask &= ~kept_away(fleet.cards[part.type], part, rows)
+        mask &= ~kept_away(cards, part, rows)
     return mask
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the healthy cards that are accepted with enough left; a whole card must have no pod at all."""
+    return _free(fleet, request, part, rows, fleet.cards[part.type].healthy)
+
+
+def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mask) -> Mask:
     cards = fleet.cards[part.type]
-    mask = cards.healthy[rows] & accepted(fleet, request, part, rows)
+    mask = usable[rows] & accepted(fleet, request, part, rows)
     if part.min_memory:
         mask &= large(cards, part, rows)
     if part.whole:
@@ -37,6 +42,11 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mas
     for index, amount in needs(cards, part, rows):
         mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
     return mask
+
+
+def by_kubelet(part: Part) -> bool:
+    """Tell whether kubelet gives out what the part asks for, of what its agent announces."""
+    return part.type == GPU and part.unit != AMOUNTS
 
 
 def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:

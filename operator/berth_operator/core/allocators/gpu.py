@@ -66,11 +66,22 @@ def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Give the best cards of the row."""
-    cards, fitting = fleet.cards[GPU], candidates.slots(fleet, row, request, part)
+    common = fleet.workload.typical.common
+    key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common)
+    chosen = fleet.rowwise.of_row(row, key, lambda: _best(fleet, row, request, part, policy, near=near))
+    return grants.of_slots(fleet.cards[GPU], row, part, chosen)
+
+
+def _best(
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int]
+) -> Sequence[int]:
+    """Give the slots of the best cards of the row."""
     if not fleet.partitions[row] and not topology.is_told(fleet, GPU, row):
-        return grants.cheapest(cards, row, part, fitting, costs(fleet, row, part, policy, fitting), near=near)
+        fitting = candidates.slots(fleet, row, request, part)
+        cost = costs(fleet, row, part, policy, fitting)
+        return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near)
     if chosen := slots(fleet, row, request, part, policy, near=near):
-        return grants.of_slots(cards, row, part, chosen)
+        return chosen
     raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
 
 

@@ -1,6 +1,6 @@
 """What a pod is given of cards that were chosen."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -11,13 +11,14 @@ from berth_operator.core.cards import Cards, Column, Indices
 
 def cheapest(
     cards: Cards, row: int, part: Part, slots: Indices, cost: Column, *, near: Collection[int]
-) -> tuple[Grant, ...]:
-    """Give a part on the cards with the lowest cost; those of the switches that are `near` come before all others."""
+) -> Sequence[int]:
+    """Give the slots with the lowest cost; those of the switches that are `near` come before all others."""
     # The last key sorts first.
     keys = [cards.minor[row, slots], cost]
     if near:
         keys.append(~np.isin(cards.pcie[row, slots], tuple(near)))
-    return of_slots(cards, row, part, slots[np.lexsort(keys)][: part.count].tolist())
+    found: list[int] = slots[np.lexsort(keys)][: part.count].tolist()
+    return found
 
 
 def of_slots(cards: Cards, row: int, part: Part, slots: Iterable[int]) -> tuple[Grant, ...]:

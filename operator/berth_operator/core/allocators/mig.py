@@ -43,7 +43,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give how many instances for the part each card can give now."""
     left = pieces.free_instances(fleet.cards[part.type], [_profile(part)], rows)
-    return left * (_serving(fleet, request, part, rows) & ~pieces.kept_away(fleet, part, rows))
+    return left * (pieces.open_to(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis])
 
 
 def choose(

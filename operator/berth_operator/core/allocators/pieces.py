@@ -6,23 +6,20 @@ of one kind while the two are equal, and none while anybody holds it in another 
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from berth_api import mig
 from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, text
-from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import CARD, Part
-from berth_operator.core.allocators import candidates, reach
+from berth_operator.core.allocators import candidates, reach, shortage
 from berth_operator.core.allocators.reach import Reach
-from berth_operator.core.cards import Cards, Column, Indices, Mask
+from berth_operator.core.cards import SHARED, Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import ALL, Rows
-
-_SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 
 Wanted = Sequence[tuple[Part, Column]]
 """Parts, and how many pieces for each every card has."""
@@ -67,7 +64,7 @@ def free_replicas(cards: Cards, rows: Rows) -> Column:
     """Give how many replicas each card can give now; each takes its part of the card's amounts."""
     there, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
     left = np.maximum(there - taken, 0)
-    for name in _SHARED:
+    for name in SHARED:
         total, used = (column[cards.index[name], rows] for column in (cards.total, cards.used))
         # How many slices there are may change while pods hold some: those keep what they were given.
         left = np.minimum(left, np.maximum(total - used, 0) // np.maximum(total // np.maximum(there, 1), 1))
@@ -84,7 +81,13 @@ def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     return mask
 
 
-def kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Give the cards whose pieces will do for a part, and from which neither kubelet nor another pod keeps it away."""
+    mask: Mask = serving(fleet, request, part, rows) & ~_kept_away(fleet, part, rows)
+    return mask & ~fleet.cards[GPU].withheld[rows]
+
+
+def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     """Give the cards of whose pieces another pod's exclusive policy keeps this one away."""
     cards = fleet.cards[part.type]
     return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
@@ -189,11 +192,10 @@ def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     there = int(cards.total[cards.index[REPLICAS], row, slot])
-    amounts = [(name, int(cards.total[cards.index[name], row, slot]) // there) for name in _SHARED]
     for number in range(there):
         if (name := f"{cards.ids[row][minor]}{REPLICA_MARK}{number}") not in taken:
-            named = (*amounts, (REPLICAS, 1))
-            yield Grant(type=GPU, minor=minor, amounts=named, id=name, exclusive=part.exclusive)
+            amounts = cards.of_replica(row, slot)
+            yield Grant(type=GPU, minor=minor, amounts=amounts, id=name, exclusive=part.exclusive)
 
 
 def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
@@ -226,7 +228,8 @@ def reasons(
     yield f"GPU devices have less memory than {text(GPU_MEMORY, part.min_memory)}", _few(serves, part)
     yield "GPU devices held by pods whose allocation is unknown", fleet.cards[GPU].unknown > 0
     kept = f"GPU devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
-    yield kept, _few(serves * ~kept_away(fleet, part, ALL), part)
+    yield kept, _few(serves * ~_kept_away(fleet, part, ALL), part)
+    yield shortage.WITHHELD, _few(there * open_to(fleet, request, part, ALL), part)
     common = within(request, wanted)
     best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
     told = f"{part.count} wanted{f' {common}' if common else ''}, at most {best} free"

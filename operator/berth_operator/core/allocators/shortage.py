@@ -1,6 +1,7 @@
 """Why a row cannot give a part of a request, as far as it is a matter of how many cards there are."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
+
+WITHHELD: Final = "GPU devices withheld from kubelet for pods with shares"
+"""Their node's agent gives them back once it has seen those pods go."""
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
@@ -26,6 +30,9 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     yield _too_small(fleet, part, right, small & rejected), small
     yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
     yield f"insufficient free {label} devices ({_wanted(part)})", few(candidates.free(fleet, request, part), part)
+    if candidates.by_kubelet(part):
+        left = candidates.free(fleet, request, part) & ~fleet.cards[kind].withheld
+        yield WITHHELD, few(left, part)
     if part.exclusive:
         kept = f"{label} devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
         yield kept, few(candidates.fitting(fleet, request, part), part)

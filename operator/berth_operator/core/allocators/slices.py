@@ -105,7 +105,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     if part.unit == SLOT:
         found += pieces.free_instances(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
         found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
-    return found * (pieces.serving(fleet, request, part, rows) & ~pieces.kept_away(fleet, part, rows))
+    return found * pieces.open_to(fleet, request, part, rows)
 
 
 def _offered(fleet: Fleet, part: Part) -> Column:

@@ -1,0 +1,142 @@
+"""Look after pods that hold other devices than they were allocated.
+
+kubelet may give two pods of one node each what the other was promised. That is as good, so both allocations are
+written anew, to say what is so: each by itself, for it follows from what kubelet gave, whatever becomes of the other. A
+pod that differs from its allocation without any other is charged for what it holds, and told so once.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_operator.binding.reporter import Reporter
+from berth_operator.clients.kube import ApiError, Object, Unreachable
+from berth_operator.core import record, truth
+from berth_operator.core.truth import Case, Device
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+
+PERIOD: Final = 1.0
+"""Seconds between two looks while any pod drifts."""
+PATIENCE: Final = 2.0
+"""Seconds in which a drift may end before it is told: the other half of a swap may be on its way."""
+PAUSES: Final = (1.0, 30.0)
+"""Seconds until a write that failed is tried again: at first, and at most."""
+_GONE: Final = 404
+_CONFLICT: Final = 409
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Pods(Protocol):
+    """What is needed of a `kube.KubeClient`."""
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        """Read a pod at quorum."""
+
+    async def annotate_pod(self, pod: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a pod, if it is still as it was read."""
+
+
+class DriftKeeper:
+    """Does so for one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: Pods,
+        reporter: Reporter,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._cluster, self._pods, self._reporter, self._leads = cluster, pods, reporter, leads
+        self._look = asyncio.Event()
+        cluster.on_drift = self._look.set
+        self._since: dict[str, float] = {}
+        """UID -> since when the pod drifts."""
+        self._told: set[str] = set()
+        """UIDs of those of which that was told."""
+        self._again: dict[str, tuple[float, float]] = {}
+        """UID -> when a write that failed may be tried again, and the pause before that."""
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        while True:
+            self._look.clear()
+            self._count()
+            self._tell()
+            await self._rewrite_all()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Sleep until something changes or, while any pod drifts, for a while."""
+        try:
+            async with asyncio.timeout(PERIOD if self._since else None):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+
+    def _ours(self) -> dict[str, Case]:
+        drifted = self._cluster.ledger.drifted
+        return {uid: each for uid, each in drifted.items() if self._cluster.is_our_node(each.given.node)}
+
+    def _count(self) -> None:
+        """Find out who drifts, and since when."""
+        ours, now = self._ours(), self._cluster.clock()
+        counters.DRIFTED.set(len(ours))
+        self._since = {uid: self._since.get(uid, now) for uid in ours}
+        self._told &= ours.keys()
+        self._again = {uid: each for uid, each in self._again.items() if uid in ours}
+
+    def _tell(self) -> None:
+        for uid, case in self._ours().items():
+            if uid not in self._told and self._cluster.clock() - self._since[uid] >= PATIENCE:
+                self._told.add(uid)
+                difference = truth.difference(case.promised, case.given)
+                log.warning("devices drifted", pod=case.promised.pod, node=case.given.node, difference=difference)
+                self._reporter.drifted(case.promised, difference)
+
+    async def _rewrite_all(self) -> None:
+        nodes = {each.given.node for each in self._ours().values()}
+        found = [each for node in sorted(nodes) for each in self._cluster.ledger.to_be_rewritten(node)]
+        now = self._cluster.clock()
+        due = [each for each in found if self._again.get(each[0].given.uid, (now, 0.0))[0] <= now]
+        await asyncio.gather(*(self._rewrite(case, instead) for case, instead in due if self._leads()))
+
+    async def _rewrite(self, case: Case, instead: Mapping[str, Device]) -> None:
+        """Have a pod's allocation say what it holds."""
+        namespace, _, name = case.given.pod.partition("/")
+        try:
+            pod = await self._pods.get_pod(namespace, name)
+            if (annotations := _annotations(pod, case, instead)) is None:
+                return  # it is another by now, and the watch will say so
+            await self._pods.annotate_pod(pod, annotations)
+        except (ApiError, Unreachable) as error:
+            self._failed(case, error)
+        else:
+            counters.REWRITES.inc()
+            log.info("allocation rewritten", pod=case.given.pod, node=case.given.node, instead=_words(instead))
+
+    def _failed(self, case: Case, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.status == _GONE:
+            return
+        uid, (first, longest) = case.given.uid, PAUSES
+        changed = isinstance(error, ApiError) and error.status == _CONFLICT
+        pause = first if changed or uid not in self._again else min(longest, 2 * self._again[uid][1])
+        self._again[uid] = self._cluster.clock() + pause, pause
+        log.warning("allocation not rewritten", pod=case.given.pod, error=str(error), again_in=pause)
+
+
+def _annotations(pod: Mapping[str, Any], case: Case, instead: Mapping[str, Device]) -> dict[str, str] | None:
+    """Give what a pod's annotations are to say; None of a pod that is not the one, or says so already."""
+    metadata = pod["metadata"]
+    is_same = metadata["uid"] == case.given.uid and pod["spec"].get("nodeName") == case.given.node
+    told = metadata.get("annotations") or {}
+    return record.rewritten(told, case, instead) if is_same and names.ALLOCATED in told else None
+
+
+def _words(instead: Mapping[str, Device]) -> dict[str, str]:
+    return {name: each.id for name, each in instead.items()}

@@ -1,0 +1,114 @@
+"""Have pods leave cards that failed for good, where the operator was told to.
+
+Only a reset of such a card or a reboot of its node brings it back, and neither is possible while a pod holds it. The
+pods are evicted, not deleted: Kubernetes' Eviction keeps to PodDisruptionBudgets. One is evicted at a time, at a set
+rate, so that a mistake about many cards at once does little before somebody sees it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core import truth
+from berth_operator.core.fleet import Charge
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+
+PERIOD: Final = 5.0
+"""Seconds between two looks."""
+PATIENCE: Final = 60.0
+"""Seconds for which a card must have failed: whoever reads the fault may see more than we do."""
+AGAIN: Final = 60.0
+"""Seconds until a pod is asked to leave once more: a budget was used up, or something went wrong."""
+_GONE: Final = (404, 409)
+"""There is no such pod, or another one of its name."""
+
+Card = tuple[str, str, int]
+"""Node, type and minor."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Pods(Protocol):
+    """What is needed of a `kube.KubeClient`."""
+
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Have a pod evicted, if it is still the one with this UID."""
+
+
+class Evictor:
+    """Evicts for one term; `told` hears of each pod that was, and of its card."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: Pods,
+        per_minute: float,
+        told: Callable[[Charge, str], None],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._cluster, self._pods, self._told, self._leads = cluster, pods, told, leads
+        self._per_minute = per_minute
+        self._since: Mapping[Card, float] = {}
+        """Failed card -> since when."""
+        self._again: dict[str, float] = {}
+        """UID of a pod that was asked to leave -> when it may be asked once more."""
+
+    async def run(self) -> None:
+        """Evict until cancelled; without a rate, nobody."""
+        while self._per_minute:
+            if (found := self._next()) is not None and await self._evict(*found):
+                await asyncio.sleep(60 / self._per_minute)
+            elif found is None:
+                await asyncio.sleep(PERIOD)
+
+    def _next(self) -> tuple[Charge, Card] | None:
+        """Give a pod that is to leave, and its card."""
+        now = self._cluster.clock()
+        self._since = {card: self._since.get(card, now) for card in self._failed()}
+        due = {card for card, since in self._since.items() if now - since >= PATIENCE}
+        holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
+        self._again = {charge.uid: self._again[charge.uid] for charge, _ in holding if charge.uid in self._again}
+        return next((each for each in holding if self._again.get(each[0].uid, now) <= now), None)
+
+    def _failed(self) -> set[Card]:
+        """Give the cards that failed for good, by agents that are heard."""
+        heartbeats, now = self._cluster.heartbeats, self._cluster.clock()
+        return {
+            (name, *card)
+            for name, record in self._cluster.devices.items()
+            if record.lost and name in self._cluster.nodes and heartbeats.alive(name, now)
+            for card in record.lost
+        }
+
+    def _holding(self, card: Card) -> list[Charge]:
+        node, *rest = card
+        return [
+            charge
+            for charge in self._cluster.fleet.on_node(node)
+            if [*rest] in ([grant.type, grant.minor] for grant in charge.grants)
+            if truth.is_pod(charge)
+            if not self._cluster.fleet.is_leaving(charge) and not self._cluster.is_assumed(charge.uid)
+        ]
+
+    async def _evict(self, charge: Charge, card: Card) -> bool:
+        """Ask a pod to leave; tell whether it will."""
+        if not self._leads():
+            return True
+        namespace, _, name = charge.pod.partition("/")
+        self._again[charge.uid] = self._cluster.clock() + AGAIN
+        try:
+            await self._pods.evict_pod(namespace, name, charge.uid)
+        except (ApiError, Unreachable) as error:
+            if not (isinstance(error, ApiError) and error.status in _GONE):
+                log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
+            return False
+        counters.EVICTIONS.inc()
+        device = f"{card[1]} {card[2]} of node {card[0]}"
+        log.warning("pod on a failed card evicted", pod=charge.pod, device=device)
+        self._told(charge, device)
+        return True

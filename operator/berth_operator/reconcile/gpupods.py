@@ -1,0 +1,38 @@
+"""What a GpuPod shows: whether its pod holds what it was allocated."""
+
+from collections.abc import Callable
+from typing import Any
+
+from berth_api import names
+from berth_operator.state.cluster import GpuPodView
+from berth_operator.state.ledger import Verdict
+
+
+def path(name: str) -> str:
+    """Give the path of a GpuPod's status."""
+    namespace, _, own = name.partition("/")
+    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{own}/status"
+
+
+def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:
+    """Give the merge patch that shows the verdict, on this very object; None if it is shown, or there is none."""
+    before = next((each for each in view.record.conditions if each.get("type") == names.CONSISTENT), {})
+    if view.verdict is None or view.verdict == tuple(before.get(name) for name in ("status", "reason", "message")):
+        return None
+    others = [each for each in view.record.conditions if each.get("type") != names.CONSISTENT]
+    since = before.get("lastTransitionTime") if before.get("status") == view.verdict[0] else now()
+    return {
+        "metadata": {"uid": view.record.uid},
+        "status": {"conditions": [*others, _condition(view.verdict, since or now())]},
+    }
+
+
+def _condition(verdict: Verdict, since: str) -> dict[str, str]:
+    status, reason, message = verdict
+    return {
+        "type": names.CONSISTENT,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }

@@ -1,0 +1,96 @@
+"""What agents tell of kubelet, read once at the edge: GpuPods, and their part of a Device's status."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
+from berth_api.gpupod import GpuPodSpec
+from berth_operator.core.truth import Device, Given
+
+Object = Mapping[str, Any]
+
+FIELDS: Final = ("held", "bootID", "withheld", "foreign")
+"""Of a Device's status, all that its agent writes beside conditions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What an agent says of its node."""
+
+    boot_id: str = ""
+    held: Mapping[str, Given]
+    """UID of a pod, be it gone or not -> what kubelet says that it holds."""
+    withheld: tuple[int, ...] = ()
+    """Minors of GPUs that kubelet does not give out."""
+    foreign: tuple[Device, ...] = ()
+    """Cards that processes outside Kubernetes use."""
+
+
+NO_WORD: Final = Word(held={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPodRecord:
+    """A GpuPod as the operator read it."""
+
+    key: str
+    """namespace/name, of the GpuPod and of its pod."""
+    uid: str
+    """The object's own."""
+    given: Given
+    conditions: tuple[Object, ...] = ()
+
+
+def gpu_pod(obj: Object) -> GpuPodRecord:
+    """Read a GpuPod; a spec that the CRD of another version let through, but that we cannot read, counts as empty."""
+    metadata = obj["metadata"]
+    key = f"{metadata['namespace']}/{metadata['name']}"
+    try:
+        spec = GpuPodSpec.model_validate(obj.get("spec") or {})
+    except ValidationError:
+        spec = GpuPodSpec(node_name="-", pod_uid="")
+    containers = tuple((each.name, _devices(each.devices)) for each in spec.containers)
+    return GpuPodRecord(
+        key=key,
+        uid=metadata["uid"],
+        given=Given(uid=spec.pod_uid, pod=key, node=spec.node_name, containers=containers),
+        conditions=tuple((obj.get("status") or {}).get("conditions") or ()),
+    )
+
+
+def text(status: Object) -> bytes:
+    """Give the agent's part of a Device's status as text: it is compared faster than it is read."""
+    return orjson.dumps([status.get(name) for name in FIELDS])
+
+
+NOTHING: Final = text({})
+
+
+def word(node: str, status: Object) -> tuple[Word, tuple[str, ...]]:
+    """Read the agent's part of a Device's status, and tell what cannot be read of it."""
+    try:
+        told = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+        return NO_WORD, (f"status{place}: {first['msg']}; nothing counts of what the agent tells of kubelet",)
+    foreign = tuple(Device(type=each.type, minor=each.minor, id="") for each in told.foreign)
+    return Word(boot_id=told.boot_id, held=_held(node, told.held), withheld=tuple(told.withheld), foreign=foreign), ()
+
+
+def _held(node: str, told: Iterable[HeldByContainer]) -> dict[str, Given]:
+    found: dict[str, Given] = {}
+    for each in told:
+        known = found.get(each.pod_uid)
+        containers = (*(known.containers if known else ()), (each.container, _devices(each.devices)))
+        pod = f"{each.namespace}/{each.pod}"
+        found[each.pod_uid] = Given(uid=each.pod_uid, pod=pod, node=node, containers=containers)
+    return found
+
+
+def _devices(devices: Iterable[HeldDevice]) -> tuple[Device, ...]:
+    return tuple(Device(type=each.type, minor=each.minor, id=each.id) for each in devices)

@@ -1,0 +1,165 @@
+"""Pods on cards that failed for good, under virtual time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
+from berth_operator.state.cluster import Cluster
+from tests.builders import GPU, Raw, condition, device, entry, every_pod, half, held, lease, node, pod
+from tests.component.world import now, refusal
+
+pytestmark = pytest.mark.looptime
+
+BUDGET = refusal(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+
+
+class Pods:
+    """Evictions in memory; those that are refused are named by pod."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, str]] = []
+        self.refuses: dict[str, Exception] = {}
+
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        assert (namespace, uid) == ("ns", f"uid-{name}")
+        self.asked.append((now(), name))
+        if name in self.refuses:
+            raise self.refuses[name]
+
+
+class Ward:
+    """A cluster with two cards on a node, and an evictor."""
+
+    def __init__(self, *held: tuple[str, int], per_minute: float = 60, beats: int = 10**6) -> None:
+        self.cluster, self.pods = Cluster(grace=0, clock=now), Pods()
+        self.told: list[tuple[str, str]] = []
+        self.leads = True
+        self.sink = every_pod(self.cluster)
+        self.cluster.put_node(node())
+        self.cluster.put_lease(lease(duration=beats))
+        self.put(entry(0), entry(1))
+        for name, minor in held:
+            self.sink.apply("ADDED", pod(name, {GPU: "50"}, on="node", allocated=half(minor)))
+        self.evictor = Evictor(
+            cluster=self.cluster,
+            pods=self.pods,
+            per_minute=per_minute,
+            told=lambda charge, card: self.told.append((charge.pod, card)),
+            leads=lambda: self.leads,
+        )
+        self.generation = 1
+
+    def put(self, *entries: Raw, generation: int = 1) -> None:
+        self.cluster.put_device(device("node", *entries, generation=generation))
+
+    def fail(self, minor: int = 0, reason: str = "UntilReset", **fields: Any) -> None:
+        self.generation += 1
+        failed = entry(minor, health=False, conditions=[condition("Xid79", "True", reason=reason)], **fields)
+        self.put(*(failed if minor == each else entry(each) for each in (0, 1)), generation=self.generation)
+
+    def heal(self) -> None:
+        self.generation += 1
+        self.put(entry(0), entry(1), generation=self.generation)
+
+    async def after(self, seconds: float) -> list[str]:
+        """Let it work so long; give whom it asked to leave."""
+        task = asyncio.create_task(self.evictor.run())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+        return [name for _, name in self.pods.asked]
+
+
+SOON = PATIENCE + 2 * PERIOD
+
+
+@pytest.mark.parametrize("reason", ["UntilReset", "UntilReboot"])
+async def test_who_holds_a_card_that_failed_for_good_is_evicted(reason: str) -> None:
+    ward = Ward(("a", 0), ("b", 1))
+    ward.fail(0, reason)
+    assert await ward.after(SOON) == ["a"]
+    assert ward.told == [("ns/a", "gpu 0 of node node")]
+
+
+@pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])
+async def test_who_holds_one_that_may_recover_stays(reason: str) -> None:
+    ward = Ward(("a", 0))
+    ward.fail(0, reason)
+    assert await ward.after(10 * SOON) == []
+
+
+async def test_nobody_is_evicted_unless_it_is_switched_on() -> None:
+    ward = Ward(("a", 0), per_minute=0)
+    ward.fail()
+    assert await ward.after(10 * SOON) == []
+
+
+async def test_a_card_that_is_well_again_in_time_loses_nobody() -> None:
+    ward = Ward(("a", 0))
+    ward.fail()
+    asyncio.get_running_loop().call_later(PATIENCE / 2, ward.heal)
+    asyncio.get_running_loop().call_later(PATIENCE * 0.75, ward.fail)
+    assert await ward.after(PATIENCE + PERIOD) == []
+
+
+async def test_evictions_keep_their_rate() -> None:
+    ward = Ward(("a", 0), ("b", 0), per_minute=2)
+    ward.fail()
+    await ward.after(3 * SOON)
+    (first, _), (second, _) = ward.pods.asked[:2]
+    assert second - first >= 30
+
+
+async def test_who_holds_it_and_is_no_pod_cannot_be_evicted() -> None:
+    ward = Ward()
+    failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReset")])
+    foreign = [{"type": "gpu", "minor": 0, "processes": 1}]
+    status = {"bootID": "boot-1", "held": [held("gone", "GPU-0")], "foreign": foreign}
+    ward.cluster.put_device(device("node", failed, entry(1), generation=2, status=status))
+    assert len(list(ward.cluster.fleet.on_node("node"))) == 2
+    assert await ward.after(SOON) == []
+
+
+async def test_a_budget_is_asked_again_later_and_keeps_nobody_else() -> None:
+    ward = Ward(("a", 0), ("b", 0))
+    ward.pods.refuses["a"] = BUDGET
+    ward.fail()
+    assert await ward.after(SOON) == ["a", "b"]
+    assert ward.told == [("ns/b", "gpu 0 of node node")]
+    again = Ward(("a", 0))
+    again.pods.refuses["a"] = BUDGET
+    again.fail()
+    assert await again.after(SOON + AGAIN) == ["a", "a"]
+
+
+@pytest.mark.parametrize("error", [Unreachable("no answer"), refusal(500), refusal(404), refusal(409)], ids=str)
+async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
+    ward = Ward(("a", 0))
+    ward.pods.refuses["a"] = error
+    ward.fail()
+    assert await ward.after(SOON + AGAIN) == ["a", "a"]
+    assert ward.told == []
+
+
+async def test_who_leaves_already_is_not_asked() -> None:
+    ward = Ward(("a", 0))
+    gone = pod("a", {GPU: "50"}, on="node", allocated=half(0), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    ward.sink.apply("MODIFIED", gone)
+    ward.fail()
+    assert await ward.after(10 * SOON) == []
+
+
+async def test_who_does_not_lead_evicts_nobody() -> None:
+    ward = Ward(("a", 0))
+    ward.leads = False
+    ward.fail()
+    assert await ward.after(10 * SOON) == []
+
+
+async def test_an_agent_that_is_silent_is_not_believed() -> None:
+    ward = Ward(("a", 0), beats=10)
+    ward.fail()
+    assert await ward.after(10 * SOON) == []

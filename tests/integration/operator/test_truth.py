@@ -1,0 +1,239 @@
+"""What kubelet gave, as a node's agent tells it: what is charged, said and exchanged for it."""
+
+import time
+from typing import Any
+
+import pytest
+
+from devcluster.api import ApiError, Manifest
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+NVIDIA, HALF = {"nvidia.com/gpu": "1"}, {"kubernetes.io/gpu": "50"}
+SWAP_SECONDS = 2.0
+"""In which a swap that both GpuPods tell of must be exchanged."""
+
+
+def held(*minors: int) -> list[Manifest]:
+    return [{"type": "gpu", "minor": minor, "id": words.gpu(minor)["id"]} for minor in minors]
+
+
+def node_of(world: World, count: int) -> str:
+    """Give a node with so many cards; the test is its agent."""
+    [node] = world.arena.nodes()
+    world.device(node, [words.gpu(minor) for minor in range(count)])
+    world.wait_ready(node, "True")
+    return node
+
+
+def tell(world: World, node: str, **status: Any) -> None:
+    """Tell of kubelet in a Device's status, as an agent does."""
+    body = {"apiVersion": "berth.dev/v1alpha1", "kind": "Device", "metadata": {"name": node}, "status": status}
+    world.api.request(
+        "PATCH",
+        f"/apis/berth.dev/v1alpha1/devices/{node}/status",
+        body=body,
+        query={"fieldManager": "berth-agent"},
+        content_type="application/apply-patch+yaml",
+    )
+
+
+def give(world: World, name: str, *minors: int) -> None:
+    """Write a GpuPod, owned by its pod, as an agent does."""
+    pod = world.arena.get("pods", name)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+    container = pod["spec"]["containers"][0]["name"]
+    world.api.apply(
+        {
+            "apiVersion": "berth.dev/v1alpha1",
+            "kind": "GpuPod",
+            "metadata": {"name": name, "namespace": world.arena.namespace, "ownerReferences": [owner]},
+            "spec": {
+                "nodeName": pod["spec"]["nodeName"],
+                "podUID": pod["metadata"]["uid"],
+                "containers": [{"name": container, "devices": held(*minors)}],
+            },
+        }
+    )
+
+
+def consistent(world: World, name: str) -> dict[str, Any]:
+    path = f"/apis/berth.dev/v1alpha1/namespaces/{world.arena.namespace}/gpupods/{name}"
+    return words.condition(world.api.request("GET", path), "Consistent")
+
+
+def wait_consistent(world: World, name: str, status: str) -> dict[str, Any]:
+    world.wait(lambda: consistent(world, name).get("status") == status, what=f"Consistent={status} of {name}")
+    return consistent(world, name)
+
+
+def stranger(world: World, name: str, node: str) -> None:
+    """Create a pod that another scheduler has bound."""
+    world.arena.create([world.arena.pod(name, requests=NVIDIA, limits=NVIDIA, nodeName=node, schedulerName="other")])
+
+
+def free_cards(world: World, node: str) -> list[int]:
+    """The minors of cards of which the Device shows nothing as taken."""
+    uses = world.shown(node).get("status", {}).get("devices", [])
+    return [each["minor"] for each in uses if each["free"]["kubernetes.io/gpu-core"] == "100"]
+
+
+def test_a_gpu_pod_says_whether_its_pod_holds_what_it_was_allocated(shared: World) -> None:
+    node = node_of(shared, 3)
+    shared.pod("p", NVIDIA)
+    assert words.minors(shared.bound("p")) == [0]
+
+    give(shared, "p", 0)
+    assert wait_consistent(shared, "p", "True")["reason"] == "AsAllocated"
+
+    give(shared, "p", 2)
+    found = wait_consistent(shared, "p", "False")
+    assert found["reason"] == "Drifted"
+    assert found["message"].startswith("kubelet gave it gpu 2 (GPU-")
+    [event] = shared.wait(lambda: shared.events("p", "DevicesDrifted"), what="the Event")
+    assert event["type"] == "Warning"
+    # What it holds is charged, and its allocation is left as it is.
+    shared.wait(lambda: free_cards(shared, node) == [0, 1], what="the true card to be charged")
+    assert words.minors(shared.bound("p")) == [0]
+    shared.pods(["q", "r"], NVIDIA)
+    assert {*words.minors(shared.bound("q")), *words.minors(shared.bound("r"))} == {0, 1}
+
+    shared.remove("q")
+    give(shared, "p", 0)
+    wait_consistent(shared, "p", "True")
+    assert len(shared.events("p", "DevicesDrifted")) == 1
+
+
+def test_two_pods_that_hold_each_others_cards_have_their_allocations_exchanged(shared: World) -> None:
+    node_of(shared, 3)
+    for name in ("a", "b", "c"):
+        shared.pod(name, NVIDIA)
+        shared.bound(name)
+    before = {name: words.minors(shared.bound(name)) for name in ("a", "b", "c")}
+    untouched = shared.bound("c")["metadata"]["annotations"]
+
+    give(shared, "c", *before["c"])
+    give(shared, "a", *before["b"])
+    give(shared, "b", *before["a"])
+    at = time.monotonic()
+    wanted = {"a": before["b"], "b": before["a"], "c": before["c"]}
+    shared.wait(
+        lambda: {name: words.minors(shared.bound(name)) for name in wanted} == wanted, deadline=SWAP_SECONDS, what="it"
+    )
+    assert time.monotonic() - at < SWAP_SECONDS
+
+    for name in wanted:
+        assert wait_consistent(shared, name, "True")["reason"] == "AsAllocated"
+        pod = shared.bound(name)
+        [entry] = words.allocation(pod)["gpu"]
+        assert pod["metadata"]["annotations"][f"{pod['spec']['containers'][0]['name']}.{words.VISIBLE}"] == entry["id"]
+        assert shared.events(name, "DevicesDrifted") == []
+    assert shared.bound("c")["metadata"]["annotations"] == untouched
+    shared.pod("d", NVIDIA)
+    assert "insufficient free GPU devices" in shared.waits("d")
+
+
+def test_a_pod_that_was_removed_by_force_keeps_its_cards_while_kubelet_says_so(shared: World) -> None:
+    node = node_of(shared, 1)
+    shared.pod("p", NVIDIA)
+    pod = shared.bound("p")
+    container = {"podUID": pod["metadata"]["uid"], "namespace": shared.arena.namespace, "pod": "p", "container": "main"}
+    boot = shared.arena.get("nodes", node)["status"].get("nodeInfo", {}).get("bootID", "")
+    tell(shared, node, bootID=boot or "boot-1", held=[{**container, "devices": held(0)}])
+    shared.remove("p")
+    shared.pod("next", NVIDIA)
+    assert "insufficient free GPU devices" in shared.waits("next")
+    assert shared.shown(node)["status"]["held"][0]["pod"] == "p"
+
+    tell(shared, node, bootID=boot or "boot-1", held=[])
+    shared.bound("next", deadline=words.PROMPT)
+
+
+def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: World) -> None:
+    node = node_of(shared, 8)
+    shared.pod("half", HALF)
+    assert words.minors(shared.bound("half")) == [0]
+    tell(shared, node, bootID="boot-1", withheld=[0])
+    for minor in range(1, 8):
+        stranger(shared, f"s{minor}", node)
+        give(shared, f"s{minor}", minor)
+        assert wait_consistent(shared, f"s{minor}", "True")["reason"] == "NothingAllocated"
+
+    shared.pod("card", NVIDIA)
+    shared.pod("other-half", HALF)
+    assert words.minors(shared.bound("other-half")) == [0]
+    assert "insufficient free GPU devices" in shared.waits("card")
+
+    shared.remove("half")
+    shared.remove("other-half")
+    shared.pod("late", {**NVIDIA, "cpu": "1"})
+    assert shared.waits("late", "withheld").endswith("GPU devices withheld from kubelet for pods with shares")
+    assert "card" not in shared.bound_names()
+    shared.remove("late")
+    tell(shared, node, bootID="boot-1", withheld=[])
+    assert words.minors(shared.bound("card", deadline=words.PROMPT)) == [0]
+
+
+def test_cards_that_foreign_processes_use_are_given_to_nobody(shared: World) -> None:
+    node = node_of(shared, 2)
+    tell(shared, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1, "memory": "3Gi"}])
+    shared.wait(lambda: free_cards(shared, node) == [1], what="the card to be charged")
+    shared.pod("p", NVIDIA)
+    assert words.minors(shared.bound("p")) == [1]
+    shared.pod("q", HALF)
+    shared.waits("q")
+    tell(shared, node, foreign=[])
+    assert words.minors(shared.bound("q", deadline=words.PROMPT)) == [0]
+
+
+def test_drift_is_counted_and_outlives_the_operator(world: World) -> None:
+    [port] = words.free_ports(1)
+    first = world.operator(metrics_port=port)
+    node_of(world, 3)
+    world.pod("p", NVIDIA)
+    world.bound("p")
+    give(world, "p", 1)
+    world.wait(lambda: words.metrics(port, "berth_drifted_pods") == ["1.0"], what="the metric")
+    wait_consistent(world, "p", "False")
+    first.kill()
+    world.free_lease()
+    # While nobody leads, the pod comes to hold what it was allocated after all.
+    give(world, "p", 0)
+    world.operator(metrics_port=port)
+    wait_consistent(world, "p", "True")
+    assert words.metrics(port, "berth_drifted_pods") == ["0.0"]
+    # Half of an exchange that a crash has left: the second half is made up for.
+    world.pod("q", NVIDIA)
+    [other] = words.minors(world.bound("q"))
+    text = world.bound("p")["metadata"]["annotations"][words.ALLOCATED]
+    world.arena.merge("pods", "q", {"metadata": {"annotations": {words.ALLOCATED: text}}})
+    give(world, "q", other)
+    world.wait(lambda: words.minors(world.bound("q")) == [other], what="the second half")
+    assert words.minors(world.bound("p")) == [0]
+
+
+def test_a_gpu_pod_goes_with_its_pod(shared: World) -> None:
+    node_of(shared, 1)
+    shared.pod("p", NVIDIA)
+    shared.bound("p")
+    give(shared, "p", 0)
+    wait_consistent(shared, "p", "True")
+    shared.remove("p")
+
+    def gone() -> bool:
+        try:
+            consistent(shared, "p")
+        except ApiError:
+            return True
+        return False
+
+    shared.wait(gone, what="the garbage collector", deadline=90)
+
+
+def test_foreign_use_may_be_left_to_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_CHARGE_FOREIGN", "false")
+    world.operator()
+    node = node_of(world, 1)
+    tell(world, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1}])
+    world.pod("p", NVIDIA)
+    world.bound("p")

@@ -1,0 +1,66 @@
+"""What a GpuPod shows of its pod."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.reconcile import gpupods
+from berth_operator.state import kubelet
+from berth_operator.state.cluster import GpuPodView
+from berth_operator.state.ledger import AS_ALLOCATED, DRIFTED, Verdict
+from tests.builders import condition, gpu_pod
+
+Raw = dict[str, Any]
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z"
+ANOTHER: Verdict = ("False", DRIFTED, "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)")
+
+
+def shown(verdict: Verdict, since: str = OLD) -> Raw:
+    status, reason, message = verdict
+    return condition("Consistent", status, since, reason=reason, message=message)
+
+
+def patch(verdict: Verdict | None, *conditions: Raw) -> Raw | None:
+    record = kubelet.gpu_pod(gpu_pod("p", "GPU-0", conditions=list(conditions)))
+    return gpupods.patch(GpuPodView(record=record, verdict=verdict), lambda: NEW)
+
+
+def test_the_path() -> None:
+    assert gpupods.path("ns/p") == "/apis/berth.dev/v1alpha1/namespaces/ns/gpupods/p/status"
+
+
+def test_the_patch_is_for_this_very_object() -> None:
+    assert patch(ANOTHER) == {"metadata": {"uid": "uid-gpupod-p"}, "status": {"conditions": [shown(ANOTHER, NEW)]}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "before", "since"),
+    [
+        pytest.param(ANOTHER, AS_ALLOCATED, NEW, id="it flips"),
+        pytest.param(ANOTHER, ("False", DRIFTED, "of something else"), OLD, id="only its words change"),
+    ],
+)
+def test_the_time_is_that_of_the_last_flip(verdict: Verdict, before: Verdict, since: str) -> None:
+    found = patch(verdict, shown(before))
+    assert found is not None
+    assert found["status"]["conditions"] == [shown(verdict, since)]
+
+
+def test_conditions_of_others_stay() -> None:
+    other = condition("Other", "True")
+    found = patch(ANOTHER, other, shown(AS_ALLOCATED))
+    assert found is not None
+    assert found["status"]["conditions"] == [other, shown(ANOTHER, NEW)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "conditions"),
+    [
+        pytest.param(ANOTHER, [shown(ANOTHER)], id="shown already"),
+        pytest.param(None, [], id="a pod that is not known"),
+        pytest.param(None, [shown(ANOTHER)], id="a pod that is gone"),
+    ],
+)
+def test_nothing_is_written_for_nothing(verdict: Verdict | None, conditions: list[Raw]) -> None:
+    assert patch(verdict, *conditions) is None

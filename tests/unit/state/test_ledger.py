@@ -1,0 +1,468 @@
+"""What agents tell of kubelet, and what it does to charges, in whatever order it comes."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from berth_api.names import GPU_CORE
+from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.policy import Policy
+from berth_operator.state import devices, sinks
+from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
+from tests.builders import (
+    GPU,
+    NVIDIA,
+    device,
+    entry,
+    every_pod,
+    gpu_pod,
+    half,
+    held,
+    lease,
+    node,
+    pod,
+    popped,
+    whole,
+)
+
+Raw = dict[str, Any]
+Event = Callable[["World"], object]
+
+
+class World:
+    """A node of four cards, and listeners that the test holds."""
+
+    def __init__(self, *, count: int = 4, charges_foreign: bool = True) -> None:
+        self.now = 100.0
+        self.count = count
+        self.cluster = Cluster(grace=20.0, charges_foreign=charges_foreign, clock=lambda: self.now)
+        self.cluster.put_node(node())
+        self.status: Raw = {"bootID": "boot-1"}
+        self.put_device()
+        self.cluster.put_lease(lease())
+        self.dirty: list[str] = []
+        self.marked: list[str] = []
+        self.drifts = 0
+        self.cluster.on_dirty = self.dirty.append
+        self.cluster.on_gpu_pod = self.marked.append
+        self.cluster.on_drift = self._drifts
+        self.pods = every_pod(self.cluster)
+        self.gpu_pods = sinks.gpu_pods(self.cluster)
+
+    def _drifts(self) -> None:
+        self.drifts += 1
+
+    def put_device(self, **fields: Any) -> None:
+        self.cluster.put_device(device("node", *map(entry, range(self.count)), status=self.status, **fields))
+
+    def tell(self, **status: Any) -> None:
+        """Let the agent tell something else: the Device's generation stays."""
+        self.status = {**self.status, **status}
+        self.put_device()
+
+    def used(self) -> list[int]:
+        """Give the hundredths of each card that are charged."""
+        fleet = self.cluster.fleet
+        row, columns = fleet.rows["node"], fleet.cards["gpu"]
+        return [int(columns.used[columns.index[GPU_CORE], row, slot]) for slot in columns.slots(row)]
+
+    def unknown(self) -> int:
+        return int(self.cluster.fleet.cards["gpu"].unknown[self.cluster.fleet.rows["node"]])
+
+    def decided(self) -> list[Placement | Failure]:
+        found = []
+        while (each := popped(self.cluster.queue, self.now)) is not None:
+            outcome = decide(self.cluster.fleet, each, Policy())
+            found.append(outcome)
+            if isinstance(outcome, Placement):
+                self.cluster.assume(outcome)
+            else:
+                self.cluster.queue.park(each, outcome)
+        return found
+
+    def said(self, name: str) -> tuple[str, str]:
+        """Give what is said of a GpuPod: status and reason."""
+        view = self.cluster.gpu_pod_view(f"ns/{name}")
+        assert view is not None
+        return view.verdict[:2] if view.verdict else ("", "")
+
+
+def bound(name: str, *minors: int, **fields: Any) -> Raw:
+    """Give a bound pod of ours that kubelet gives cards."""
+    return pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), **fields)
+
+
+def stranger(name: str, wanted: int = 1) -> Raw:
+    return pod(name, {NVIDIA: str(wanted)}, on="node", schedulerName="default-scheduler")
+
+
+def add(raw: Raw) -> Event:
+    return lambda world: world.pods.apply("ADDED", raw)
+
+
+def give(*args: Any, **fields: Any) -> Event:
+    return lambda world: world.gpu_pods.apply("ADDED", gpu_pod(*args, **fields))
+
+
+def hold(*found: Raw) -> Event:
+    return lambda world: world.tell(held=list(found))
+
+
+def gone(raw: Raw) -> Event:
+    return lambda world: world.pods.apply("DELETED", raw)
+
+
+# --- what is charged --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "used"),
+    [
+        pytest.param([add(bound("p", 0))], [100, 0, 0, 0], id="a promise alone"),
+        pytest.param([add(bound("p", 0)), give("p", "GPU-0")], [100, 0, 0, 0], id="kept"),
+        pytest.param([add(bound("p", 0)), give("p", "GPU-2")], [0, 0, 100, 0], id="given another, by GpuPod"),
+        pytest.param([add(bound("p", 0)), hold(held("p", "GPU-2"))], [0, 0, 100, 0], id="given another, by the Device"),
+        pytest.param(
+            [add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0], id="its GpuPod counts"
+        ),
+        pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),
+        pytest.param([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0], id="of another node"),
+        pytest.param([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0], id="of another's name"),
+        pytest.param([add(stranger("p")), give("p", "GPU-3")], [0, 0, 0, 100], id="another scheduler's pod"),
+        pytest.param(
+            [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1")],
+            [100, 200, 0, 0],
+            id="what it gave up stays while the other has nothing",
+        ),
+        pytest.param(
+            [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), give("q", "GPU-0")],
+            [100, 100, 0, 0],
+            id="two exchanged",
+        ),
+    ],
+)
+def test_pods_are_charged_for_what_they_hold(events: list[Event], used: list[int]) -> None:
+    """It makes no difference in which order pods and words come."""
+    for order in itertools.permutations(events):
+        world = World()
+        for event in order:
+            event(world)
+        assert world.used() == used
+
+
+def test_what_a_pod_gave_up_is_free_once_nobody_claims_what_it_has() -> None:
+    world = World()
+    for event in (add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), gone(bound("q", 1))):
+        event(world)
+    assert world.used() == [0, 100, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(lambda world: world.gpu_pods.apply("DELETED", gpu_pod("p")), id="its GpuPod goes"),
+        pytest.param(give("p"), id="its GpuPod tells nothing"),
+    ],
+)
+def test_without_a_word_the_promise_counts_again(last: Event) -> None:
+    world = World()
+    for event in (add(bound("p", 0)), give("p", "GPU-2"), last):
+        event(world)
+    assert world.used() == [100, 0, 0, 0]
+    assert not world.cluster.ledger.drifted
+
+
+def test_a_pod_of_another_scheduler_may_hold_any_card_until_it_is_told() -> None:
+    world = World()
+    add(stranger("p", 2))(world)
+    assert world.unknown() == 1
+    give("p", "GPU-1")(world)
+    assert (world.unknown(), world.used()) == (1, [0, 100, 0, 0])
+    give("p", "GPU-1", "GPU-3")(world)
+    assert (world.unknown(), world.used()) == (0, [0, 100, 0, 100])
+
+
+def test_a_pod_that_kubelet_may_yet_tell_of_is_not_reported_at_once() -> None:
+    world = World()
+    reported: list[str] = []
+    world.cluster.on_unknown = lambda charge: reported.append(charge.pod)
+    for name in ("slow", "soon"):
+        add(stranger(name))(world)
+    add(pod("share", {GPU: "50"}, on="node"))(world)
+    world.cluster.report_unknown()
+    assert reported == ["ns/share"]
+    give("soon", "GPU-1")(world)
+    world.now += KUBELET_SECONDS
+    world.cluster.report_unknown()
+    assert reported == ["ns/share", "ns/slow"]
+
+
+def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_them() -> None:
+    world = World(count=8)
+    world.pods.apply("ADDED", pod("half", {GPU: "50"}))
+    [placed] = world.decided()
+    assert isinstance(placed, Placement)
+    assert [each.minor for each in placed.grants] == [0]
+    world.pods.apply("MODIFIED", pod("half", {GPU: "50"}, on="node", allocated=half(0)))
+    world.tell(withheld=[0])
+    for number in range(1, 8):
+        add(stranger(f"s{number}"))(world)
+        give(f"s{number}", f"GPU-{number}")(world)
+    assert world.used() == [50, *[100] * 7]
+    for name, wanted in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
+        world.pods.apply("ADDED", pod(name, wanted))
+    found = world.decided()
+    assert [isinstance(each, Placement) and [grant.minor for grant in each.grants] for each in found] == [
+        [0],
+        False,
+        False,
+    ]
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------
+
+
+def test_the_devices_of_a_pod_that_was_removed_by_force_stay_charged_while_they_are_held() -> None:
+    world = World()
+    for event in (add(bound("p", 0)), give("p", "GPU-0"), hold(held("p", "GPU-0")), gone(bound("p", 0))):
+        event(world)
+    assert world.used() == [100, 0, 0, 0]
+    world.pods.apply("ADDED", pod("next", {NVIDIA: "4"}))
+    assert isinstance(world.decided()[0], Failure)
+    world.tell(held=[])
+    assert world.used() == [0, 0, 0, 0]
+    assert isinstance(world.decided()[0], Placement)
+
+
+def test_a_pod_that_was_gone_before_the_operator_came_is_charged_too() -> None:
+    world = World()
+    hold(held("p", "GPU-1"))(world)
+    assert world.used() == [0, 100, 0, 0]
+    add(bound("p", 1))(world)
+    assert world.used() == [0, 100, 0, 0]
+    gone(bound("p", 1))(world)
+    assert world.used() == [0, 100, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("node_boot", "word_boot", "used"),
+    [
+        pytest.param("boot-1", "boot-1", [100, 0, 0, 0], id="the same boot"),
+        pytest.param("boot-2", "boot-1", [0, 0, 0, 0], id="another boot"),
+        pytest.param("", "boot-1", [100, 0, 0, 0], id="the Node does not tell"),
+        pytest.param("boot-2", "", [100, 0, 0, 0], id="the agent does not tell"),
+    ],
+)
+@pytest.mark.parametrize("node_first", [True, False])
+def test_what_was_held_before_a_boot_is_free(
+    node_boot: str, word_boot: str, used: list[int], *, node_first: bool
+) -> None:
+    world = World()
+    acts: list[Callable[[], None]] = [
+        lambda: world.cluster.put_node(node(boot=node_boot)),
+        lambda: world.tell(bootID=word_boot, held=[held("p", "GPU-0")]),
+    ]
+    for act in acts if node_first else reversed(acts):
+        act()
+    assert world.used() == used
+
+
+def test_what_is_left_behind_survives_its_device() -> None:
+    world = World()
+    hold(held("p", "GPU-0"))(world)
+    world.cluster.remove_device("node")
+    # The agent puts the Device back first, and then tells what is held.
+    world.status = {}
+    world.put_device(uid="again")
+    assert world.used() == [100, 0, 0, 0]
+    world.tell(bootID="boot-1", held=[])
+    assert world.used() == [0, 0, 0, 0]
+
+
+def test_nothing_is_left_of_a_node_that_is_gone() -> None:
+    world = World()
+    world.tell(held=[held("p", "GPU-0")], foreign=[{"type": "gpu", "minor": 1, "processes": 1}])
+    world.cluster.remove_device("node")
+    world.cluster.remove_node("node")
+    assert "node" not in world.cluster.fleet.rows
+    assert not world.cluster.fleet.charges
+
+
+def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
+    world = World()
+    world.tell(held=[held("p", "GPU-0")])
+    world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
+    [placed] = world.decided()
+    assert isinstance(placed, Placement)
+    assert [each.minor for each in placed.grants] == [1]
+
+
+def test_what_is_said_of_a_pod_on_another_node_does_not_touch_it() -> None:
+    world = World()
+    world.cluster.put_node(node("other"))
+    world.cluster.put_device(device("other", entry(0), status={"bootID": "boot-1", "held": [held("p", "GPU-0")]}))
+    add(bound("p", 2))(world)
+    assert world.used() == [0, 0, 100, 0]
+    gone(bound("p", 2))(world)
+    assert world.used() == [0, 0, 0, 0]
+
+
+def test_who_holds_something_and_is_no_pod_is_nobodys_victim_and_nobodys_neighbour() -> None:
+    world = World(count=1)
+    hold(held("p", "GPU-0"))(world)
+    away = {"labelSelector": {}, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [away]}}
+    world.cluster.put_node(node(labels={"kubernetes.io/hostname": "node"}))
+    world.pods.apply("ADDED", pod("alone", {"cpu": "1"}, affinity=affinity))
+    assert isinstance(world.decided()[0], Placement)
+    assert min(world.cluster.fleet.priorities) == 0
+
+
+# --- what is foreign, and what is withheld ----------------------------------------------------------------------
+
+FOREIGN = [{"type": "gpu", "minor": 1, "processes": 2, "memory": "3Gi"}]
+
+
+@pytest.mark.parametrize(("charges", "used"), [(True, [0, 100, 0, 0]), (False, [0, 0, 0, 0])])
+def test_foreign_processes_take_their_cards_unless_that_is_switched_off(*, charges: bool, used: list[int]) -> None:
+    world = World(charges_foreign=charges)
+    world.tell(foreign=FOREIGN)
+    assert world.used() == used
+    world.tell(foreign=[])
+    assert world.used() == [0, 0, 0, 0]
+
+
+def test_foreign_use_stays_when_the_inventory_changes() -> None:
+    world = World()
+    world.tell(foreign=FOREIGN)
+    world.put_device(generation=2)
+    assert world.used() == [0, 100, 0, 0]
+
+
+def test_a_card_that_is_no_longer_withheld_wakes_who_waits_for_it() -> None:
+    world = World(count=1)
+    world.tell(withheld=[0])
+    world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
+    assert isinstance(world.decided()[0], Failure)
+    world.tell(withheld=[0], held=[])
+    assert world.decided() == []
+    world.tell(withheld=[])
+    [placed] = world.decided()
+    assert isinstance(placed, Placement)
+
+
+def test_a_new_inventory_keeps_what_is_withheld() -> None:
+    world = World(count=1)
+    world.tell(withheld=[0])
+    world.count = 2
+    world.put_device(generation=2)
+    world.pods.apply("ADDED", pod("p", {NVIDIA: "2"}))
+    assert isinstance(world.decided()[0], Failure)
+
+
+def test_the_agents_word_is_read_only_when_it_changes() -> None:
+    first = devices.record(device("node", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")]}))
+    same = devices.record(
+        device("node", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")], "gpus": 1}), first
+    )
+    other = devices.record(device("node", entry(0), status={"bootID": "c"}), same)
+    assert same.word is first.word
+    assert (other.word.boot_id, dict(other.word.held)) == ("c", {})
+    assert devices.record(device("node", entry(0))).word is devices.record(device("other", entry(0))).word
+
+
+def test_a_word_that_cannot_be_read_is_told() -> None:
+    record = devices.record(device("node", entry(0), status={"withheld": ["one"]}))
+    assert record.word.withheld == ()
+    [problem] = record.problems
+    assert problem.startswith("status.withheld[0]: Input should be a valid integer")
+    assert problem.endswith("; nothing counts of what the agent tells of kubelet")
+    assert devices.record(device("node", entry(0)), record).problems == ()
+
+
+# --- what is said -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        pytest.param([add(bound("p", 0)), give("p", "GPU-0")], ("True", "AsAllocated"), id="as allocated"),
+        pytest.param([add(bound("p", 0)), give("p", "GPU-1")], ("False", "Drifted"), id="another"),
+        pytest.param([add(stranger("p")), give("p", "GPU-1")], ("True", "NothingAllocated"), id="nothing allocated"),
+        pytest.param(
+            [add(pod("p", {GPU: "50"}, on="node", allocated=half(0))), give("p")], ("True", "AsAllocated"), id="a share"
+        ),
+        pytest.param([give("p", "GPU-1")], ("", ""), id="a pod that nobody knows"),
+        pytest.param([add(bound("p", 0)), give("p", "GPU-1", of="uid-old")], ("", ""), id="its predecessor"),
+    ],
+)
+def test_a_gpu_pod_says_whether_it_is_consistent(events: list[Event], said: tuple[str, str]) -> None:
+    for order in itertools.permutations(events):
+        world = World()
+        for event in order:
+            event(world)
+        assert world.said("p") == said
+        assert "ns/p" in world.marked
+
+
+def test_a_drift_begins_and_ends() -> None:
+    world = World()
+    for event in (add(bound("p", 0)), give("p", "GPU-0")):
+        event(world)
+    assert world.drifts == 0
+    give("p", "GPU-1")(world)
+    assert (world.drifts, list(world.cluster.ledger.drifted)) == (1, ["uid-p"])
+    world.marked.clear()
+    world.pods.apply("MODIFIED", bound("p", 1))
+    assert (world.drifts, world.cluster.ledger.drifted, world.marked) == (2, {}, ["ns/p"])
+    assert world.used() == [0, 100, 0, 0]
+
+
+def test_a_pod_that_goes_drifts_no_more() -> None:
+    world = World()
+    for event in (add(bound("p", 0)), give("p", "GPU-1"), gone(bound("p", 0))):
+        event(world)
+    assert (world.drifts, world.cluster.ledger.drifted) == (2, {})
+
+
+def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
+    confined = Cluster(grace=20.0, confined=True, clock=lambda: 0.0)
+    confined.put_gpu_pod(gpu_pod("p", "GPU-0"))
+    assert confined.gpu_pod_view("ns/p") is None
+    assert confined.gpu_pod_view("ns/q") is None
+
+
+def test_a_gpu_pod_that_cannot_be_read_tells_nothing() -> None:
+    world = World()
+    add(bound("p", 0))(world)
+    world.gpu_pods.apply("ADDED", {**gpu_pod("p"), "spec": {"nodeName": "node"}})
+    assert world.used() == [100, 0, 0, 0]
+    assert world.said("p") == ("", "")
+
+
+def test_charges_and_bookkeeping_end_with_the_pods() -> None:
+    world = World()
+    for number in range(4):
+        add(bound(f"p{number}", number))(world)
+        give(f"p{number}", f"GPU-{(number + 1) % 4}")(world)
+    assert world.used() == [100] * 4
+    assert len(world.cluster.ledger.drifted) == 4
+    for number in range(4):
+        gone(bound(f"p{number}", number))(world)
+        world.gpu_pods.apply("DELETED", gpu_pod(f"p{number}"))
+    assert world.used() == [0] * 4
+    kept = [each for each in vars(world.cluster.ledger).values() if isinstance(each, dict)]
+    # What is said of the node, and in which boot it is, stays with the node.
+    assert sorted(map(len, kept)) == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_move_of_what_a_pod_holds_is_marked_for_its_node() -> None:
+    world = World()
+    add(bound("p", 0))(world)
+    world.dirty.clear()
+    give("p", "GPU-1")(world)
+    assert world.dirty == ["node"]
+    give("p", "GPU-1")(world)
+    assert world.dirty == ["node"]
