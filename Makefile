@@ -6,10 +6,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := api operator agent devcluster demo tests examples
+KUBELET := berth_agent/kubelet
+# Messages and services with their types, into the folder that stands in for `agent`.
+STUBS = PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I agent agent/$(KUBELET)/*.proto --python_out=$(1) \
+	--grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet,only_async:$(1)
 
 .PHONY: help
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # The stamp changes with the lock file, so that a second run installs nothing and needs no network.
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -26,13 +30,21 @@ setup: $(VENV)/.installed ## create the virtual environment from requirements.lo
 binaries: setup ## build the cluster's programs once per user (about 8 minutes, then cached)
 	@$(BIN)/python -m devcluster build > /dev/null
 
+.PHONY: node-binaries
+node-binaries: binaries ## build also what a real node runs, where there can be one (4 minutes, then cached)
+	@$(BIN)/python -m devcluster build --real-node > /dev/null
+
 .PHONY: demo
 demo: binaries ## run the main job on a real control plane and audit the result
 	@$(BIN)/python -m demo
 
 .PHONY: test
-test: binaries ## run every test that needs no GPU
+test: node-binaries ## run every test that needs no GPU
 	@$(BIN)/pytest -n 3 --dist loadfile
+
+.PHONY: node-e2e
+node-e2e: node-binaries ## run the tests on a real kubelet and containerd (as root on Linux; a part of test)
+	@$(BIN)/pytest tests/node -n 2 --dist loadfile
 
 .PHONY: unit
 unit: setup ## run the tests that need no cluster
@@ -82,14 +94,18 @@ imports: setup ## check who imports whom
 	@$(BIN)/lint-imports
 
 .PHONY: generate
-generate: setup ## write the files that are made from the models
+generate: setup ## write the files that are made from the models and interfaces
 	@$(BIN)/python -m berth_api.crd crds
 	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
+	@$(call STUBS,agent)
 
 .PHONY: verify
 verify: setup ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
 	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
+	@rm -rf .build/stubs && mkdir -p .build/stubs && $(call STUBS,.build/stubs)
+	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
+		agent/$(KUBELET) .build/stubs/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 
 .PHONY: lint
 lint: setup verify types imports ## check format, style, types, layers and generated files

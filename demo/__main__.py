@@ -19,6 +19,8 @@ Manifest = dict[str, Any]
 
 FITTING: Final = ("whole", "two-cards", "half", "by-memory", "by-model", "no-gpu")
 """The files of `manifests/examples` whose pods must be bound."""
+INJECTED: Final = "half"
+"""One of them that must be injected."""
 WAITING: Final = "waits"
 """The pod that must not."""
 PODS: Final = "/api/v1/namespaces/default/pods"
@@ -56,7 +58,7 @@ def _running_cluster() -> Iterator[Cluster]:
 
 
 def _story(world: World) -> str:
-    with show.step(f"{len(NODES)} nodes; Berth's kinds, rights and fence"):
+    with show.step(f"{len(NODES)} nodes; Berth's kinds, rights and policies"):
         world.install()
     with show.step(f"the operator; an agent on the C library of {NVML_NODE}; an agent that plays the other nodes"):
         world.start_programs()
@@ -76,6 +78,8 @@ def _story(world: World) -> str:
 
 def _apply_examples(world: World) -> set[str]:
     """Apply the pods, and return the names of those that fit."""
+    # A new policy takes a second.
+    world.until(lambda: world.injects(EXAMPLES / f"{INJECTED}.yaml"), what="the policy that injects to be in force")
     world.apply(EXAMPLES / f"{WAITING}.yaml")
     pods = [pod for name in FITTING for pod in world.apply(EXAMPLES / f"{name}.yaml")]
     return {pod["metadata"]["name"] for pod in pods}

@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 
 ROOT: Final = Path(__file__).parent.parent
 EXAMPLES: Final = ROOT / "manifests" / "examples"
-BASE: Final = ("namespace", "operator-rbac", "agent-rbac", "fence")
+BASE: Final = ("namespace", "operator-rbac", "agent-rbac", "fence", "injection")
 """What an installation applies before its two programs; these run here as processes instead."""
 NAMESPACE: Final = "berth-system"
 
@@ -86,6 +86,13 @@ class World:
         quiet = ("--health=", "--metrics-port=0", "--debug-port=0", "--log-format=text")
         operator = self._account("berth-operator")
         self._start(OPERATOR, "berth_operator", [*quiet, *GRACE, f"--kubeconfig={operator}"])
+
+    def injects(self, file: Path) -> bool:
+        """Tell whether the API server would put a variable into the first pod of a file."""
+        pod = next(yaml.safe_load_all(file.read_text()))
+        path = self.cluster.api.resource("pods").path(namespace="default")
+        made = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
+        return "env" in made["spec"]["containers"][0]
 
     def apply(self, file: Path) -> list[Manifest]:
         """Apply a YAML file as administrator and return its objects."""

@@ -5,6 +5,7 @@
 pod that asks for nothing.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from berth_api.allocation import REPLICAS, Function, Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import Part
 from berth_api.selectors import Requirement
+from berth_operator.core import injection
 from berth_operator.core.cards import CardInfo, Mask
 from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
@@ -155,6 +157,7 @@ def asks(
     ports: Sequence[HostPort] = (),
     features: Sequence[str] = (),
     unsupported: Sequence[str] = (),
+    uninjected: Sequence[str] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> PodRequest:
     """Give a pod's class: one container with these requests (cpu in thousandths), and annotations about devices."""
@@ -176,6 +179,7 @@ def asks(
         ports=tuple(ports),
         features=tuple(features),
         unsupported=tuple(unsupported),
+        uninjected=tuple(uninjected),
     )
 
 
@@ -289,6 +293,7 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
             "conditions": fields.get("conditions", [{"type": "Ready", "status": "True"}]),
             "images": fields.get("images", []),
             "declaredFeatures": fields.get("features", []),
+            "nodeInfo": {"bootID": fields.get("boot", "boot-1")},
         },
     }
 
@@ -347,11 +352,32 @@ def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: 
     status = fields.pop("status", {})
     if (on := fields.pop("on", None)) is not None:
         fields["nodeName"] = on
+    spec = {"containers": [container(requests=requests)], **fields}
+    return injection.injected({"metadata": metadata, "spec": spec, "status": status})
+
+
+def gpu_pod(name: str = "pod", *ids: str, node: str = "node", **fields: Any) -> Raw:
+    """Give a GpuPod whose pod holds these GPUs in one container, or in `containers`; `uid`, `of`, `conditions`."""
+    containers = fields.get("containers", {"main": ids})
     return {
-        "metadata": metadata,
-        "spec": {"containers": [container(requests=requests)], **fields},
-        "status": status,
+        "metadata": {"name": name, "namespace": "ns", "uid": fields.get("uid", f"uid-gpupod-{name}")},
+        "spec": {
+            "nodeName": node,
+            "podUID": fields.get("of", f"uid-{name}"),
+            "containers": [{"name": each, "devices": _held(*found)} for each, found in containers.items()],
+        },
+        "status": {"conditions": fields.get("conditions", [])},
     }
+
+
+def held(name: str, *ids: str) -> Raw:
+    """Give what a Device tells of a pod's container that holds these GPUs."""
+    return {"podUID": f"uid-{name}", "namespace": "ns", "pod": name, "container": "main", "devices": _held(*ids)}
+
+
+def _held(*ids: str) -> list[Raw]:
+    """Give GPUs by ids such as `GPU-3`, `GPU-3::1` and `MIG-3-0`."""
+    return [{"type": "gpu", "minor": int(re.split("-|::", each)[1]), "id": each} for each in ids]
 
 
 def owner(name: str, kind: str = "ReplicaSet", version: str = "apps/v1", **fields: Any) -> Raw:

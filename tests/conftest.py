@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster, programs
+from devcluster import Arena, Cluster, programs, real_node
 from tests import fence
 
 # How long an example takes says more of the machine than of the code.
@@ -18,6 +18,8 @@ hypothesis.settings.load_profile("berth")
 
 CLUSTERS = {"cluster", "own_cluster"}
 """Fixtures that start a cluster."""
+REAL_NODES = {"root_on_linux"}
+"""Fixtures of tests with a real node."""
 CRDS = Path(__file__).parent.parent / "crds"
 
 
@@ -32,11 +34,14 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build missing programs before the first test: it takes minutes, and no test's timeout allows for it."""
-    needed = any(CLUSTERS.intersection(getattr(item, "fixturenames", ())) for item in session.items)
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    needed = programs.CLUSTER if used & CLUSTERS else ()
+    if used & REAL_NODES and not real_node.obstacle():
+        needed = (*needed, *programs.REAL_NODE)
     if needed and not session.config.option.collectonly:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
-            programs.ensure()
+            programs.ensure(needed)
 
 
 @pytest.fixture(scope="session")

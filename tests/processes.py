@@ -106,6 +106,8 @@ class Processes:
             {
                 "kubeconfig": kubeconfig or self.arena.cluster.kubeconfig,
                 "scheduler_names": self.arena.scheduler_name,
+                # These nodes run no containers.
+                "require_injection": None if "config" in flags else False,
                 "node_selector": self.arena.selector,
                 "namespace": self.arena.namespace,
                 "lease": self.arena.lease_name,
@@ -135,6 +137,12 @@ class Processes:
             },
         )
 
+    def webhook(self, **flags: object) -> Process:
+        """Start a webhook; flags as in its settings."""
+        return self._start(
+            "webhook", "berth_operator", {"kubeconfig": self.arena.cluster.kubeconfig, **flags}, command="webhook"
+        )
+
     def tails(self) -> str:
         """The ends of all logs."""
         return "\n".join(f"--- {each.name} (exit code {each.exit_code})\n{each.tail()}" for each in self.started)
@@ -145,13 +153,14 @@ class Processes:
         for each in running:
             each.kill()
 
-    def _start(self, kind: str, module: str, flags: Mapping[str, object]) -> Process:
+    def _start(self, kind: str, module: str, flags: Mapping[str, object], *, command: str = "") -> Process:
         process = Process(
             name=f"{kind}-{len(self.started)}",
             command=[
                 sys.executable,
                 "-m",
                 module,
+                *filter(None, [command]),
                 *(_flag(name, value) for name, value in flags.items() if value is not None),
             ],
             folder=self.folder,
@@ -162,4 +171,5 @@ class Processes:
 
 
 def _flag(name: str, value: object) -> str:
-    return f"--{name.replace('_', '-')}={value}"
+    written = name.replace("_", "-")
+    return f"--no-{written}" if value is False else f"--{written}={value}"

@@ -1,5 +1,6 @@
 """What a pod asks for: of each node resource, and of the cards of each type."""
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,13 +13,26 @@ Amounts = dict[str, Fraction]
 ALIASES: Final = ("kubernetes.io/", "koordinator.sh/")
 WHOLE_CARDS: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 PERCENT: Final = 100
+INSTANCES: Final = "nvidia.com/mig-"
+"""How the resources begin that stand for MIG instances."""
+SLICES: Final = "nvidia.com/gpu.shared"
 EXTRAS: Final = {"gpu.shared", "gpu-core", "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"}
 """What may stand beside gpu-memory or gpu-memory-ratio."""
 MEASURES: Final = (*WHOLE_CARDS, "gpu", "gpu-memory", "gpu-memory-ratio")
 """Each request for GPUs names exactly one of these."""
 GPU: Final = EXTRAS | set(MEASURES)
-TYPES: Final = {**dict.fromkeys(GPU, "gpu"), "rdma": "rdma", "fpga": "fpga"}
-"""Resource without alias -> type of device."""
+TYPES: Final = {**dict.fromkeys((*GPU, SLICES), "gpu"), "rdma": "rdma", "fpga": "fpga"}
+"""Resource without alias -> type of device; those of MIG instances come on top."""
+
+
+class Form(enum.StrEnum):
+    """In which way a card is given."""
+
+    CARD = "card"
+    """Whole or in parts of its amounts."""
+    SLICE = "slice"
+    INSTANCE = "instance"
+    SLOT = "whatever its Device gives as one GPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +42,9 @@ class Ask:
     type: str
     count: int
     each: Mapping[str, int]
+    form: Form = Form.CARD
+    what: str
+    """The resource, of MIG instances; else the type."""
 
     def on(self, memory: int) -> dict[str, int]:
         """Return what a card with so much memory is charged: of memory and its ratio one follows from the other."""
@@ -37,6 +54,11 @@ class Ask:
         elif "gpu-memory" in charged and memory:
             charged["gpu-memory-ratio"] = charged["gpu-memory"] * PERCENT // memory
         return charged
+
+
+def type_of(resource: str) -> str:
+    """Return the type of device that a resource stands for; nothing if for none."""
+    return "gpu" if resource.startswith(INSTANCES) else TYPES.get(resource, "")
 
 
 def short(resource: str) -> str:
@@ -72,28 +94,43 @@ def total(spec: Mapping[str, Any]) -> Amounts:
 
 def cards(spec: Mapping[str, Any]) -> list[Ask]:
     """Return what the pod asks of devices; raise ValueError where that means nothing."""
-    wanted = {name: -(-amount // 1) for name, amount in total(spec).items() if name in TYPES and amount}
-    gpus = {name: amount for name, amount in wanted.items() if TYPES[name] == "gpu"}
-    others = [_percent(name, amount) for name, amount in wanted.items() if TYPES[name] != "gpu"]
-    return ([_gpus(gpus)] if gpus else []) + others
+    wanted = {name: -(-amount // 1) for name, amount in total(spec).items() if type_of(name) and amount}
+    gpus = {name: amount for name, amount in wanted.items() if type_of(name) == "gpu"}
+    others = [_percent(name, amount) for name, amount in wanted.items() if type_of(name) != "gpu"]
+    return (_gpus(gpus) if gpus else []) + others
 
 
-def _gpus(wanted: Mapping[str, int]) -> Ask:
+def _gpus(wanted: Mapping[str, int]) -> list[Ask]:
+    if all(name.startswith(INSTANCES) for name in wanted):
+        return [
+            Ask(type="gpu", count=count, each={name: 1}, form=Form.INSTANCE, what=name)
+            for name, count in wanted.items()
+        ]
+    if wanted.keys() == {SLICES}:
+        return [Ask(type="gpu", count=wanted[SLICES], each={}, form=Form.SLICE, what="gpu")]
+    return [_cards(wanted)]
+
+
+def _cards(wanted: Mapping[str, int]) -> Ask:
     measures = [name for name in MEASURES if name in wanted]
     extras = wanted.keys() - set(measures)
     if len(measures) != 1 or (extras and measures[0] not in ("gpu-memory", "gpu-memory-ratio")):
         raise ValueError(f"{', '.join(sorted(wanted))} mean nothing together")
     (measure,) = measures
     if measure in WHOLE_CARDS:
-        return Ask(type="gpu", count=wanted[measure], each={"gpu-core": PERCENT, "gpu-memory-ratio": PERCENT})
+        form = Form.SLOT if measure == WHOLE_CARDS[0] else Form.CARD
+        each = {"gpu-core": PERCENT, "gpu-memory-ratio": PERCENT}
+        return Ask(type="gpu", count=wanted[measure], each=each, form=form, what="gpu")
     if measure == "gpu":
         part = _percent("gpu", wanted["gpu"])
-        return Ask(type="gpu", count=part.count, each=dict.fromkeys(("gpu-core", "gpu-memory-ratio"), part.each["gpu"]))
+        each = dict.fromkeys(("gpu-core", "gpu-memory-ratio"), part.each["gpu"])
+        return Ask(type="gpu", count=part.count, each=each, what="gpu")
     count = wanted.get("gpu.shared") or _percent(measure, wanted.get("gpu-memory-ratio", 1)).count
     return Ask(
         type="gpu",
         count=count,
         each={name: amount // count for name, amount in wanted.items() if name != "gpu.shared"},
+        what="gpu",
     )
 
 
@@ -102,7 +139,7 @@ def _percent(name: str, amount: int) -> Ask:
     if amount > PERCENT and amount % PERCENT:
         raise ValueError(f"{name} {amount} is neither part of a card nor whole cards")
     count = max(1, amount // PERCENT)
-    return Ask(type=TYPES[name], count=count, each={name: amount // count})
+    return Ask(type=TYPES[name], count=count, each={name: amount // count}, what=TYPES[name])
 
 
 def _sum(lists: Iterable[Amounts]) -> Amounts:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from demo.audit import asked, quantity, view
+from demo.audit.asked import Form
 from demo.audit.finding import Finding, Kind
 from demo.audit.view import Card, Grant, Key, Pod
 from demo.audit.world import BROKEN, World, read
@@ -84,15 +85,15 @@ def _allocation(pod: Pod, world: World) -> Iterator[Finding]:
 
 
 def _counts(pod: Pod, asks: list[asked.Ask], granted: list[Grant]) -> Iterator[Finding]:
-    wanted = {ask.type: ask.count for ask in asks}
-    given = Counter(grant.type for grant in granted)
+    wanted = {ask.what: ask.count for ask in asks}
+    given = Counter(grant.instance if grant.instance in wanted else grant.type for grant in granted)
     for kind in sorted(wanted.keys() | given.keys()):
         if wanted.get(kind, 0) != given[kind]:
             text = f"it asks for {wanted.get(kind, 0)} {kind} device(s), but was given {given[kind]}"
             yield _about(pod, Kind.WRONG_COUNT, text)
-    for (kind, minor), times in Counter((grant.type, grant.minor) for grant in granted).items():
+    for name, times in Counter(grant.name for grant in granted).items():
         if times > 1:
-            yield _about(pod, Kind.BOOKED_TWICE, f"its allocation names {kind} {minor} {times} times")
+            yield _about(pod, Kind.BOOKED_TWICE, f"its allocation names {name} {times} times")
 
 
 def _grant(pod: Pod, asks: list[asked.Ask], grant: Grant, world: World) -> Iterator[Finding]:
@@ -102,13 +103,28 @@ def _grant(pod: Pod, asks: list[asked.Ask], grant: Grant, world: World) -> Itera
     if card is None:
         yield _about(pod, Kind.UNKNOWN_CARD, f"it was given {key}, which no Device has")
         return
-    if grant.id != card.id:
-        yield _about(pod, Kind.WRONG_ID, f"its allocation calls {key} {grant.id or '(nothing)'}, its Device {card.id}")
     for ask in asks:
-        if ask.type == grant.type:
-            yield from _amounts(pod, key, grant, ask.on(card.offers.get("gpu-memory", 0)))
+        if ask.what in (grant.type, grant.instance):
+            yield from _piece(pod, key, grant, ask, card)
     if grant.type == "gpu":
         yield from _model(pod, key, card)
+
+
+def _piece(pod: Pod, key: Key, grant: Grant, ask: asked.Ask, card: Card) -> Iterator[Finding]:
+    """Check what was given of a card: its form, its name and its amounts."""
+    due = card.form(ask.form)
+    if grant.form is not due:
+        gives = f"its Device gives it as {due}" if due else f"its Device gives no {ask.form}"
+        yield _about(pod, Kind.WRONG_FORM, f"it was given {key} as {grant.form}; {gives}")
+        return
+    if not card.names(grant):
+        told = f"its allocation calls {key} {grant.id or '(nothing)'}, its Device {card.id}"
+        yield _about(
+            pod,
+            Kind.WRONG_ID,
+            told if grant.form is Form.CARD else f"{key} has no {grant.form} {grant.id} {grant.instance}",
+        )
+    yield from _amounts(pod, key, grant, card.due(grant, ask))
 
 
 def _amounts(pod: Pod, key: Key, grant: Grant, wanted: dict[str, int]) -> Iterator[Finding]:
@@ -142,7 +158,7 @@ def _constraints(pod: Pod) -> Iterator[tuple[str, Callable[[str], bool]]]:
 
 def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Finding]:
     """What a container is shown must be its pod's; a container that asks for GPUs is shown some."""
-    own = {grant.id for grant in granted if grant.type == "gpu"}
+    own = {grant.seen for grant in granted if grant.type == "gpu"}
     for key, value in pod.annotations.items():
         shown = value.split(",") if key.endswith(VISIBLE) else []
         if strangers := [each for each in shown if each not in own]:
@@ -150,7 +166,7 @@ def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Finding]:
         if len(shown) > len(set(shown)):
             yield _about(pod, Kind.WRONG_VISIBLE, f"{key} names a card twice")
     for container in (*(pod.spec.get("initContainers") or ()), *pod.spec["containers"]):
-        asks = any(name in asked.GPU and amount for name, amount in asked.requests(container).items())
+        asks = any(asked.type_of(name) == "gpu" and amount for name, amount in asked.requests(container).items())
         if asks and f"{container['name']}{VISIBLE}" not in pod.annotations:
             yield _about(pod, Kind.WRONG_VISIBLE, f"container {container['name']} asks for GPUs, but is shown none")
 
@@ -163,7 +179,7 @@ def _foreign(pod: Pod, world: World) -> Iterator[Finding]:
         text = f"it is of scheduler {pod.scheduler}, but carries an allocation on {pod.node}"
         yield _about(pod, Kind.FOREIGN_POD, text)
         return
-    devices = sorted(name for name, amount in asked.total(pod.spec).items() if name in asked.TYPES and amount)
+    devices = sorted(name for name, amount in asked.total(pod.spec).items() if asked.type_of(name) and amount)
     if devices:
         text = f"it is of scheduler {pod.scheduler}, but takes {', '.join(devices)} on {pod.node}"
         yield _about(pod, Kind.FOREIGN_POD, text)
@@ -191,6 +207,12 @@ def _readable(pod: Pod) -> list[Grant]:
 
 def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[Finding]:
     """Check that nobody shares a whole card, and that the parts of a shared one are no more than the card."""
+    forms = sorted({(grant.form, pod.name) for pod, grant in holders})
+    if len({form for form, _ in forms}) > 1:
+        text = f"it is held as {' and as '.join(f'{form} by {pod}' for form, pod in forms)}"
+        yield Finding(kind=Kind.MIXED, object=str(key), text=text)
+        return
+    yield from _pieces(key, holders)
     pods = sorted({pod.name for pod, _ in holders})
     whole = sorted({pod.name for pod, grant in holders if grant.whole})
     if whole and len(pods) > 1:
@@ -207,6 +229,18 @@ def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[F
             yield Finding(kind=Kind.OVERBOOKED, object=str(key), text=text)
 
 
+def _pieces(key: Key, holders: list[Holding]) -> Iterator[Finding]:
+    """Check that no slice or instance has two pods."""
+    by_id: defaultdict[str, set[str]] = defaultdict(set)
+    for pod, grant in holders:
+        if grant.form is not Form.CARD:
+            by_id[grant.id].add(pod.name)
+    for name, pods in by_id.items():
+        if len(pods) > 1:
+            text = f"{name} is held by {' and '.join(sorted(pods))}"
+            yield Finding(kind=Kind.BOOKED_TWICE, object=str(key), text=text)
+
+
 # --- one node -----------------------------------------------------------------------------------------------
 
 
@@ -218,7 +252,7 @@ def _full_nodes(world: World) -> Iterator[Finding]:
             taken[pod.node][name] += amount
     for node, offered in world.nodes.items():
         for name, amount in taken[node].items():
-            if name not in asked.TYPES and amount > offered.get(name, 0):
+            if not asked.type_of(name) and amount > offered.get(name, 0):
                 text = (
                     f"its pods request {_shown(name, amount)} of {name}; it offers {_shown(name, offered.get(name, 0))}"
                 )

@@ -2,15 +2,20 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from demo.audit import asked, quantity
+from demo.audit.asked import Form
 
 Manifest = Mapping[str, Any]
 
 ALLOCATION: Final = "scheduling.koordinator.sh/device-allocated"
 OVER: Final = ("Succeeded", "Failed")
+SLICE_MARK: Final = "::"
+"""Between a card's id and the number of a slice."""
+SHARED: Final = ("gpu-core", "gpu-memory", "gpu-memory-ratio")
+"""What is charged of each slice."""
 PERCENTAGES: Final = ("gpu-core", "gpu-memory-ratio", "rdma", "fpga")
 
 
@@ -33,15 +38,62 @@ class Card:
     id: str
     model: str
     offers: Mapping[str, int]
+    slices: int = 1
+    """Into how many its time is divided."""
+    divided: bool = False
+    """Whether its instances are given, and not the card."""
+    single: bool = False
+    """Whether each of them is a GPU, whatever its profile."""
+    instances: Mapping[str, str] = field(default_factory=dict)
+    """UUID -> resource."""
 
     @classmethod
-    def read(cls, raw: Manifest) -> Self:
-        """Read an entry of a Device's `spec.devices`."""
+    def read(cls, raw: Manifest, strategy: str) -> Self:
+        """Read an entry of a Device's `spec.devices`, under its `spec.migStrategy`."""
         offers = {asked.short(name): quantity.whole(value) for name, value in (raw.get("resources") or {}).items()}
-        return cls(id=raw["id"], model=raw.get("model", ""), offers=offers)
+        mig = raw.get("mig") or {}
+        return cls(
+            id=raw["id"],
+            model=raw.get("model", ""),
+            offers=offers,
+            slices=raw.get("replicas", 1),
+            divided=bool(mig.get("enabled")) and strategy != "none",
+            single=strategy == "single",
+            instances={each["id"]: _resource(each["profile"]) for each in mig.get("instances") or ()},
+        )
+
+    def form(self, wanted: Form) -> Form | None:
+        """Return in which form it is given to who asks for one; None for not at all."""
+        if self.divided:
+            return Form.INSTANCE if wanted is (Form.SLOT if self.single else Form.INSTANCE) else None
+        if wanted is Form.SLOT:
+            return Form.SLICE if self.slices > 1 else Form.CARD
+        if wanted is Form.SLICE:
+            return Form.SLICE if self.slices > 1 else None
+        return Form.CARD if wanted is Form.CARD else None
+
+    def names(self, grant: "Grant") -> bool:
+        """Tell whether what was given bears a name of this card's."""
+        if grant.form is Form.INSTANCE:
+            return self.instances.get(grant.id) == grant.instance
+        if grant.form is Form.SLICE:
+            return grant.id in {f"{self.id}{SLICE_MARK}{number}" for number in range(self.slices)}
+        return grant.id == self.id
+
+    def due(self, grant: "Grant", ask: asked.Ask) -> dict[str, int]:
+        """Return what is to be charged for such a grant to who asks so."""
+        if grant.form is Form.INSTANCE:
+            return {grant.instance: 1}
+        if grant.form is Form.SLICE:
+            return {asked.SLICES: 1, **{name: self.offers.get(name, 0) // self.slices for name in SHARED}}
+        return ask.on(self.offers.get("gpu-memory", 0))
 
     def limit(self, resource: str) -> int:
         """Return how much of a resource all holders together may have: of a percentage never more than 100."""
+        if resource == asked.SLICES:
+            return self.slices
+        if resource.startswith(asked.INSTANCES):
+            return list(self.instances.values()).count(resource)
         offered = self.offers.get(resource, 0)
         return min(offered, asked.PERCENT) if resource in PERCENTAGES else offered
 
@@ -54,6 +106,29 @@ class Grant:
     minor: int
     id: str
     amounts: Mapping[str, int]
+
+    @property
+    def form(self) -> Form:
+        """In which way the card is given."""
+        if self.instance:
+            return Form.INSTANCE
+        return Form.SLICE if asked.SLICES in self.amounts else Form.CARD
+
+    @property
+    def instance(self) -> str:
+        """The resource that stands for the MIG instance; empty where none is given."""
+        return next((name for name in self.amounts if name.startswith(asked.INSTANCES)), "")
+
+    @property
+    def name(self) -> str:
+        """What nobody else may be given, where the card may be in several parts."""
+        card = f"{self.type} {self.minor}"
+        return card if self.form is Form.CARD else f"{self.form} {self.id} of {card}"
+
+    @property
+    def seen(self) -> str:
+        """The id by which a container sees it: a slice is seen as its card."""
+        return self.id.partition(SLICE_MARK)[0]
 
     @property
     def whole(self) -> bool:
@@ -103,7 +178,12 @@ def cards(device: Manifest) -> Iterable[tuple[Key, Card]]:
     """Give the cards of one Device; raise ValueError where one cannot be read."""
     for raw in device["spec"].get("devices") or ():
         key = Key(node=device["metadata"]["name"], type=raw["type"], minor=raw["minor"])
-        yield key, Card.read(raw)
+        yield key, Card.read(raw, device["spec"].get("migStrategy", "mixed"))
+
+
+def _resource(profile: str) -> str:
+    """Return the resource of a profile: a resource's name cannot have a `+`."""
+    return asked.INSTANCES + profile.replace("+", ".")
 
 
 def _grant(kind: str, raw: object) -> Grant:

@@ -62,7 +62,8 @@ def ours(arena: Arena, folder: Path, timing: Mapping[str, float] = STOPPED) -> C
         name=OURS,
         account=account,
         scheduler_name=arena.scheduler_name,
-        command=[sys.executable, "-m", "berth_operator", *options],
+        # These nodes run no containers.
+        command=[sys.executable, "-m", "berth_operator", "--no-require-injection", *options],
     )
 
 

@@ -21,8 +21,8 @@ PATH = Path("berth.yaml")
 ROOT = Path(__file__).parents[2]
 
 SWITCHES = (
-    "*, node-ready, cordon, taints, node-selector, node-affinity, declared-features, volume-limits, volume-affinity, "
-    "volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity"
+    "*, injected, node-ready, cordon, taints, node-selector, node-affinity, declared-features, volume-limits, "
+    "volume-affinity, volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity"
 )
 SCORES = ", ".join(each.NAME for each in scores.ALL)
 CARDS = ", ".join(CARD_STRATEGIES)
@@ -376,6 +376,11 @@ def test_the_documentation_names_everything() -> None:
             ["--config", "berth.yaml"],
             f"berth.yaml: must be an object with fields of {ROOT_FIELDS}, not null",
             id="a wrong file",
+        ),
+        pytest.param(
+            ["--config", "berth.yaml", "--no-require-injection"],
+            "--require-injection and --config exclude each other: a profile switches off the filter injected",
+            id="injection both ways",
         ),
         pytest.param(
             ["--config", "berth.yaml", "--scheduler-names", "a"],

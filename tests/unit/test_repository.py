@@ -27,6 +27,14 @@ def test_every_locked_package_has_hashes_and_no_address() -> None:
 
 def test_make_help_names_every_verb() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    told = set(re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE))
+    told = set(re.findall(r"^([a-z0-9-]+):.*?## ", makefile, re.MULTILINE))
     phony = set(re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE))
     assert phony == told
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    text = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    named = re.findall(r"`(?:tests/)?(\S+\.py)::(\w+)`", text)
+    assert named
+    sources = {path: (ROOT / "tests" / path).read_text() for path, _ in named}
+    assert [each for each in named if f"def {each[1]}(" not in sources[each[0]]] == []

@@ -357,13 +357,207 @@ FAULTS = [
 
 @pytest.mark.parametrize(("plant", "expected"), FAULTS)
 def test_each_planted_fault_is_named_and_no_other(plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
-    world = sound()
+    check(sound(), plant, expected)
+
+
+def check(world: World, plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
     plant(world)
     found = {finding.kind: finding for finding in audited(world)}
     assert found.keys() == expected.keys()
     for kind, (place, words) in expected.items():
         assert found[kind].object == place
         assert words in found[kind].text
+
+
+# --- cards that are given in pieces ---------------------------------------------------------------------------
+
+MIG_1G, MIG_3G, SLICES = "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb", "nvidia.com/gpu.shared"
+
+
+def divided(minor: int, *profiles: str) -> Manifest:
+    instances = [{"id": f"MIG-{minor}-{number}", "profile": profile} for number, profile in enumerate(profiles)]
+    return {**gpu(minor), "mig": {"enabled": True, "instances": instances}}
+
+
+def instance(minor: int, number: int, resource: str) -> Manifest:
+    return {"minor": minor, "id": f"MIG-{minor}-{number}", "resources": {resource: "1"}}
+
+
+def piece(minor: int, number: int, *, core: int = 33, memory: str = "28633115306", shared: str = "1") -> Manifest:
+    """Give a third of a card, by default."""
+    found = grant(minor, core=core, memory=memory, ratio=33)
+    return {**found, "id": f"GPU-{minor}::{number}", "resources": {**found["resources"], SLICES: shared}}
+
+
+def device(world: World, name: str, *cards: Manifest, **fields: Any) -> None:
+    world["devices"][name] = {"metadata": {"name": name}, "spec": {"devices": list(cards), **fields}}
+    allocatable = {"cpu": "8", "pods": "10"}
+    world["nodes"][name] = {"metadata": {"name": name}, "status": {"allocatable": allocatable}}
+
+
+def in_pieces() -> World:
+    """A node with a card in MIG mode, a sliced and a plain one, and two where MIG is a GPU each, or none."""
+    world: World = {"pods": {}, "nodes": {}, "devices": {}}
+    device(world, "node", divided(0, "1g.10gb+me", "3g.40gb", "1g.10gb+me"), {**gpu(1), "replicas": 3}, gpu(2))
+    device(world, "single", divided(0, "3g.40gb", "3g.40gb"), migStrategy="single")
+    device(world, "none", divided(0, "3g.40gb"), migStrategy="none")
+    seen = {VISIBLE: "GPU-1"}
+    pods = [
+        pod("small", {MIG_1G: "1"}, instance(0, 0, MIG_1G)),
+        pod("several", {MIG_1G: "1", MIG_3G: "1"}, instance(0, 2, MIG_1G), instance(0, 1, MIG_3G)),
+        pod("slot", {"nvidia.com/gpu": "1"}, piece(1, 0), **seen),
+        pod("slices", {SLICES: "2"}, piece(1, 1), piece(1, 2), **seen),
+        pod("whole", {"nvidia.com/gpu": "1"}, grant(2, core=100, memory="80Gi", ratio=100)),
+    ]
+    world["pods"] = {each["metadata"]["name"]: each for each in pods}
+    under_single = pod("single", {"nvidia.com/gpu": "2"}, instance(0, 0, MIG_3G), instance(0, 1, MIG_3G))
+    add(under_single, nodeName="single")(world)
+    add(pod("none", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)), nodeName="none")(world)
+    return world
+
+
+def test_a_sound_cluster_of_pieces_has_no_findings() -> None:
+    assert audited(in_pieces()) == []
+
+
+def drop(name: str) -> Plant:
+    def plant(world: World) -> None:
+        del world["pods"][name]
+
+    return plant
+
+
+def both(*plants: Plant) -> Plant:
+    def plant(world: World) -> None:
+        for each in plants:
+            each(world)
+
+    return plant
+
+
+def fields(node: str, **changed: Any) -> Plant:
+    def plant(world: World) -> None:
+        world["devices"][node]["spec"] |= changed
+
+    return plant
+
+
+FAULTS_OF_PIECES = [
+    pytest.param(
+        add(pod("twin", {MIG_1G: "1"}, instance(0, 0, MIG_1G))),
+        {
+            Kind.BOOKED_TWICE: ("card node/gpu 0", "MIG-0-0 is held by ns/small and ns/twin"),
+            Kind.OVERBOOKED: ("card node/gpu 0", f"3 of {MIG_1G} are taken, of 2"),
+        },
+        id="an instance booked twice",
+    ),
+    pytest.param(
+        both(drop("slices"), add(pod("twin", {SLICES: "1"}, piece(1, 0), **{VISIBLE: "GPU-1"}))),
+        {Kind.BOOKED_TWICE: ("card node/gpu 1", "GPU-1::0 is held by ns/slot and ns/twin")},
+        id="a slice booked twice",
+    ),
+    pytest.param(
+        allocate("slices", piece(1, 1), piece(1, 1)),
+        {Kind.BOOKED_TWICE: ("pod ns/slices", "names slice GPU-1::1 of gpu 1 2 times")},
+        id="the same slice twice in one allocation",
+    ),
+    pytest.param(
+        allocate("slices", piece(1, 1), piece(1, 3)),
+        {Kind.WRONG_ID: ("pod ns/slices", "card node/gpu 1 has no slice GPU-1::3")},
+        id="a slice beyond the last",
+    ),
+    pytest.param(
+        both(allocate("small", instance(0, 7, MIG_1G)), annotate("small", VISIBLE, "MIG-0-7")),
+        {Kind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-7")},
+        id="an instance that is not there",
+    ),
+    pytest.param(
+        both(
+            drop("several"),
+            allocate("small", instance(0, 1, MIG_1G)),
+            annotate("small", VISIBLE, "MIG-0-1"),
+        ),
+        {Kind.WRONG_ID: ("pod ns/small", f"card node/gpu 0 has no instance MIG-0-1 {MIG_1G}")},
+        id="an instance of another profile under the right name",
+    ),
+    pytest.param(
+        allocate("several", instance(0, 2, MIG_1G)),
+        {
+            Kind.WRONG_COUNT: ("pod ns/several", f"asks for 1 {MIG_3G} device(s), but was given 0"),
+            Kind.WRONG_VISIBLE: ("pod ns/several", "names MIG-0-1, not of its allocation"),
+        },
+        id="an instance too few",
+    ),
+    pytest.param(
+        both(drop("several"), add(pod("card", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)))),
+        {
+            Kind.WRONG_FORM: ("pod ns/card", "given card node/gpu 0 as card; its Device gives no whatever"),
+            Kind.MIXED: ("card node/gpu 0", "held as card by ns/card and as instance by ns/small"),
+        },
+        id="a whole card in MIG mode",
+    ),
+    pytest.param(
+        both(drop("slices"), add(pod("part", {"kubernetes.io/gpu": "10"}, grant(1, core=10, memory="8Gi", ratio=10)))),
+        {Kind.MIXED: ("card node/gpu 1", "held as card by ns/part and as slice by ns/slot")},
+        id="a part of a card that is held in slices",
+    ),
+    pytest.param(
+        both(drop("slices"), allocate("slot", grant(1, core=100, memory="80Gi", ratio=100))),
+        {Kind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as card; its Device gives it as slice")},
+        id="a whole card where the Device gives slices",
+    ),
+    pytest.param(
+        both(drop("whole"), add(pod("shared", {SLICES: "1"}, piece(2, 0), **{VISIBLE: "GPU-2"}))),
+        {Kind.WRONG_FORM: ("pod ns/shared", "given card node/gpu 2 as slice; its Device gives no slice")},
+        id="a slice of a card that has none",
+    ),
+    pytest.param(
+        allocate("slot", piece(1, 0, core=50)),
+        {
+            Kind.WRONG_AMOUNT: ("pod ns/slot", "given 50 % of gpu-core; its request comes to 33 %"),
+            Kind.OVERBOOKED: ("card node/gpu 1", "116 % of gpu-core are taken"),
+        },
+        id="more core than a slice has",
+    ),
+    pytest.param(
+        allocate("slot", piece(1, 0, shared="2")),
+        {
+            Kind.WRONG_AMOUNT: ("pod ns/slot", f"given 2 of {SLICES}; its request comes to 1"),
+            Kind.OVERBOOKED: ("card node/gpu 1", f"4 of {SLICES} are taken, of 3"),
+        },
+        id="two slices in one entry",
+    ),
+    pytest.param(
+        fields("single", migStrategy="mixed"),
+        {Kind.WRONG_FORM: ("pod ns/single", "given card single/gpu 0 as instance; its Device gives no whatever")},
+        id="instances as GPUs where the strategy is mixed",
+    ),
+    pytest.param(
+        fields("none", migStrategy="single"),
+        {Kind.WRONG_FORM: ("pod ns/none", "given card none/gpu 0 as card; its Device gives it as instance")},
+        id="a card where each instance is a GPU",
+    ),
+    pytest.param(
+        annotate("slot", VISIBLE, "GPU-1::0"),
+        {Kind.WRONG_VISIBLE: ("pod ns/slot", "names GPU-1::0, not of its allocation")},
+        id="a slice that is seen by its own name",
+    ),
+    pytest.param(
+        annotate("small", VISIBLE, None),
+        {Kind.WRONG_VISIBLE: ("pod ns/small", "container main asks for GPUs, but is shown none")},
+        id="a container that does not see its instance",
+    ),
+    pytest.param(
+        add(pod("stranger", {MIG_1G: "1"}), schedulerName="default-scheduler"),
+        {Kind.FOREIGN_POD: ("pod ns/stranger", f"takes {MIG_1G} on node")},
+        id="a foreign pod that takes an instance",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), FAULTS_OF_PIECES)
+def test_each_fault_of_pieces_is_named_and_no_other(plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
+    check(in_pieces(), plant, expected)
 
 
 def test_without_its_device_every_card_of_a_node_is_unknown() -> None:

@@ -1,6 +1,7 @@
 """Virtual functions: which of a card's is given, and which cards have one to give."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -206,9 +207,10 @@ CARDS = st.lists(st.lists(st.tuples(LABELS, st.integers(0, 3)), max_size=3), min
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[Fleet, list[dict[str, str]]]:
-    """Draw a node, some of whose functions pods hold; and for each card what is free of it: address -> label."""
+def nodes(draw: st.DrawFn) -> tuple[Fleet, str, list[dict[str, str]]]:
+    """Draw a node, some of whose functions pods hold; its cards' type, and what is free of each: address -> label."""
     found, free, held = [], [], []
+    kind = draw(st.sampled_from(["rdma", "fpga"]))
     for minor, groups in enumerate(draw(CARDS)):
         made: list[Any] = []
         left: dict[str, Any] = {}
@@ -218,23 +220,23 @@ def nodes(draw: st.DrawFn) -> tuple[Fleet, list[dict[str, str]]]:
             taken = {bus for bus in buses if draw(st.booleans())}
             left |= {bus: net for bus in buses if bus not in taken}
             held += [(minor, bus) for bus in taken]
-        found.append(other_card("rdma", minor, functions=tuple(made)))
+        found.append(other_card(kind, minor, functions=tuple(made)))
         free.append(left)
     fleet_of = fleet({"node": tuple(found)})
     for minor, bus in draw(st.permutations(held)):
-        fleet_of.charge(charge(bus, with_functions(minor, bus)))
-    return fleet_of, free
+        fleet_of.charge(charge(bus, replace(with_functions(minor, bus), type=kind, amounts=((kind, 1),))))
+    return fleet_of, kind, free
 
 
 @given(node=nodes(), count=st.integers(1, 3), hint=st.sampled_from([ANY, FAST, NOT_SLOW]))
 def test_there_is_one_on_each_card_or_the_node_is_refused(
-    node: tuple[Fleet, list[dict[str, str]]], count: int, hint: dict[str, Any]
+    node: tuple[Fleet, str, list[dict[str, str]]], count: int, hint: dict[str, Any]
 ) -> None:
-    made, free = node
+    made, kind, free = node
     accepts = {"": hint is not FAST, "fast": True, "slow": hint is ANY}
     lowest = [min((bus for bus, net in card.items() if accepts[net]), default="") for card in free]
     expected = [(minor, [bus]) for minor, bus in enumerate(lowest) if bus]
-    answer = given_by(made, wants(count, hint | COUNT))
+    answer = given_by(made, wants(count, hint | COUNT, kind))
     if len(expected) < count:
         assert isinstance(answer, str)
     else:

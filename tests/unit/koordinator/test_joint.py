@@ -23,7 +23,9 @@ from berth_operator.core.request import PodRequest
 from tests.builders import (
     GPU,
     NVIDIA,
+    RATIO,
     RDMA,
+    SHARED,
     asks,
     card,
     charge,
@@ -152,6 +154,20 @@ def none_of(gpu: int, rdma: int) -> str:
             {NVIDIA: 2, RDMA: 300},
             {"gpu": [0, 1], "rdma": [0, 1, 2]},
             id="more NICs than GPUs",
+        ),
+        pytest.param(
+            (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
+            {},
+            {NVIDIA: 2, RDMA: 200},
+            {"gpu": [0, 1], "rdma": [0, 2]},
+            id="one NIC of each switch, though the first has two",
+        ),
+        pytest.param(
+            (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
+            {"gpu": {0: 100}, "rdma": {2: 100}},
+            {NVIDIA: 1, RDMA: 100},
+            {"gpu": [1], "rdma": [3]},
+            id="the NIC that is free beside the GPU that is free",
         ),
         pytest.param(
             (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
@@ -399,6 +415,14 @@ def test_functions_are_given_under_the_switch() -> None:
             {"gpu": [0, 1], "rdma": [0]},
             id="none for a switch that nobody tells",
         ),
+        pytest.param(
+            (*gpus(A=(0,), B=(1, 2)), *nics(A=(0,))),
+            {},
+            {NVIDIA: 2, RDMA: 1},
+            ("rdma", "gpu"),
+            {"gpu": [0, 1], "rdma": [0]},
+            id="GPUs that come second are near as well, as far as there are any",
+        ),
     ],
 )
 def test_rather_under_the_same_switches(
@@ -465,20 +489,23 @@ def test_the_fewest_switches_are_found(under: list[tuple[int, int]], wanted: tup
 
 
 PLACES = st.tuples(st.sampled_from(["", "A", "B", "C"]), st.integers(-1, 1))
-SCOPES = st.sampled_from(["", "PCIe", "NUMANode"])
+SCOPES = st.sampled_from(["", "", "PCIe", "NUMANode"])
 
 
 @st.composite
-def boards(draw: st.DrawFn) -> tuple[Fleet, dict[str, dict[int, tuple[str, int]]]]:
-    """Draw a node of GPUs and NICs, some of them held; and for each type where those are that are free."""
+def boards(draw: st.DrawFn, other: str = "rdma") -> tuple[Fleet, dict[str, dict[int, tuple[str, int]]]]:
+    """Draw a node of GPUs and cards of another type, some held; and for each type where those are that are free."""
     gpu = dict(enumerate(draw(st.lists(PLACES, min_size=1, max_size=4))))
-    rdma = dict(enumerate(draw(st.lists(PLACES, max_size=4))))
-    held = {kind: {i for i in each if draw(st.integers(0, 3)) == 0} for kind, each in (("gpu", gpu), ("rdma", rdma))}
+    others = dict(enumerate(draw(st.lists(PLACES, max_size=4))))
     cards = [card(i, pcie=pcie, numa=numa) for i, (pcie, numa) in gpu.items()]
-    cards += [other_card("rdma", i, pcie=pcie, numa=numa) for i, (pcie, numa) in rdma.items()]
-    made = node(*cards, gpu=dict.fromkeys(held["gpu"], 100), rdma=dict.fromkeys(held["rdma"], 100))
-    free = {"gpu": {i: at for i, at in gpu.items() if i not in held["gpu"]}}
-    return made, free | {"rdma": {i: at for i, at in rdma.items() if i not in held["rdma"]}}
+    cards += [other_card(other, i, pcie=pcie, numa=numa) for i, (pcie, numa) in others.items()]
+    made, free = fleet({"node": cards}), {"gpu": gpu, other: others}
+    for each in cards:
+        if draw(st.integers(0, 3)) == 0:
+            amounts = {"core": 100, "ratio": 100} if each.type == "gpu" else {other: 100}
+            made.charge(charge(each.id, grant(each.minor, each.type, **amounts)))
+            del free[each.type][each.minor]
+    return made, free
 
 
 def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
@@ -491,35 +518,40 @@ def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
 
 def right(given: Given, free: dict[str, dict[int, tuple[str, int]]], wanted: dict[str, int], first: str) -> bool:
     """Tell whether a choice is what SamePCIe means, by its words."""
+    (other,) = given.keys() - {"gpu"}
     under = {kind: Counter(free[kind][minor][0] for minor in minors) for kind, minors in given.items()}
     common = set(under["gpu"])
-    exact = len(given["gpu"]) == wanted["gpu"] and (first != "rdma" or len(given["rdma"]) == wanted["rdma"])
+    exact = len(given["gpu"]) == wanted["gpu"] and (first == "gpu" or len(given[other]) == wanted[other])
     return (
         exact
         and "" not in common
-        and common == set(under["rdma"])
-        and len(given["rdma"]) == max(wanted["rdma"], len(common))
+        and common == set(under[other])
+        and len(given[other]) == max(wanted[other], len(common))
     )
 
 
 @given(
-    boards(),
-    st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    st.sampled_from(["gpu", "rdma"]),
-    st.tuples(SCOPES, SCOPES),
+    board=st.sampled_from(["rdma", "fpga"]).flatmap(boards),
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    scopes=st.tuples(SCOPES, SCOPES),
+    gpus_first=st.booleans(),
+    shares=st.booleans(),
 )
 def test_a_set_is_found_wherever_there_is_one(
     board: tuple[Fleet, dict[str, dict[int, tuple[str, int]]]],
     counts: tuple[int, int],
-    first: str,
     scopes: tuple[str, str],
+    *,
+    gpus_first: bool,
+    shares: bool,
 ) -> None:
     made, free = board
-    wanted = {"gpu": counts[0], "rdma": counts[1]}
-    types = (first, "rdma" if first == "gpu" else "gpu")
-    pairs = zip(("gpu", "rdma"), scopes, strict=True)
+    (other,) = free.keys() - {"gpu"}
+    types = ("gpu", other) if gpus_first else (other, "gpu")
+    pairs = tuple(zip(("gpu", other), scopes, strict=True))
     hinted: dict[str, Any] = {kind: within(scope) for kind, scope in pairs if scope}
-    answer = placed(made, wants({NVIDIA: counts[0], RDMA: 100 * counts[1]}, *types, **hinted))
+    of_gpus = {SHARED: counts[0], RATIO: 50 * counts[0]} if shares else {NVIDIA: counts[0]}
+    answer = placed(made, wants({**of_gpus, f"kubernetes.io/{other}": 100 * counts[1]}, *types, **hinted))
     sets = {
         kind: [
             list(each)
@@ -527,16 +559,16 @@ def test_a_set_is_found_wherever_there_is_one(
             for each in combinations(free[kind], size)
             if together([free[kind][minor] for minor in each], scope)
         ]
-        for kind, scope in zip(("gpu", "rdma"), scopes, strict=True)
+        for kind, scope in pairs
     }
     possible = [
-        {"gpu": gpu, "rdma": rdma}
-        for gpu, rdma in product(sets["gpu"], sets["rdma"])
-        if right({"gpu": gpu, "rdma": rdma}, free, wanted, first)
+        {"gpu": gpu, other: others}
+        for gpu, others in product(sets["gpu"], sets[other])
+        if right({"gpu": gpu, other: others}, free, {"gpu": counts[0], other: counts[1]}, types[0])
     ]
     if possible:
         assert answer in possible
-        assert len(answer["rdma"]) == min(len(each["rdma"]) for each in possible)
+        assert len(answer[other]) == min(len(each[other]) for each in possible)
     else:
         assert isinstance(answer, str)
 

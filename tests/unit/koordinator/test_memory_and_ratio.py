@@ -28,6 +28,9 @@ from tests.builders import A100_BYTES, CORE, GI, MEMORY, RATIO, T4, T4_BYTES, ca
         pytest.param(A100_BYTES, {"memory": 851980452}, 851980452, 1, id="a byte over a hundredth is one"),
         pytest.param(A100_BYTES, {"memory": 851980451}, 851980451, 0, id="what a hundredth takes is none by itself"),
         pytest.param(2**53 - 1, {"memory": 2**52}, 2**52, 50, id="no rounding of large numbers"),
+        pytest.param(
+            100 * GI, {"memory": 29 * GI}, 29 * GI, 29, id="no rounding of fractions: 0.29 * 100 is less than 29"
+        ),
         pytest.param(80 * GI, {"memory": 5, "ratio": 7}, 5, 7, id="both are left alone"),
     ],
 )

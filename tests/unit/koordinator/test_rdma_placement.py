@@ -1,6 +1,7 @@
 """Which NICs and FPGAs a pod gets by itself: how many, which first, and within what."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -300,21 +301,25 @@ def will_do(cards: Sequence[CardInfo], scope: str) -> bool:
     return len(places) == 1 and places.isdisjoint({"", -1})
 
 
-@given(drawn(), HINTS, st.sampled_from([1, 2, 3, 50, 100, 200, 300]), st.sampled_from([PACKING, SPREADING]))
+@given(
+    drawn(),
+    st.sampled_from(["rdma", "fpga"]),
+    HINTS,
+    st.sampled_from([1, 2, 3, 50, 100, 200, 300]),
+    st.sampled_from([PACKING, SPREADING]),
+)
 def test_a_pod_gets_what_it_asks_for_wherever_there_is_some(
-    found: tuple[list[CardInfo], dict[int, int]], hint: dict[str, Any], amount: int, policy: Policy
+    found: tuple[list[CardInfo], dict[int, int]], kind: str, hint: dict[str, Any], amount: int, policy: Policy
 ) -> None:
-    cards, held = found
-    request = wants(amount, hint)
+    nics, held = found
+    cards = [replace(each, type=kind, amounts=((kind, 100),)) for each in nics]
+    request = wants(amount, hint, kind)
     (part,) = request.devices.parts
     picked = [each for each in cards if each.healthy and ("selector" not in hint or each.labels)]
-    able = [each for each in picked if dict(part.amounts)["rdma"] <= 100 - held.get(each.minor, 0)]
+    able = [each for each in picked if dict(part.amounts)[kind] <= 100 - held.get(each.minor, 0)]
     count = max(len(picked), 1) if part.every else part.count
     sets = [each for each in combinations(able, count) if will_do(each, part.scope)]
-    made = fleet({"node": cards})
-    for minor, taken in held.items():
-        made.charge(charge(f"on-{minor}", grant(minor, "rdma", rdma=taken)))
-    answer = minors(made, request, policy)
+    answer = minors(node(*cards, held=held), request, policy)
     if sets:
         assert sorted(answer) in [[each.minor for each in chosen] for chosen in sets]
     else:

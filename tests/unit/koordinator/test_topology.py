@@ -36,7 +36,16 @@ from tests.builders import (
     sliced,
     waiting,
 )
-from tests.unit.koordinator.machines import best_connected, dgx1, nvswitch, related, sets_that_will_do, trees, wired
+from tests.unit.koordinator.machines import (
+    best_connected,
+    dgx1,
+    inside,
+    nvswitch,
+    related,
+    sets_that_will_do,
+    trees,
+    wired,
+)
 
 PACKS = Policy(weights=tuple(CARD_STRATEGIES["MostAllocated"].items()), card_strategy="MostAllocated")
 SPREADS = Policy(weights=tuple(CARD_STRATEGIES["LeastAllocated"].items()), card_strategy="LeastAllocated")
@@ -443,7 +452,7 @@ PLACES = st.builds(
     scope=st.sampled_from([None, "Device", "PCIe", "NUMANode", "Node"]),
     level=st.sampled_from([None, "nvlink", "pcie", "numa"]),
 )
-def test_no_set_is_missed_and_none_is_given_that_will_not_do(
+def test_no_set_is_missed_none_is_given_that_will_not_do_and_none_is_connected_better(
     found: list[CardInfo], used: set[int], count: int, scope: str | None, level: str | None
 ) -> None:
     made = machine(found, [each.minor for each in found if each.minor in used])
@@ -460,3 +469,4 @@ def test_no_set_is_missed_and_none_is_given_that_will_not_do(
     own = [each for each in able if each.minor in got]
     assert len(own) == len(got) == count
     assert all(related(one, other, needs) for one in own for other in own if one is not other)
+    assert inside(own) == max(map(inside, sets_that_will_do(able, count, needs)))

@@ -1,0 +1,223 @@
+"""What holds of every request for cards that need not lie together.
+
+Each card given is healthy, of the type, model, labels and size that were asked for, and has that much left; and none is
+given only where there are too few such cards. Cards that mind each other have such laws beside their tables.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api import model, names
+from berth_api.allocation import Grant
+from berth_operator.core.cards import CardInfo
+from berth_operator.core.cycle import Placement, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.request import PodRequest
+from tests.builders import (
+    A100,
+    A100_BYTES,
+    CORE,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    SHARED,
+    T4,
+    T4_BYTES,
+    asks,
+    card,
+    charge,
+    fleet,
+    grant,
+    hints,
+    other_card,
+    waiting,
+)
+
+Amounts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a pod asks of one type of device, as its author would say it."""
+
+    kind: str = "gpu"
+    amounts: Amounts
+    count: int
+    """How many cards; 0 is every one that is healthy and accepted."""
+    each: Amounts
+    whole: bool = False
+    """Whether nobody else may have anything of the card."""
+    strategy: str = ""
+    rack: str = ""
+    model: str = ""
+    memory: int = 0
+    """The least that a card must have in all."""
+
+    @property
+    def hint(self) -> dict[str, Any]:
+        strategy = {"allocateStrategy": self.strategy} if self.strategy else {}
+        return strategy | ({"selector": {"matchLabels": {"rack": self.rack}}} if self.rack else {})
+
+    @property
+    def constraints(self) -> dict[str, str]:
+        memory = {names.MIN_GPU_MEMORY: str(self.memory)} if self.memory else {}
+        return memory | ({names.MODEL_EXACT: self.model} if self.model else {})
+
+    def accepts(self, info: CardInfo) -> bool:
+        """Tell whether this is one of the cards that the pod is about."""
+        large = dict(info.amounts).get("gpu-memory", 0) >= self.memory
+        labelled = not self.rack or ("rack", self.rack) in info.labels
+        return info.type == self.kind and info.healthy and large and labelled and self.model in ("", info.model)
+
+    def fits(self, info: CardInfo, held: Sequence[Amounts]) -> bool:
+        """Tell whether a card of which pods hold these amounts can serve the pod."""
+        if not self.accepts(info) or (self.whole and held):
+            return False
+        need = self.on(info)
+        return all(sum(other[name] for other in held) + need[name] <= total for name, total in info.amounts)
+
+    def on(self, info: CardInfo) -> dict[str, int]:
+        """Give what the pod takes of a card."""
+        return filled(self.each, info)
+
+
+def filled(amounts: Amounts, info: CardInfo) -> dict[str, int]:
+    """Fill in memory from ratio, or ratio from memory, by a card's own memory, rounded down."""
+    total = dict(info.amounts)
+    found = {name: amounts.get(name, 0) for name in total}
+    if "gpu-memory" in amounts:
+        found["gpu-memory-ratio"] = amounts["gpu-memory"] * 100 // total["gpu-memory"]
+    elif "gpu-memory-ratio" in amounts:
+        found["gpu-memory"] = amounts["gpu-memory-ratio"] * total["gpu-memory"] // 100
+    return found
+
+
+def part_of(kind: str, hundredths: int) -> dict[str, int]:
+    return {"gpu-core": hundredths, "gpu-memory-ratio": hundredths} if kind == "gpu" else {kind: hundredths}
+
+
+WHOLE = part_of("gpu", 100)
+GPUS = (
+    Wish(amounts={NVIDIA: 1}, count=1, each=WHOLE, whole=True),
+    Wish(amounts={NVIDIA: 2}, count=2, each=WHOLE, whole=True),
+    Wish(amounts={GPU: 300}, count=3, each=WHOLE, whole=True),
+    Wish(amounts={CORE: 100, RATIO: 200}, count=2, each={"gpu-core": 50, "gpu-memory-ratio": 100}, whole=True),
+    Wish(amounts={GPU: 30}, count=1, each=part_of("gpu", 30)),
+    Wish(amounts={RATIO: 70}, count=1, each={"gpu-memory-ratio": 70}),
+    Wish(amounts={MEMORY: 9 * GI}, count=1, each={"gpu-memory": 9 * GI}),
+    Wish(amounts={CORE: 60, MEMORY: GI}, count=1, each={"gpu-core": 60, "gpu-memory": GI}),
+    Wish(amounts={SHARED: 2, RATIO: 60}, count=2, each={"gpu-memory-ratio": 30}),
+    Wish(amounts={SHARED: 2, CORE: 100, MEMORY: 20 * GI}, count=2, each={"gpu-core": 50, "gpu-memory": 10 * GI}),
+)
+
+
+def of_others(kind: str) -> tuple[Wish, ...]:
+    """Give what a pod may ask of NICs or FPGAs."""
+    name = f"kubernetes.io/{kind}"
+    return (
+        Wish(kind=kind, amounts={name: 50}, count=1, each={kind: 50}),
+        Wish(kind=kind, amounts={name: 200}, count=2, each={kind: 100}, whole=True),
+        Wish(kind=kind, amounts={name: 2}, count=2, each={kind: 1}, strategy="RequestsAsCount"),
+        Wish(kind=kind, amounts={name: 30}, count=0, each={kind: 30}, strategy="ApplyForAll"),
+    )
+
+
+WISHES = {"gpu": GPUS, "rdma": of_others("rdma"), "fpga": of_others("fpga")}
+CONDITIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "healthy": st.sampled_from([True, True, True, False]),
+        "labels": st.sampled_from([(), (("rack", "a"),), (("rack", "b"),)]),
+    }
+)
+HARDLY: Sequence[Amounts] = ({"gpu-core": 5}, {"gpu-memory": 5})
+"""What does not show in the hundredths of a card's memory."""
+HOLDS: Mapping[str, Sequence[Amounts]] = {
+    kind: [*(part_of(kind, each) for each in (1, 30, 40, 70, 100)), *(HARDLY if kind == "gpu" else ())]
+    for kind in WISHES
+}
+Held = dict[tuple[str, int], list[Amounts]]
+"""Type and minor of a card -> what each pod holds of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node's cards, and what pods hold of them."""
+
+    fleet: Fleet
+    cards: Sequence[CardInfo]
+    held: Held = field(default_factory=dict)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    """Draw a node with cards of all types, the same minors among each of them."""
+    sizes = [draw(st.sampled_from([(A100, A100_BYTES), (T4, T4_BYTES)])) for _ in range(draw(st.integers(0, 4)))]
+    found = [card(i, model=name, memory=size, **draw(CONDITIONS)) for i, (name, size) in enumerate(sizes)]
+    for kind in ("rdma", "fpga"):
+        found += [other_card(kind, minor, **draw(CONDITIONS)) for minor in range(draw(st.integers(0, 3)))]
+    made = Node(fleet=fleet({"node": found}), cards=found)
+    for number, info in enumerate(draw(st.lists(st.sampled_from(found), max_size=5)) if found else ()):
+        amounts = draw(st.sampled_from(HOLDS[info.type]))
+        made.held.setdefault((info.type, info.minor), []).append(filled(amounts, info))
+        made.fleet.charge(charge(str(number), grant(info.minor, info.type, **amounts)))
+    return made
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> list[Wish]:
+    """Draw what a pod asks of one type of device, or of several."""
+    found = []
+    for kind in draw(st.sampled_from([("gpu",), ("rdma",), ("fpga",), ("gpu", "rdma"), ("gpu", "rdma", "fpga")])):
+        wish = replace(draw(st.sampled_from(WISHES[kind])), rack=draw(st.sampled_from(["", "", "a", "c"])))
+        if kind == "gpu":
+            wish = replace(
+                wish, model=draw(st.sampled_from(["", A100, T4])), memory=draw(st.sampled_from([0, 40 * GI]))
+            )
+        found.append(wish)
+    return found
+
+
+def asked(wanted: Sequence[Wish]) -> PodRequest:
+    """Write it as a pod does."""
+    amounts = {name: amount for wish in wanted for name, amount in wish.amounts.items()}
+    told = hints(**{wish.kind: wish.hint for wish in wanted})
+    for wish in wanted:
+        told |= wish.constraints
+    return asks(amounts, annotations=told, model=model.of_pod(told, {}))
+
+
+@settings(max_examples=100)
+@given(nodes(), st.lists(wishes(), min_size=1, max_size=8), st.sampled_from(sorted(CARD_STRATEGIES)))
+def test_cards_are_given_as_asked_for_wherever_there_are_enough(
+    node: Node, pods: list[list[Wish]], strategy: str
+) -> None:
+    for wanted in pods:
+        outcome = decide(node.fleet, waiting("pod", asked(wanted)), Policy(card_strategy=strategy))
+        check(node, wanted, outcome.grants if isinstance(outcome, Placement) else ())
+
+
+def check(node: Node, wanted: Sequence[Wish], given_: Sequence[Grant]) -> None:
+    """Compare what a pod was given, nothing if it has to wait, with what it asked for."""
+    able = {
+        wish.kind: {each.id: each for each in node.cards if wish.fits(each, node.held.get((each.type, each.minor), ()))}
+        for wish in wanted
+    }
+    counts = {wish.kind: wish.count or max(sum(map(wish.accepts, node.cards)), 1) for wish in wanted}
+    assert bool(given_) is all(len(able[kind]) >= count for kind, count in counts.items())
+    if not given_:
+        return
+    assert Counter(each.type for each in given_) == counts
+    assert len({each.id for each in given_}) == len(given_)
+    on = {wish.kind: wish.on for wish in wanted}
+    for each in given_:
+        info = able[each.type][each.id]
+        assert each.minor == info.minor
+        assert {**dict.fromkeys(dict(info.amounts), 0), **dict(each.amounts)} == on[each.type](info)
