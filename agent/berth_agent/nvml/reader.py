@@ -37,6 +37,7 @@ class _Look:
     card: DeviceInfo
     node: Node
     facts: CardFacts
+    processes: tuple[Process, ...]
 
 
 class Reader:
@@ -73,7 +74,8 @@ class Reader:
         facts = self._facts | {look.card.id: look.facts for look in sound.values()}
         self._facts = {card.id: facts[card.id] for card in listed}
         reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
-        return replace(reading, processes=_processes(sound)) if self._with_processes else reading
+        processes = {look.card.minor: look.processes for look in sound.values()}
+        return replace(reading, processes=processes) if self._with_processes else reading
 
     def _look(self, index: int) -> _Look | _Failed:
         try:
@@ -94,7 +96,12 @@ class Reader:
             parts=parts,
         )
         place = Node(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
-        return _Look(card=card, node=place, facts=facts)
+        return _Look(card=card, node=place, facts=facts, processes=self._processes(handle))
+
+    def _processes(self, handle: Handle) -> tuple[Process, ...]:
+        if not self._with_processes:
+            return ()
+        return library.unless_unsupported(default=(), function=library.processes, of=(handle,))
 
     def _reading(self, cards: list[DeviceInfo], *, unread: Sequence[_Failed]) -> Reading:
         spec = DeviceSpec(
@@ -148,13 +155,6 @@ def _measured(handle: Handle) -> Measured:
         retired_pages=library.unless_unsupported(default=0, function=library.retired_pages, of=of),
         recovery_action=library.unless_unsupported(default=0, function=library.recovery_action, of=of),
     )
-
-
-def _processes(sound: Mapping[int, _Look]) -> dict[int, tuple[Process, ...]]:
-    return {
-        look.card.minor: library.unless_unsupported(default=(), function=library.processes, of=(look.node.handle,))
-        for look in sound.values()
-    }
 
 
 def _mig(handle: Handle) -> "_Division":

@@ -1,5 +1,6 @@
 """What the agent says of a machine, against what `nvidia-smi -q` would say of it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from berth_agent.nvml.inventory import NvmlInventory
 from berth_agent.settings import Settings
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
-from tests.nvml.fixture import MIB, Gpu, MigDevice, a100, h100, t4
+from tests.nvml import build
+from tests.nvml.fixture import GPU_IS_LOST, MIB, Gpu, MigDevice, a100, h100, t4
 from tests.nvml.probe import Machine, Start
+
+FUNCTIONS = sorted(set(re.findall(r"nvmlDevice\w+", (build.HERE / "nvml.c").read_text())))
+"""All that the fixture answers of a card."""
 
 A100 = {
     "Product Name": "NVIDIA A100-SXM4-80GB",
@@ -143,6 +148,18 @@ async def test_one_failing_call_makes_only_that_card_unhealthy(machine: Machine,
     cards = (await probe.read()).spec.devices
     assert [card.health for card in cards] == [True, False]
     assert cards[1].conditions[0].reason == "Unknown"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_no_call_that_fails_for_one_card_hides_another(machine: Machine, agent: Start, function: str) -> None:
+    fixture = machine(a100(0), a100(1))
+    # A card can be lost at any moment of a reading: calls before this one still answered.
+    probe = agent(fixture)
+    before = (await probe.read()).spec.devices
+    fixture.fail(1, function, GPU_IS_LOST)
+    sound, failing = (await probe.read()).spec.devices
+    assert sound.model_copy(update={"links": before[0].links}) == before[0]
+    assert failing.id == before[1].id
 
 
 async def test_a_card_that_never_answered_is_named_in_the_condition(machine: Machine, agent: Start) -> None:
