@@ -43,8 +43,8 @@ test: node-binaries ## run every test that needs no GPU
 	@$(BIN)/pytest -n 3 --dist loadfile
 
 .PHONY: node-e2e
-node-e2e: node-binaries ## run the tests on a real kubelet and containerd (as root on Linux; a part of test)
-	@$(BIN)/pytest tests/node -n 2 --dist loadfile
+node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2
+	@BERTH_REPEAT=$(or $(REPEAT),2) $(BIN)/pytest tests/node -n 2 --dist loadfile
 
 .PHONY: unit
 unit: setup ## run the tests that need no cluster

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from devcluster import Arena, supervisor, waiting
+from tests.nvml.fixture import NvmlFixture
 
 LOG_LINES: Final = 25
 STOP_SECONDS: Final = 15.0
@@ -137,6 +138,18 @@ class Processes:
             },
         )
 
+    def node_agent(self, node: str, machine: NvmlFixture, **flags: object) -> Process:
+        """Start the agent of a node with the cards of the NVML fixture; flags as in its settings."""
+        own = {
+            "kubeconfig": self.arena.cluster.kubeconfig,
+            "node_name": node,
+            "nvml_library": machine.library,
+            "sysfs_root": machine.sysfs,
+        }
+        return self._start(
+            "agent", "berth_agent", {**own, **flags}, environment={"BERTH_NVML_STATE": str(machine.state)}
+        )
+
     def webhook(self, **flags: object) -> Process:
         """Start a webhook; flags as in its settings."""
         return self._start(
@@ -153,7 +166,15 @@ class Processes:
         for each in running:
             each.kill()
 
-    def _start(self, kind: str, module: str, flags: Mapping[str, object], *, command: str = "") -> Process:
+    def _start(
+        self,
+        kind: str,
+        module: str,
+        flags: Mapping[str, object],
+        *,
+        command: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
         process = Process(
             name=f"{kind}-{len(self.started)}",
             command=[
@@ -164,7 +185,7 @@ class Processes:
                 *(_flag(name, value) for name, value in flags.items() if value is not None),
             ],
             folder=self.folder,
-            environment={"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1"},
+            environment={"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
         self.started.append(process)
         return process

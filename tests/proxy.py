@@ -17,6 +17,7 @@ import contextlib
 import re
 import ssl
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,13 @@ class Lose(Rule):
 
 
 @dataclass(kw_only=True, eq=False)
+class Slow(Rule):
+    """Passes requests on and gives each part of the server's answer only after a pause, in seconds."""
+
+    pause: Callable[[], float]
+
+
+@dataclass(kw_only=True, eq=False)
 class Answer(Rule):
     """Answers in the server's place."""
 
@@ -161,6 +169,10 @@ class FaultProxy:
         """Let requests through and lose their answers."""
         return self._add(Lose(method=method, path=re.compile(path), first=first, count=count))
 
+    def slow(self, method: str, path: str, *, pause: Callable[[], float]) -> Slow:
+        """Let answers come late, part by part; `pause` is asked before each part."""
+        return self._add(Slow(method=method, path=re.compile(path), first=1, count=None, pause=pause))
+
     def answer(
         self,
         method: str,
@@ -221,14 +233,14 @@ class FaultProxy:
             return web.Response(status=rule.status, headers=rule.headers)
         if isinstance(rule, Hold):
             await rule.released.wait()
-        return await self._forward(request, body, lose=isinstance(rule, Lose))
+        return await self._forward(request, body, rule)
 
-    async def _forward(self, request: web.BaseRequest, body: bytes, *, lose: bool) -> web.StreamResponse:
+    async def _forward(self, request: web.BaseRequest, body: bytes, rule: Rule | None) -> web.StreamResponse:
         url = yarl.URL(self._server + request.raw_path, encoded=True)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
         async with self._upstream.request(request.method, url, data=body or None, headers=headers) as answer:
             response = web.StreamResponse(status=answer.status, reason=answer.reason)
-            if lose:
+            if isinstance(rule, Lose):
                 await answer.read()
                 _hang_up(request)
                 return response
@@ -238,6 +250,8 @@ class FaultProxy:
             with contextlib.suppress(ConnectionError):  # whoever asked has gone
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
+                    if isinstance(rule, Slow):
+                        await asyncio.sleep(rule.pause())
                     await response.write(chunk)
             return response
 

@@ -86,6 +86,9 @@ def _kubelet(plan: Plan) -> dict[str, Any]:
         "cgroupRoot": f"/{plan.group}",
         "failCgroupV1": False,
         "failSwapOn": False,
+        # Tests wait for what the node says of its devices.
+        "nodeStatusUpdateFrequency": "1s",
+        "nodeStatusReportFrequency": "5m",
         "enforceNodeAllocatable": [],
         # A development machine may be short of disk: nothing is evicted for it.
         "evictionHard": {"memory.available": "64Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

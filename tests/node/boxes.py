@@ -28,7 +28,8 @@ def box(
     path, anything else a text. `spec` overrides fields of the pod's spec.
     """
     pod = arena.pod(name, limits=limits, annotations=annotations, scheduler_name=scheduler_name)
-    pod["spec"] |= {"terminationGracePeriodSeconds": 1, **spec}
+    # The cluster has no DNS, and each pod without it would say so.
+    pod["spec"] |= {"terminationGracePeriodSeconds": 1, "dnsPolicy": "Default", **spec}
     [container] = pod["spec"]["containers"]
     container |= {"image": image.NAME, "imagePullPolicy": "Never", "args": list(words)}
     container["env"] = [_variable(*item) for item in (environment or {}).items()]

@@ -11,6 +11,9 @@ from devcluster.real_node import RealNode, obstacle
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
 
+REPEAT = int(os.environ.get("BERTH_REPEAT", "2"))
+"""How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`."""
+
 
 @pytest.fixture(scope="session")
 def root_on_linux() -> None:

@@ -151,6 +151,21 @@ def a100(index: int = 0, *, switch: bool = True) -> Gpu:
     return card
 
 
+def rack(count: int) -> list[Gpu]:
+    """Return so many A100s: eight-card machines beside each other, each in a PCI domain of its own."""
+    return [_in_domain(a100(index % 8), domain=index // 8, index=index) for index in range(count)]
+
+
+def _in_domain(card: Gpu, *, domain: int, index: int) -> Gpu:
+    return replace(
+        card,
+        uuid=f"GPU-a1000000-0000-4000-8000-{index:012d}",
+        minor=index,
+        bus_id=f"{domain:08X}{card.bus_id[8:]}",
+        sysfs=card.sysfs.replace("0000:", f"{domain:04x}:"),
+    )
+
+
 def h100(index: int = 0) -> Gpu:
     """Return an H100 of an eight-card machine: eighteen NVLinks into NVSwitch."""
     return replace(

@@ -1,0 +1,75 @@
+"""The scheduler's choice holds down to the container, on a real kubelet."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from devcluster import Arena
+from devcluster.real_node import RealNode
+from tests.node.stage import GPU, SHARE, Stage
+from tests.nvml.fixture import Gpu, MigDevice, a100, rack
+
+SMALL = "nvidia.com/mig-1g.10gb"
+LARGE = "nvidia.com/mig-3g.40gb"
+BURST = 40
+LONG = 240.0
+"""Seconds that forty containers may take to start on a busy machine."""
+
+
+def test_containers_have_just_the_cards_of_their_allocations(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(8)]) as stage:
+        stage.submit({GPU: "1"}, "one")
+        stage.submit({GPU: "2"}, "two")
+        stage.submit({GPU: "4"}, "four")
+        stage.submit({SHARE: "50"}, "left-half", "right-half")
+        stage.hold("one", "two", "four", "left-half", "right-half")
+        assert stage.cards("left-half") == stage.cards("right-half")
+        taken = [card for name in ("one", "two", "four", "left-half") for card in stage.cards(name)]
+        assert sorted(taken) == list(range(8))
+
+
+def test_containers_have_just_the_instances_of_their_allocations(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    cards = [divided(0), divided(1), a100(2)]
+    # Device nodes of instances come from the driver's own folder under /proc, which is not there.
+    with Stage(node, arena, tmp_path, gpus=cards, device_list_strategy="envvar") as stage:
+        stage.submit({SMALL: "1"}, "small-0", "small-1", "small-2")
+        stage.submit({LARGE: "1"}, "large-0", "large-1")
+        stage.submit({GPU: "1"}, "whole")
+        stage.hold("small-0", "small-1", "small-2", "large-0", "large-1", "whole")
+        assert stage.cards("whole") == [2]
+
+
+def test_a_burst_of_pods_is_admitted_without_a_refusal(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with Stage(node, arena, tmp_path, gpus=rack(BURST)) as stage:
+        burst = [f"burst-{number}" for number in range(BURST - 1)]
+        stage.submit({GPU: "1"}, "crashes", words=["exit", "1"])
+        stage.wait(lambda: stage.restarts("crashes") > 0, what="the neighbour to crash")
+        stage.submit({GPU: "1"}, *burst)
+        stage.hold(*burst, deadline=LONG)
+        # A neighbour that goes on crashing keeps its card.
+        before = stage.restarts("crashes")
+        stage.wait(lambda: stage.restarts("crashes") > before, what="it to crash again", deadline=LONG)
+        assert stage.held()["crashes", "main", GPU] == [each["id"] for each in stage.entries("crashes")]
+
+        assert set(stage.phases().values()) == {"Running"}
+        stage.wait(lambda: len(stage.events("Scheduled")) == BURST, what="an Event for each pod")
+        assert len({each["involvedObject"]["uid"] for each in stage.events("Scheduled")}) == BURST
+        warnings = [each for each in arena.list("events") if each["type"] == "Warning"]
+        assert {each["reason"] for each in warnings} == {"BackOff"}, warnings
+        assert "refused" not in stage.agent.text()
+
+
+def divided(index: int) -> Gpu:
+    """Return a card in MIG mode with two small instances and a large one."""
+    small = [instance(index, at, "1g.10gb", at, 1) for at in (7, 8)]
+    return replace(a100(index), mig_mode=True, migs=[instance(index, 1, "3g.40gb", 1, 3), *small])
+
+
+def instance(card: int, number: int, profile: str, gpu_instance: int, slices: int) -> MigDevice:
+    return MigDevice(
+        uuid=f"MIG-a1000000-0000-4000-{card:04d}-{number:012d}",
+        profile=profile,
+        gpu_instance=gpu_instance,
+        gpu_slices=slices,
+        compute_slices=slices,
+        memory_mib=9728 * slices,
+    )

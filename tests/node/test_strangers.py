@@ -1,0 +1,58 @@
+"""Pods of another scheduler share a node with ours, and neither takes what the other has."""
+
+from pathlib import Path
+from typing import Any
+
+from devcluster import Arena
+from devcluster.real_node import RealNode
+from tests.node.stage import GPU, SHARE, Stage
+from tests.nvml.fixture import a100
+
+CARDS = 8
+
+
+def replica_set(stage: Stage, count: int) -> dict[str, Any]:
+    """Return a ReplicaSet of pods with a card each, for the default scheduler."""
+    labels = {"app": "stranger"}
+    pod = stage.pod("stranger", {GPU: "1"}, scheduler_name="default-scheduler", nodeSelector=stage.arena.labels)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "strangers", "namespace": stage.arena.namespace},
+        "spec": {
+            "replicas": count,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod["spec"]},
+        },
+    }
+
+
+def test_a_shared_card_is_never_given_to_a_stranger(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(CARDS)]) as stage:
+        stage.wait(lambda: node.allocatable(GPU) == CARDS, what="all cards on offer")
+        stage.submit({SHARE: "50"}, "half")
+        stage.hold("half")
+        stage.wait(lambda: node.allocatable(GPU) == CARDS - 1, what="the shared card to be withheld")
+
+        arena.create([replica_set(stage, CARDS)])
+        stage.wait(lambda: sorted(strangers(stage).values()) == ["Pending", *["Running"] * (CARDS - 1)], what="seven")
+        [shared] = stage.entries("half")
+        held = {unit for key, units in stage.held().items() if key[0] in strangers(stage) for unit in units}
+        assert len(held) == CARDS - 1
+        assert shared["id"] not in held
+
+        # Ours finds the other half of its card, and then nothing.
+        stage.submit({SHARE: "50"}, "other-half")
+        stage.hold("half", "other-half")
+        assert stage.cards("other-half") == [shared["minor"]]
+        stage.submit({SHARE: "50"}, "late-half")
+        stage.submit({GPU: "1"}, "late")
+        stage.wait(lambda: stage.waits("late-half") and stage.waits("late"), what="those without a card to say so")
+        # Nobody was refused and made anew.
+        assert len(strangers(stage)) == CARDS
+        assert len(stage.events("SuccessfulCreate")) == CARDS
+        assert set(stage.phases().values()) == {"Running", "Pending"}
+
+
+def strangers(stage: Stage) -> dict[str, str]:
+    return {name: phase for name, phase in stage.phases().items() if name.startswith("strangers-")}

@@ -1,0 +1,95 @@
+"""kubelet admits in another order than we think: pods exchange their devices, and none fails."""
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from devcluster import Arena, Cluster
+from devcluster.api import Manifest
+from devcluster.real_node import RealNode
+from tests.node.conftest import REPEAT
+from tests.node.stage import GPU, PATIENCE, Stage
+from tests.nvml.fixture import a100
+from tests.proxy import FaultProxy
+
+ROUNDS = 10 * REPEAT
+SEED = 42
+PODS = 4
+LATE = 2.0
+"""Seconds by which the agent's watch of pods is late at most."""
+EXCHANGED = 2.0
+"""Seconds in which two pods that hold each other's devices are exchanged."""
+
+
+def test_pods_that_are_admitted_out_of_order_are_exchanged(
+    cluster: Cluster, arena: Arena, node: RealNode, tmp_path: Path
+) -> None:
+    chance = random.Random(SEED)  # noqa: S311 - a seeded run, no secret
+    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as proxy:
+        proxy.slow("GET", r"/api/v1/pods\?.*watch=true", pause=lambda: chance.uniform(0, LATE))
+        kubeconfig = proxy.kubeconfig(cluster.token)
+        with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(8)], kubeconfig=kubeconfig) as stage:
+            swaps = [one_round(stage, number) for number in range(ROUNDS)]
+    sys.stdout.write(f"{ROUNDS} rounds, {sum(swaps)} pods were given another one's cards\n")
+    # Else this test would prove nothing.
+    assert sum(swaps) > 0
+
+
+def one_round(stage: Stage, number: int) -> int:
+    """Bind equal pods in reverse order of their creation while kubelet is away; tell how many were exchanged."""
+    names = [f"round-{number}-{at}" for at in range(PODS)]
+    stage.node.stop_daemon("kubelet")
+    stage.operator.pause()
+    for at, name in enumerate(names):
+        stage.arena.create([ranked(stage, name, at)])
+    stage.operator.resume()
+    try:
+        stage.wait(
+            lambda: all(stage.read(name)["spec"].get("nodeName") for name in names), what="their binds", deadline=15
+        )
+    except TimeoutError:
+        print(stage.phases(), [p["status"] for p in stage.arena.list("pods")])
+        raise
+    chosen = {name: stage.cards(name) for name in names}
+    stage.node.start_daemon("kubelet")
+
+    try:
+        stage.wait(lambda: given(stage, names), what="all to be given cards", deadline=15)
+    except TimeoutError:
+        print(dict(stage.held()), stage.phases(), [p["status"] for p in stage.arena.list("pods")][:1])
+        raise
+    began = time.monotonic()
+    stage.wait(lambda: not unexchanged(stage, names), what="the exchange", deadline=PATIENCE)
+    print("exchange took", time.monotonic() - began)
+    assert time.monotonic() - began < EXCHANGED + LATE
+    stage.hold(*names)
+    exchanged = sum(stage.cards(name) != cards for name, cards in chosen.items())
+    stage.remove(*names)
+    # A kubelet that is away tells nobody that they are gone.
+    stage.wait(lambda: not stage.device()["status"].get("held"), what="their cards to be free")
+    return exchanged
+
+
+def ranked(stage: Stage, name: str, rank: int) -> Manifest:
+    """Return a pod that is bound before those of a lower rank."""
+    pod = stage.pod(name, {GPU: "2"})
+    pod["metadata"]["labels"] = {"genius/priority": str(rank)}
+    return pod
+
+
+def given(stage: Stage, names: Sequence[str]) -> bool:
+    """Tell whether kubelet has given every pod its devices."""
+    held = stage.held()
+    return all((name, "main", GPU) in held for name in names)
+
+
+def unexchanged(stage: Stage, names: Sequence[str]) -> list[str]:
+    """Return the pods that hold other devices than their allocations say."""
+    held = stage.held()
+    return [
+        name
+        for name in names
+        if sorted(held.get((name, "main", GPU), ())) != sorted(each["id"] for each in stage.entries(name))
+    ]
