@@ -11,6 +11,7 @@ import yaml
 
 from devcluster import Arena, Cluster, programs, real_node
 from tests import fence
+from tests.proxy import FaultProxy
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("berth", deadline=None)
@@ -52,6 +53,13 @@ def cluster() -> Iterator[Cluster]:
         running.install_crds(CRDS)
         for document in yaml.safe_load_all(fence.KEEPER):
             running.api.apply(document)
+        yield running
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
+    """A way to the API server on which single requests go wrong; named first by a test, so that it ends last."""
+    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
         yield running
 
 

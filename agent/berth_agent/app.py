@@ -16,14 +16,15 @@ import structlog
 
 from berth_agent import plugins
 from berth_agent.boot import boot_id
-from berth_agent.cluster import CallError, Cluster, connect
+from berth_agent.cluster import DEVICES, CallError, Cluster, connect
 from berth_agent.device_plugin import options
 from berth_agent.device_plugin.chooser import Plain
 from berth_agent.device_plugin.manager import DevicePlugin, InitError
 from berth_agent.device_plugin.registration import CrashLoopError
 from berth_agent.discovery.fpga import Fpgas
 from berth_agent.discovery.rdma import Nics
-from berth_agent.health.monitor import Monitor
+from berth_agent.following import Object, follow
+from berth_agent.health.monitor import ANNOTATIONS, Monitor
 from berth_agent.inventory import Alarm, Inventory, NoGpus, Reading
 from berth_agent.labelling import Labeller
 from berth_agent.lease import Heartbeat
@@ -140,6 +141,7 @@ class Agent:
         self._settings = settings
         self._inventory = inventory
         self._plugin = plugin
+        self._cluster = cluster
         self._nodes = Nodes(cluster=cluster)
         self._publisher = Publisher(cluster=cluster, nodes=self._nodes, concurrency=settings.concurrency)
         self._labeller = Labeller(cluster=cluster, nodes=self._nodes)
@@ -160,6 +162,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         self._inventory.listen(lambda alarm: loop.call_soon_threadsafe(self._alarmed, alarm))
         self._tasks.create_task(self._read_forever())
+        if self._settings.inventory == "nvml":
+            # Of a simulated fleet the resync looks at all in one list.
+            self._tasks.create_task(self._listen(self._settings.node_name))
         while True:
             await self._publish_soon.wait()
             self._publish_soon.clear()
@@ -170,6 +175,25 @@ class Agent:
         if self._monitor.note(alarm):
             self._publish_soon.set()
             self._read_soon.set()
+
+    async def _listen(self, node: str) -> None:
+        """Hear at once what people say of the devices of a node, by annotations of its Device."""
+        await follow(
+            self._cluster,
+            DEVICES,
+            field=f"metadata.name={node}",
+            listed=lambda found, _: self._heard(*found),
+            changed=lambda _, device: self._heard(device),
+        )
+
+    def _heard(self, *devices: Object) -> None:
+        """Look at the Devices again if people say something else than they did."""
+        for device in devices:
+            said = device["metadata"].get("annotations", {})
+            known = self._publisher.annotations(device["metadata"]["name"])
+            if any(said.get(each) != known.get(each) for each in ANNOTATIONS):
+                self._resync_at = 0.0
+                self._publish_soon.set()
 
     async def _read_forever(self) -> None:
         while True:
@@ -230,14 +254,16 @@ class Agent:
 
     async def _resync(self, readings: Mapping[str, Reading]) -> None:
         """Look at Nodes and Devices; a failure is tried again in the next round."""
+        # Before it looks: people may speak meanwhile.
+        self._resync_at = time.monotonic() + self._settings.resync_interval
         try:
             await self._nodes.refresh(readings)
             await self._publisher.resync(readings)
             await self._forgive(readings)
         except CallError as error:
+            self._resync_at = 0.0
             _log.warning("API server not read, will try again", error=str(error))
             return
-        self._resync_at = time.monotonic() + self._settings.resync_interval
         for name in self._nodes.missing(readings):
             _log.warning("no such Node yet, will try again", node=name)
 

@@ -8,20 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import Arena, Cluster
+from devcluster import Arena
 from devcluster.api import ApiError
 from tests import fence
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
 
 ACCOUNT = "operator"
-
-
-@pytest.fixture
-def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
-    """A way to the API server on which single requests go wrong; named first by a test, so that it ends last."""
-    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The agent's own watch of the pods of its node, of all schedulers, and what it says to people on them."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -9,13 +8,11 @@ import structlog
 from berth_agent.admission import pods
 from berth_agent.admission.chooser import Admission, Away
 from berth_agent.admission.pods import Pod
-from berth_agent.cluster import GONE, PODS, CallError, Cluster
+from berth_agent.cluster import PODS, CallError, Cluster
 from berth_agent.conditions import now, rfc3339
+from berth_agent.following import Object, follow
 from berth_api import names
 
-FIRST_RETRY: Final = 0.5
-LAST_RETRY: Final = 30.0
-"""Seconds between two tries to watch; they double from the first to the last."""
 MAX_MESSAGE: Final = 1000
 """Characters of an Event's message; the server takes 1024."""
 
@@ -59,39 +56,18 @@ class NodePods:
 
     async def follow(self, admission: Admission) -> None:
         """Keep the mirror's pods those of the server, for ever."""
-        pause = FIRST_RETRY
-        while True:
-            try:
-                found, version = await self.pods()
-                admission.listed(found, version)
-                self._warned = {each for each in self._warned if each[0] in {pod.uid for pod in found}}
-                pause = FIRST_RETRY
-                await self._watch(admission, str(version))
-            except (Away, CallError) as error:
-                _log.warning("pods of the node not watched, will try again", error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LAST_RETRY)
 
-    async def _watch(self, admission: Admission, version: str) -> None:
-        """Follow one version after the other until the server has forgotten the last."""
-        while True:
-            try:
-                async for event in self._cluster.watch(PODS, field=self._field, version=version):
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    _take(admission, event)
-            except CallError as error:
-                if error.status == GONE:
-                    return
-                raise
+        def listed(found: list[Object], version: str) -> None:
+            there = [pods.of_object(each) for each in found]
+            admission.listed(there, int(version))
+            self._warned = {each for each in self._warned if each[0] in {pod.uid for pod in there}}
 
+        def changed(kind: str, found: Object) -> None:
+            take = admission.mirror.remove if kind == "DELETED" else admission.mirror.put
+            if take(pods.of_object(found)):
+                admission.changed.set()
 
-def _take(admission: Admission, event: dict[str, Any]) -> None:
-    if event["type"] == "BOOKMARK":
-        return
-    pod = pods.of_object(event["object"])
-    take = admission.mirror.remove if event["type"] == "DELETED" else admission.mirror.put
-    if take(pod):
-        admission.changed.set()
+        await follow(self._cluster, PODS, field=self._field, listed=listed, changed=changed)
 
 
 def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:

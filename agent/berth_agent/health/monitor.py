@@ -88,7 +88,7 @@ class Monitor:
         """
         node = self._node(name)
         devices = _listed(node, reading)
-        wishes = {annotation: annotations.read(said.get(annotation, ""), devices) for annotation in _ANNOTATIONS}
+        wishes = {annotation: annotations.read(said.get(annotation, ""), devices) for annotation in ANNOTATIONS}
         cordoned = wishes[names.CORDONED_DEVICES].devices
         marked = [_marked(each, node, cordoned=(each.type, each.minor) in cordoned) for each in devices]
         problems = annotations.findings(wishes)
@@ -121,7 +121,7 @@ class Monitor:
         node.faults[gpu.id] = after
 
 
-_ANNOTATIONS: Final = (names.CORDONED_DEVICES, names.RECOVERED_DEVICES)
+ANNOTATIONS: Final = (names.CORDONED_DEVICES, names.RECOVERED_DEVICES)
 
 
 def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:

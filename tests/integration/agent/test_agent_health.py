@@ -18,6 +18,7 @@ from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 from devcluster import Arena
 from tests.nvml.fixture import MigDevice, NvmlFixture, a100
+from tests.proxy import FaultProxy
 
 Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]
@@ -129,6 +130,35 @@ def test_people_cordon_single_devices(arena: Arena, start_nvml: Start, device: W
     annotate(arena, node, names.CORDONED_DEVICES, None)
     wait_for(arena, node, ["", ""])
     arena.wait(lambda: told() is None, what="the end of that word")
+
+
+def test_people_are_heard_at_once(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:
+    (node,) = arena.nodes(1)
+    fixture = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
+    start_nvml(node, fixture, *SLOW, "--resync-interval", "3600")
+    device(node)
+    annotate(arena, node, names.CORDONED_DEVICES, "1")
+    wait_for(arena, node, ["", "Cordoned"])
+    annotate(arena, node, names.CORDONED_DEVICES, None)
+    wait_for(arena, node, ["", ""])
+    fixture.xid(0, 79)
+    wait_for(arena, node, ["Xid79", ""])
+    annotate(arena, node, names.RECOVERED_DEVICES, "0")
+    wait_for(arena, node, ["", ""])
+
+
+def test_people_are_heard_by_an_agent_that_may_not_watch(
+    proxy: FaultProxy, arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    watch = proxy.answer("GET", "/devices.*watch=true", status=403)
+    own = ["--kubeconfig", str(proxy.kubeconfig(arena.cluster.token))]
+    agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0), a100(1)]), *own)
+    device(node)
+    watch.wait()
+    annotate(arena, node, names.CORDONED_DEVICES, "1")
+    wait_for(arena, node, ["", "Cordoned"])
+    assert "not watched, will try again" in agent.log
 
 
 def test_the_node_has_the_labels_of_its_cards_and_loses_them_with_them(

@@ -1,7 +1,7 @@
 """Clients of one arena: as administrator, as the operator's account, and through a faulty network."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,6 @@ async def admin(cluster: Cluster) -> AsyncIterator[kube.KubeClient]:
     client = await kube.KubeClient.connect(cluster.kubeconfig, "berth-test/admin")
     yield client
     await client.close()
-
-
-@pytest.fixture
-def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
-    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

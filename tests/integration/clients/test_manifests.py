@@ -64,6 +64,7 @@ ALLOWED = {
     "agent-rbac.yaml": [
         ("list", "", "nodes", ""),
         ("create", "berth.dev", "devices", ""),
+        ("watch", "berth.dev", "devices", ""),
         ("patch", "berth.dev", "devices", "status"),
     ],
 }

@@ -8,7 +8,6 @@ import pytest
 
 from devcluster import Arena, Cluster
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
 
 
 @pytest.fixture
@@ -19,13 +18,6 @@ def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
     own.close()
     # Shown by pytest where the test failed.
     sys.stdout.write(own.processes.tails())
-
-
-@pytest.fixture
-def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
-    """A way to the API server on which single requests go wrong."""
-    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,70 @@
+"""Follows objects of the API server: a list, then a watch from there, and anew whenever that breaks."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_agent.cluster import GONE, CallError
+
+FIRST_RETRY: Final = 0.5
+LAST_RETRY: Final = 30.0
+"""Seconds between two tries; they double from the first to the last."""
+
+Object = dict[str, Any]
+
+_log: Any = structlog.get_logger()
+
+
+class Source(Protocol):
+    """Who is asked."""
+
+    async def list(self, path: str, *, field: str) -> tuple[list[Object], str]:
+        """List objects, with the version that they are of."""
+
+    def watch(self, path: str, *, field: str, version: str) -> AsyncGenerator[Object, None]:
+        """Yield what changes after a version."""
+
+
+async def follow(
+    source: Source,
+    path: str,
+    *,
+    field: str,
+    listed: Callable[[list[Object], str], None],
+    changed: Callable[[str, Object], None],
+) -> None:
+    """Tell of objects for ever: all of them at each start with their version, then each change with its type."""
+    clock = asyncio.get_running_loop().time
+    pause = FIRST_RETRY
+    while True:
+        began = math.inf
+        try:
+            found, version = await source.list(path, field=field)
+            listed(found, version)
+            began = clock()
+            await _watch(source, path, field=field, version=version, changed=changed)
+        except CallError as error:
+            # Who may list but not watch is no reason to list without end.
+            pause = FIRST_RETRY if clock() - began > pause else pause
+            _log.warning("not watched, will try again", path=path, only=field, error=str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_RETRY)
+
+
+async def _watch(
+    source: Source, path: str, *, field: str, version: str, changed: Callable[[str, Object], None]
+) -> None:
+    """Follow one version after the other until the server has forgotten the last."""
+    while True:
+        try:
+            async for event in source.watch(path, field=field, version=version):
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    changed(event["type"], event["object"])
+        except CallError as error:
+            if error.status == GONE:
+                return
+            raise
