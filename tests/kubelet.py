@@ -27,7 +27,7 @@ from berth_agent.kubelet.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 """Seconds that anything may take to be seen."""
 
 
@@ -73,6 +73,13 @@ class Kubelet(RegistrationServicer):
         """End, and start anew."""
         await self.stop()
         await self.start()
+
+    async def let_go(self, resource: str) -> None:
+        """End the stream of a resource, as after an error in it; kubelet never asks again by itself."""
+        stream = self._streams.pop(resource)
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+        del self.lists[resource]
 
     async def Register(self, request: RegisterRequest, context: Any) -> Empty:  # noqa: ARG002, N802
         """Begin to listen to a plugin."""

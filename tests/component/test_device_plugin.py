@@ -140,6 +140,17 @@ async def test_a_change_of_health_is_told_in_the_stream(kubelet: Kubelet, begin:
     assert len(kubelet.requests) == 1
 
 
+async def test_a_resource_that_kubelet_has_let_go_of_is_registered_again(kubelet: Kubelet, begin: Any) -> None:
+    begin(spec(2, mig={1: ("1g.10gb",)}))
+    await kubelet.sees(lambda told: len(told) == 2)
+    await kubelet.let_go(GPU)
+    assert GPU not in kubelet.capacity()
+    await kubelet.sees(lambda told: GPU in told)
+    assert [each.resource_name for each in kubelet.requests].count(GPU) == 2
+    # What kubelet still watches is left alone.
+    assert len(kubelet.requests) == 3
+
+
 async def test_an_unchanged_reading_tells_kubelet_nothing(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)

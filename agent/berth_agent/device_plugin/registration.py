@@ -19,6 +19,11 @@ CRASH_WINDOW: Final = 3600.0
 """Seconds within which so many are borne."""
 
 
+FIRST_SILENCE: Final = 5.0
+LAST_SILENCE: Final = 300.0
+"""Seconds after which kubelet is told again of a resource that it does not watch; they double with each time."""
+
+
 class ServingError(Exception):
     """A socket cannot be served, or kubelet does not take the registration."""
 
@@ -43,13 +48,15 @@ async def check(socket: Path) -> None:
 async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
     """Tell kubelet which socket offers a resource.
 
+    A kubelet that is not there is no reason to wait: the caller tries again, and looks for a new one meanwhile.
+
     Raises:
         ServingError: kubelet does not answer, or refuses.
     """
     request = RegisterRequest(version=API, endpoint=endpoint, resource_name=resource, options=OPTIONS)
     try:
         async with aio.insecure_channel(f"unix:{kubelet}") as channel:
-            await RegistrationStub(channel).Register(request, timeout=PATIENCE, wait_for_ready=True)
+            await RegistrationStub(channel).Register(request, timeout=PATIENCE)
     except aio.AioRpcError as error:
         raise ServingError(f"kubelet did not register {resource} at {kubelet}: {error.details()}") from error
 
@@ -87,3 +94,39 @@ class Crashes:
         self._times = [*(each for each in self._times if each > now - CRASH_WINDOW), now]
         if len(self._times) > MAX_CRASHES:
             raise CrashLoopError(f"{what} broke {len(self._times)} times within {CRASH_WINDOW / 60:g} minutes")
+
+
+class Listening:
+    """Tells when kubelet has let go of a resource that it was told of: it may do so without being a new one.
+
+    It drops a plugin whose stream fails, or that it could not reach, and never comes back by itself.
+    """
+
+    def __init__(self) -> None:
+        self._streams = 0
+        self._since = 0.0
+        """When the last stream began, or none was there any more."""
+        self._patience = FIRST_SILENCE
+
+    def told(self, now: float) -> None:
+        """Kubelet was told, and is to come."""
+        self._since = now
+
+    def came(self, now: float) -> None:
+        """A stream began."""
+        self._streams += 1
+        self._since = now
+
+    def left(self, now: float) -> None:
+        """A stream ended; one that lasted makes up for those before that did not."""
+        self._streams -= 1
+        if now - self._since > self._patience:
+            self._patience = FIRST_SILENCE
+        self._since = now
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether kubelet must be told again; who asks then does so."""
+        if self._streams or now - self._since < self._patience:
+            return False
+        self._patience = min(2 * self._patience, LAST_SILENCE)
+        return True

@@ -2,11 +2,12 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import grpc
+import structlog
 from grpc import aio
 
 from berth_agent.device_plugin import preferred, registration, response
@@ -37,6 +38,8 @@ from berth_agent.kubelet.deviceplugin_pb2_grpc import DevicePluginServicer, add_
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
+_log: Any = structlog.get_logger()
+
 _Context = aio.ServicerContext[Any, Any]
 
 
@@ -59,6 +62,7 @@ class Server(DevicePluginServicer):
         self._socket: Identity | None = None
         self.path: Final = folder / socket_name(offer.resource)
         self.registered = False
+        self._listening = registration.Listening()
 
     # --- its life -----------------------------------------------------------------------------------------------
 
@@ -80,13 +84,17 @@ class Server(DevicePluginServicer):
         self._socket = registration.identity(self.path)
 
     async def register(self, kubelet: Path) -> None:
-        """Make it known to kubelet, once.
+        """Make it known to kubelet, and again where kubelet has let go of it.
 
         Raises:
             ServingError: kubelet does not take it.
         """
+        if self.registered and self._listening.is_over(_now()):
+            _log.warning("kubelet does not watch it any more; registering it again", resource=self._offer.resource)
+            self.registered = False
         if not self.registered:
             await registration.register(kubelet, resource=self._offer.resource, endpoint=self.path.name)
+            self._listening.told(_now())
             self.registered = True
 
     @property
@@ -125,6 +133,14 @@ class Server(DevicePluginServicer):
 
     async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
         """Tell all units, again at each change."""
+        self._listening.came(_now())
+        try:
+            async for each in self._lists():
+                yield each
+        finally:
+            self._listening.left(_now())
+
+    async def _lists(self) -> AsyncGenerator[ListAndWatchResponse, None]:
         told: Offer | None = None
         while True:
             change = self._change
@@ -183,3 +199,7 @@ class Server(DevicePluginServicer):
 
 async def _refuse(context: _Context, why: str) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
