@@ -98,9 +98,9 @@ def divided(minor: int, *instances: str) -> CardInfo:
     return card(minor, healthy=False, more=Counter(resources), instances=named)
 
 
-def sliced(minor: int, replicas: int) -> CardInfo:
+def sliced(minor: int, replicas: int, **fields: Any) -> CardInfo:
     """Give a GPU whose time is given out in slices."""
-    return card(minor, more={REPLICAS: replicas})
+    return card(minor, more={REPLICAS: replicas}, **fields)
 
 
 def other_card(kind: str, minor: int = 0, *, healthy: bool = True, **fields: Any) -> CardInfo:

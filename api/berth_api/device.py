@@ -149,6 +149,8 @@ class DeviceInfo(Model):
     """Only on cards that are capable of it."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Into how many equal slices of time the card is given out; 1 where it is not sliced."""
+    replica_resource: Literal["", "nvidia.com/gpu", "nvidia.com/gpu.shared"] = ""
+    """By which name kubelet counts the slices; empty where nobody tells: then pods may ask for them by either."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = Field(default_factory=list)
 
 

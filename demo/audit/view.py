@@ -40,6 +40,8 @@ class Card:
     offers: Mapping[str, int]
     slices: int = 1
     """Into how many its time is divided."""
+    slice_resource: str = ""
+    """By which resource alone slices are had; empty for either."""
     divided: bool = False
     """Whether its instances are given, and not the card."""
     single: bool = False
@@ -57,6 +59,7 @@ class Card:
             model=raw.get("model", ""),
             offers=offers,
             slices=raw.get("replicas", 1),
+            slice_resource=raw.get("replicaResource", ""),
             divided=bool(mig.get("enabled")) and strategy != "none",
             single=strategy == "single",
             instances={each["id"]: _resource(each["profile"]) for each in mig.get("instances") or ()},
@@ -66,11 +69,10 @@ class Card:
         """Return in which form it is given to who asks for one; None for not at all."""
         if self.divided:
             return Form.INSTANCE if wanted is (Form.SLOT if self.single else Form.INSTANCE) else None
-        if wanted is Form.SLOT:
-            return Form.SLICE if self.slices > 1 else Form.CARD
-        if wanted is Form.SLICE:
-            return Form.SLICE if self.slices > 1 else None
-        return Form.CARD if wanted is Form.CARD else None
+        if wanted in (Form.SLOT, Form.SLICE) and self.slices > 1:
+            other = asked.SLICES if wanted is Form.SLOT else asked.WHOLE_CARDS[0]
+            return Form.SLICE if self.slice_resource != other else None
+        return Form.CARD if wanted in (Form.SLOT, Form.CARD) else None
 
     def names(self, grant: "Grant") -> bool:
         """Tell whether what was given bears a name of this card's."""

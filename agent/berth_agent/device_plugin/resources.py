@@ -149,8 +149,12 @@ def _sliced(device: DeviceInfo, options: Options) -> DeviceInfo:
     """A Device tells slices of whole cards only."""
     if device.type != "gpu" or is_divided(device):
         return device
-    replicas = options.sharing.replicas.get(GPU, 1)
-    return device if replicas == device.replicas else device.model_copy(update={"replicas": replicas})
+    whole = _Device(resource=GPU, id=device.id, card=device)
+    replicas = _slices(whole, options)
+    if replicas == device.replicas == 1:
+        return device
+    name = _named(whole, options) if replicas > 1 else ""
+    return device.model_copy(update={"replicas": replicas, "replica_resource": name})
 
 
 def _is_unusual(profile: str) -> bool:

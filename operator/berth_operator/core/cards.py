@@ -14,7 +14,7 @@ import numpy.typing as npt
 from berth_api import allocation, mig
 from berth_api.allocation import EXCLUSIVES, FUNCTIONS, REPLICAS, Function, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
-from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP
+from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
 from berth_api.selectors import Labels
 from berth_operator.core.catalogue import Catalogue, Functions, Links
 from berth_operator.core.copies import with_own
@@ -46,6 +46,8 @@ LINKS: Final = {
 SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 """What the replicas of a GPU divide evenly."""
 _WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
+REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
+"""By which name kubelet counts the replicas of a card; by the first, pods may ask for them by either of the others."""
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
 _NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
@@ -56,6 +58,7 @@ _PADDED: Final = (
     "healthy",
     "withheld",
     "announced",
+    "replicas_as",
     "model",
     "users",
     "pcie",
@@ -92,6 +95,8 @@ class CardInfo:
     """Virtual functions."""
     instances: tuple[tuple[str, str], ...] = ()
     """(MIG UUID, resource) of each instance that can be handed out."""
+    replica_resource: str = ""
+    """The one name by which pods may ask for its replicas; empty for either."""
 
 
 def is_counted(kind: str, name: str) -> bool:
@@ -124,6 +129,8 @@ class Cards:
         """Cards that kubelet cannot give out now, since its agent keeps them for pods with shares."""
         self.announced = np.zeros((rows, 1), np.bool_)
         """Healthy cards that are not withheld."""
+        self.replicas_as = np.zeros((rows, 1), np.int8)
+        """By `REPLICA_NAMES`: what pods must ask for to get replicas of it."""
         self.model = np.zeros((rows, 1), np.int32)
         self.users = np.zeros((rows, 1), np.int32)
         self.numa = np.full((rows, 1), -1, np.int16)
@@ -179,7 +186,7 @@ class Cards:
     def nature(self, row: int) -> Hashable:
         """Give all that is known of a row's cards but who holds what of them; equal rows give the same."""
         flags = (self.present, self.healthy, self.withheld, self.announced)
-        columns = (*flags, self.model, self.numa, self.pcie, self.labels, self.functions)
+        columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
         known = b"".join(each[row].tobytes() for each in columns)
         return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
 
@@ -236,6 +243,7 @@ class Cards:
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
         self.present[row, slot] = True
         self.healthy[row, slot] = self.announced[row, slot] = card.healthy
+        self.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
         self.model[row, slot] = catalogue.models.number(card.model)
         self.numa[row, slot] = card.numa
         self.pcie[row, slot] = catalogue.switches.number(card.pcie)
@@ -246,6 +254,7 @@ class Cards:
         """Forget a node's inventory, but not what is charged."""
         self.present[row] = self.healthy[row] = self.withheld[row] = self.announced[row] = False
         self.numa[row] = -1
+        self.replicas_as[row] = 0
         self.pcie[row] = self.labels[row] = self.functions[row] = self.spare[row] = self.wiring[row] = 0
         self.total[:, row] = 0
         self.ids[row] = {}

@@ -54,6 +54,7 @@ def _card(device: DeviceInfo, *, usable: bool, divides: bool) -> CardInfo:
         links=_links(tuple(map(_LINK, device.links))) if device.links else (),
         functions=_functions(device),
         instances=instances,
+        replica_resource=device.replica_resource,
     )
 
 

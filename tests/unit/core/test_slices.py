@@ -15,7 +15,7 @@ from berth_api import names
 from berth_api.allocation import REPLICAS, Grant
 from berth_api.selectors import EVERYTHING
 from berth_operator.core import room
-from berth_operator.core.cards import CardInfo
+from berth_operator.core.cards import REPLICA_NAMES, CardInfo
 from berth_operator.core.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
@@ -122,6 +122,31 @@ def test_which_slices_a_pod_gets(
     made.charge(charge("holder", *held))
     assert ids(made, {REPLICAS: count}) == packed
     assert ids(made, {REPLICAS: count}, SPREAD) == (packed if spread is None else spread)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "expected"),
+    [
+        ("", NVIDIA, ["GPU-0::0"]),
+        ("", REPLICAS, ["GPU-0::0"]),
+        (NVIDIA, NVIDIA, ["GPU-0::0"]),
+        (NVIDIA, REPLICAS, []),
+        (REPLICAS, NVIDIA, []),
+        (REPLICAS, REPLICAS, ["GPU-0::0"]),
+        (REPLICAS, GPU, ["GPU-0"]),
+    ],
+)
+def test_slices_are_had_by_the_name_by_which_kubelet_counts_them(name: str, wanted: str, expected: list[str]) -> None:
+    assert ids(node(sliced(0, 4, replica_resource=name)), {wanted: 1}) == expected
+
+
+def test_of_cards_under_both_names_each_pod_gets_its_own() -> None:
+    made = node(sliced(0, 4, replica_resource=NVIDIA), sliced(1, 4, replica_resource=REPLICAS), card(2))
+    assert ids(made, {NVIDIA: 3}) == ["GPU-0::0", "GPU-2", "GPU-0::1"]
+    assert ids(made, {REPLICAS: 2}) == ["GPU-1::0", "GPU-1::1"]
+    made.put_device("node", inventory(sliced(0, 4, replica_resource=REPLICAS), sliced(1, 4), card(2)))
+    assert ids(made, {NVIDIA: 3}) == ["GPU-1::0", "GPU-2", "GPU-1::1"]
+    assert ids(made, {REPLICAS: 2}) == ["GPU-0::0", "GPU-1::0"]
 
 
 @pytest.mark.parametrize("number", [2, 3, 4, 7, 100])
@@ -291,6 +316,15 @@ def test_pieces_are_of_cards_that_the_pod_accepts(
     ("made", "wanted", "words"),
     [
         pytest.param(node(card(0)), {REPLICAS: 1}, "no nvidia.com/gpu.shared", id="no slices"),
+        pytest.param(
+            node(sliced(0, 4, replica_resource=NVIDIA)), {REPLICAS: 1}, "no nvidia.com/gpu.shared", id="slices are GPUs"
+        ),
+        pytest.param(
+            node(sliced(0, 4, replica_resource=REPLICAS)),
+            {NVIDIA: 1},
+            "fewer than 1 nvidia.com/gpu",
+            id="slices are no GPUs",
+        ),
         pytest.param(node(sliced(0, 4)), {REPLICAS: 5}, "fewer than 5 nvidia.com/gpu.shared", id="too few slices"),
         pytest.param(node(sliced(0, 4)), {NVIDIA: 5}, "fewer than 5 nvidia.com/gpu", id="too few slots"),
         pytest.param(node(card(0)), {NVIDIA: 2}, "fewer than 2 healthy GPU devices", id="too few cards"),
@@ -332,7 +366,8 @@ def machines(draw: st.DrawFn) -> Machine:
     found = []
     for minor in range(draw(st.integers(1, 3))):
         instances = draw(st.lists(st.sampled_from(profiles), max_size=3))
-        kinds = [card(minor), sliced(minor, draw(st.integers(2, 4))), divided(minor, *instances)]
+        name = draw(st.sampled_from(REPLICA_NAMES))
+        kinds = [card(minor), sliced(minor, draw(st.integers(2, 4)), replica_resource=name), divided(minor, *instances)]
         info = draw(st.sampled_from(kinds))
         numa, pcie = draw(st.integers(-1, 1)), draw(st.sampled_from(["", "s", "t"]))
         healthy, labels = info.healthy and draw(st.sampled_from([True, True, False])), draw(st.sampled_from(RACKS))
@@ -403,8 +438,11 @@ def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) 
         found["half"] += info.healthy and shares
         found["whole"] += whole
         found[NVIDIA] += whole and not is_sliced
-        found[NVIDIA] += sum(name == REPLICAS or machine.single for name in mine)
-        found.update(name for name in mine if name == REPLICAS or not machine.single)
+        for name in mine:
+            if name == REPLICAS:
+                found.update({NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource})
+            else:
+                found[NVIDIA if machine.single else name] += 1
     names = {(GPU, 50): "half", (GPU, 100): "whole"}
     return all(found[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
 

@@ -442,6 +442,14 @@ def fields(node: str, **changed: Any) -> Plant:
     return plant
 
 
+def cards(node: str, **changed: Any) -> Plant:
+    def plant(world: World) -> None:
+        for each in world["devices"][node]["spec"]["devices"]:
+            each.update(changed)
+
+    return plant
+
+
 FAULTS_OF_PIECES = [
     pytest.param(
         add(pod("twin", {MIG_1G: "1"}, instance(0, 0, MIG_1G))),
@@ -510,6 +518,16 @@ FAULTS_OF_PIECES = [
         both(drop("whole"), add(pod("shared", {SLICES: "1"}, piece(2, 0), **{VISIBLE: "GPU-2"}))),
         {Kind.WRONG_FORM: ("pod ns/shared", "given card node/gpu 2 as slice; its Device gives no slice")},
         id="a slice of a card that has none",
+    ),
+    pytest.param(
+        cards("node", replicaResource=SLICES),
+        {Kind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as slice; its Device gives no whatever")},
+        id="slices under another name as GPUs",
+    ),
+    pytest.param(
+        cards("node", replicaResource="nvidia.com/gpu"),
+        {Kind.WRONG_FORM: ("pod ns/slices", "given card node/gpu 1 as slice; its Device gives no slice")},
+        id="slices that are GPUs under their other name",
     ),
     pytest.param(
         allocate("slot", piece(1, 0, core=50)),

@@ -264,6 +264,11 @@ def test_what_a_card_is_divided_into(fields: Raw, spec: Raw, pieces: dict[str, i
     assert named == {name for name in pieces if name.startswith("nvidia.com/mig-")}
 
 
+@pytest.mark.parametrize("name", ["", "nvidia.com/gpu", "nvidia.com/gpu.shared"])
+def test_by_which_name_slices_are_had(name: str) -> None:
+    assert only(entry(0, replicas=4, replicaResource=name)).replica_resource == name
+
+
 def test_each_instance_has_its_name() -> None:
     assert [name for name, _ in only(entry(0, mig=MIG)).instances] == ["MIG-0", "MIG-1", "MIG-2", "MIG-3"]
 

@@ -15,7 +15,7 @@ from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
 from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, SLOT, Part
 from berth_operator.core.allocators import candidates, gpu, grants, pieces
-from berth_operator.core.cards import Cards, Column, Mask
+from berth_operator.core.cards import REPLICA_NAMES, Cards, Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
@@ -51,10 +51,9 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 
 def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    name = NVIDIA_GPU if part.unit == SLOT else NVIDIA_SHARED
+    name, there = _name(part), _offered(fleet, part)
     if part.unit != SLOT:
-        yield f"no {name}", _sliced(fleet.cards[GPU], ALL).sum(axis=1) == 0
-    there = _offered(fleet, part)
+        yield f"no {name}", there.sum(axis=1) == 0
     wanted = [(part, free(fleet, request, part, ALL))]
     yield from pieces.reasons(fleet, request, wanted, there, name, rejected=rejected)
 
@@ -99,9 +98,9 @@ def divided(fleet: Fleet, rows: Rows) -> Mask:
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give how many slots or replicas each card can give now."""
     cards = fleet.cards[GPU]
-    found = (
-        pieces.free_replicas(cards, rows) if REPLICAS in cards.index else np.zeros_like(cards.present[rows], np.int64)
-    )
+    found = np.zeros_like(cards.present[rows], np.int64)
+    if REPLICAS in cards.index:
+        found += pieces.free_replicas(cards, rows) * _called(cards, part, rows)
     if part.unit == SLOT:
         found += pieces.free_instances(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
         found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
@@ -111,11 +110,22 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
 def _offered(fleet: Fleet, part: Part) -> Column:
     """Give how many slots or replicas each card has, held or not, whomever they serve."""
     cards = fleet.cards[GPU]
-    found = pieces.offered(cards, [REPLICAS], ALL)
+    found = pieces.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
     if part.unit == SLOT:
         found += _as_slots(fleet, ALL)
         found += cards.healthy & ~_sliced(cards, ALL)
     return found
+
+
+def _name(part: Part) -> str:
+    return NVIDIA_GPU if part.unit == SLOT else NVIDIA_SHARED
+
+
+def _called(cards: Cards, part: Part, rows: Rows) -> Mask:
+    """Give the cards whose replicas kubelet counts by the part's name, as far as it is known."""
+    told = cards.replicas_as[rows]
+    called: Mask = (told == 0) | (told == REPLICA_NAMES.index(_name(part)))
+    return called
 
 
 def _sliced(cards: Cards, rows: Rows) -> Mask:

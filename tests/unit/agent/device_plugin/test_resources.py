@@ -165,7 +165,16 @@ def test_a_device_tells_slices_of_cards_in_no_mig_mode() -> None:
     shown = resources.shown(spec(2, rdma=1, mig={1: (SMALL,)}), options(slices=4, mig_strategy="none"))
     assert [each.replicas for each in shown.devices] == [4, 1, 1]
     assert shown.mig_strategy == "none"
-    assert [each.replicas for each in resources.shown(shown, options()).devices] == [1, 1, 1]
+    assert [each.replica_resource for each in shown.devices] == [GPU, "", ""]
+    again = resources.shown(shown, options())
+    assert [(each.replicas, each.replica_resource) for each in again.devices] == 3 * [(1, "")]
+
+
+def test_a_device_tells_by_which_name_kubelet_counts_its_slices() -> None:
+    for chosen in ({"slices": 2}, {"slices": 2, "rename": True}, {"rename": True}):
+        (offer,) = resources.offers(spec(1), options(**chosen)).offers
+        (card,) = resources.shown(spec(1), options(**chosen)).devices
+        assert card.replica_resource == (offer.resource if len(offer.units) > 1 else "")
 
 
 def test_cards_are_counted_by_their_addresses() -> None:
