@@ -79,7 +79,8 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
     }
     if spec.mig_strategy == "none":
         return labels
-    divided = _single(gpus, cards, renamed=renamed) if spec.mig_strategy == "single" else _mixed(gpus, cards)
+    tell = _single if spec.mig_strategy == "single" else _mixed
+    divided = tell(gpus, cards, renamed=renamed)
     return {**labels, "nvidia.com/mig.strategy": spec.mig_strategy, **divided}
 
 
@@ -141,12 +142,11 @@ def _single(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renam
     return _keyed(GPU, _instances(profile, instances, facts, renamed=renamed))
 
 
-def _mixed(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts]) -> dict[str, str]:
+def _mixed(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
     labels: dict[str, str] = {}
     for profile, instances in _kinds(gpus).items():
-        labels |= _keyed(
-            f"{PREFIX}mig-{profile.replace('+', '.')}", _instances(profile, instances, facts, renamed=False)
-        )
+        told = _instances(profile, instances, facts, renamed=renamed)
+        labels |= _keyed(f"{PREFIX}mig-{profile.replace('+', '.')}", told)
     return labels
 
 
@@ -165,16 +165,16 @@ def _kinds(gpus: Sequence[DeviceInfo]) -> dict[str, list[tuple[DeviceInfo, MigIn
 def _instances(profile: str, placed: Placed, facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, object]:
     gpu, instance = placed[0]
     return {
-        "product": _product(gpu.model, "MIG", profile, shared=gpu.replicas > 1 and not renamed),
+        "product": _product(gpu.model, "MIG", profile, shared=instance.replicas > 1 and not renamed),
         "count": len(placed),
-        **_sharing(gpu),
+        **_sharing(instance),
         "memory": quantity.parse(instance.memory) >> 20,
         **facts[gpu.id].parts.get(instance.id, {}),
     }
 
 
-def _sharing(gpu: DeviceInfo) -> dict[str, object]:
-    return {"replicas": gpu.replicas, "sharing-strategy": "time-slicing" if gpu.replicas > 1 else "none"}
+def _sharing(device: DeviceInfo | MigInstance) -> dict[str, object]:
+    return {"replicas": device.replicas, "sharing-strategy": "time-slicing" if device.replicas > 1 else "none"}
 
 
 def _product(*parts: str, shared: bool = False) -> str:

@@ -116,6 +116,10 @@ class MigInstance(Model):
     gpu_instance: Annotated[int, Field(ge=0, le=255)]
     compute_instance: Annotated[int, Field(ge=0, le=255)]
     memory: Quantity
+    replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    """Into how many equal slices of time the instance is given out; 1 where it is not sliced."""
+    replica_resource: Annotated[str, Field(max_length=63)] = ""
+    """By which name kubelet counts the slices: `nvidia.com/mig-1g.10gb.shared`; empty where nobody tells."""
 
 
 class Mig(Model):

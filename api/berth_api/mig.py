@@ -4,7 +4,9 @@ import re
 from typing import Final
 
 PREFIX: Final = "nvidia.com/mig-"
-_PROFILE: Final = re.compile(r"([1-9]c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb([.+-][a-z0-9]{1,8}){0,3}")
+_PROFILE: Final = re.compile(
+    r"(?P<part>[1-9]c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb([.+-][a-z0-9]{1,8}){0,3}"
+)
 
 
 def is_resource(name: str) -> bool:
@@ -15,6 +17,12 @@ def is_resource(name: str) -> bool:
 def is_profile(name: str) -> bool:
     """Tell whether a name has the form of a profile."""
     return _PROFILE.fullmatch(name) is not None
+
+
+def is_part(profile: str) -> bool:
+    """Tell whether it is of compute instances that share a GPU instance (`1c.3g.40gb`), which no plugin offers."""
+    found = _PROFILE.fullmatch(profile)
+    return found is not None and found["part"] is not None
 
 
 def resource(profile: str) -> str:

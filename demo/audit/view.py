@@ -1,8 +1,9 @@
 """Pods, nodes and Devices as the API server gives them, reduced to what the audit reads."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Self
 
 from demo.audit import asked, quantity
@@ -62,7 +63,7 @@ class Card:
             slice_resource=raw.get("replicaResource", ""),
             divided=bool(mig.get("enabled")) and strategy != "none",
             single=strategy == "single",
-            instances={each["id"]: _resource(each["profile"]) for each in mig.get("instances") or ()},
+            instances=dict(chain.from_iterable(map(_offered, mig.get("instances") or ()))),
         )
 
     def form(self, wanted: Form) -> Form | None:
@@ -186,6 +187,16 @@ def cards(device: Manifest) -> Iterable[tuple[Key, Card]]:
 def _resource(profile: str) -> str:
     """Return the resource of a profile: a resource's name cannot have a `+`."""
     return asked.INSTANCES + profile.replace("+", ".")
+
+
+def _offered(instance: Manifest) -> Iterator[tuple[str, str]]:
+    """Give what of an instance can be given, and for which resource: itself, or the slices of its time."""
+    named, slices = instance.get("replicaResource", ""), instance.get("replicas", 1)
+    if named == asked.SLICES:
+        return
+    resource = named if named.startswith(asked.INSTANCES) else _resource(instance["profile"])
+    for number in range(slices):
+        yield f"{instance['id']}{SLICE_MARK}{number}" if slices > 1 else instance["id"], resource
 
 
 def _grant(kind: str, raw: object) -> Grant:

@@ -5,13 +5,14 @@ A unit is what kubelet counts as one: a whole card, a MIG instance, or a slice `
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from berth_agent.device_plugin.options import VENDOR, Options
 from berth_api import mig
-from berth_api.device import DeviceInfo, DeviceSpec
+from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 
 GPU: Final = f"{VENDOR}/gpu"
+Sliced = TypeVar("Sliced", DeviceInfo, MigInstance)
 SLICE_MARK: Final = "::"
 """Between a device's id and the number of its slice."""
 
@@ -91,7 +92,7 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[int] = fro
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
     """Give the spec with the MIG strategy and the slices by which its cards are offered."""
-    devices = [_sliced(each, options) for each in spec.devices]
+    devices = [_shown(each, options) if each.type == "gpu" else each for each in spec.devices]
     return spec.model_copy(update={"mig_strategy": options.flags.mig_strategy, "devices": devices})
 
 
@@ -145,21 +146,27 @@ def _slices(device: _Device, options: Options) -> int:
     return options.sharing.replicas.get(device.resource, 1)
 
 
-def _sliced(device: DeviceInfo, options: Options) -> DeviceInfo:
-    """A Device tells slices of whole cards only."""
-    if device.type != "gpu" or is_divided(device):
-        return device
-    whole = _Device(resource=GPU, id=device.id, card=device)
-    replicas = _slices(whole, options)
-    if replicas == device.replicas == 1:
-        return device
-    name = _named(whole, options) if replicas > 1 else ""
-    return device.model_copy(update={"replicas": replicas, "replica_resource": name})
+def _shown(gpu: DeviceInfo, options: Options) -> DeviceInfo:
+    """Give a card with the slices of its time, or of its instances' time."""
+    strategy = options.flags.mig_strategy
+    devices = tuple(_devices(gpu, strategy))
+    if strategy == "none" or gpu.mig is None or not gpu.mig.enabled:
+        return _sliced(gpu, devices[0], options)
+    instances = [_sliced(each, device, options) for each, device in zip(gpu.mig.instances, devices, strict=True)]
+    return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"instances": instances})})
+
+
+def _sliced(found: Sliced, device: _Device, options: Options) -> Sliced:
+    replicas = _slices(device, options)
+    if replicas == found.replicas == 1:
+        return found
+    name = _named(device, options) if replicas > 1 else ""
+    return found.model_copy(update={"replicas": replicas, "replica_resource": name})
 
 
 def _is_unusual(profile: str) -> bool:
-    """Tell whether instances of a profile are no resource: parts of a GPU instance (`1c.3g.20gb`), or no profile."""
-    return "c." in profile.partition("g.")[0] or not mig.is_profile(profile)
+    """Tell whether instances of a profile are no resource."""
+    return mig.is_part(profile) or not mig.is_profile(profile)
 
 
 # --- strategy single --------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Final
 
 from berth_api import alike, allocation, mig, names, quantity
-from berth_api.device import DeviceInfo, DeviceSpec, Topology
+from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, Topology
+from berth_api.request import NVIDIA_GPU
 from berth_api.selectors import Labels
 from berth_operator.core.cards import LINKS, NVLINK, CardInfo
 from berth_operator.core.catalogue import Functions, Links
@@ -28,14 +29,13 @@ def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
     """Give the cards, and what contradicts itself, each naming the field; those cards are not handed out."""
     problems = _problems(spec)
     usable = zip(spec.devices, problems, strict=True)
-    divides = spec.mig_strategy != "none"
-    found = tuple(_card(each, usable=not wrong, divides=divides) for each, wrong in usable)
+    found = tuple(_card(each, usable=not wrong, strategy=spec.mig_strategy) for each, wrong in usable)
     return found, tuple(itertools.chain.from_iterable(problems))
 
 
-def _card(device: DeviceInfo, *, usable: bool, divides: bool) -> CardInfo:
-    in_mig_mode = divides and device.mig is not None and device.mig.enabled
-    instances = _instances(device) if in_mig_mode and usable and device.health else ()
+def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInfo:
+    in_mig_mode = _is_divided(device, strategy)
+    instances = _instances(device, strategy) if in_mig_mode and usable and device.health else ()
     place = device.topology or _NOWHERE
     return CardInfo(
         type=device.type,
@@ -85,9 +85,28 @@ def _functions(device: DeviceInfo) -> Functions:
     return alike.first(groups)
 
 
-def _instances(device: DeviceInfo) -> Instances:
+def _is_divided(device: DeviceInfo, strategy: MigStrategy) -> bool:
+    return strategy != "none" and device.mig is not None and device.mig.enabled
+
+
+def _instances(device: DeviceInfo, strategy: MigStrategy) -> Instances:
+    """Give what of a card's instances can be handed out: one slice of each where they are sliced, before a second."""
     found = device.mig.instances if device.mig else ()
-    return tuple((each.id, sys.intern(mig.resource(each.profile))) for each in found)
+    offered = [(each, sys.intern(name)) for each in found if (name := _resource(each, strategy))]
+    turns = range(max((each.replicas for each, _ in offered), default=0))
+    return tuple((_piece(each, turn), name) for turn in turns for each, name in offered if turn < each.replicas)
+
+
+def _piece(instance: MigInstance, number: int) -> str:
+    return instance.id if instance.replicas == 1 else f"{instance.id}{allocation.REPLICA_MARK}{number}"
+
+
+def _resource(instance: MigInstance, strategy: MigStrategy) -> str:
+    """Give what pods ask for to get an instance or a slice of it; nothing where no plugin offers it to them."""
+    if strategy == "single":
+        # It is a `nvidia.com/gpu`, unless kubelet knows only `nvidia.com/gpu.shared` of it.
+        return mig.resource(instance.profile) if instance.replica_resource in ("", NVIDIA_GPU) else ""
+    return "" if mig.is_part(instance.profile) else instance.replica_resource or mig.resource(instance.profile)
 
 
 def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
@@ -117,7 +136,10 @@ def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
     ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
     minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
     return [
-        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(each, ids, minors, unlike))
+        tuple(
+            f"spec.devices[{position}].{problem}"
+            for problem in _problems_of(each, spec.mig_strategy, ids, minors, unlike)
+        )
         for position, each in enumerate(spec.devices)
     ]
 
@@ -135,7 +157,11 @@ def _unlike(spec: DeviceSpec) -> str:
 
 
 def _problems_of(
-    device: DeviceInfo, ids: Mapping[tuple[str, str], int], minors: Collection[tuple[str, int]], unlike: str
+    device: DeviceInfo,
+    strategy: MigStrategy,
+    ids: Mapping[tuple[str, str], int],
+    minors: Collection[tuple[str, int]],
+    unlike: str,
 ) -> Iterator[str]:
     kind = device.type
     if ids[kind, device.id] > 1:
@@ -147,6 +173,8 @@ def _problems_of(
         yield from _mig_problems(device, ids)
         if unlike:
             yield f"mig: {unlike}"
+    if device.replicas > 1 and _is_divided(device, strategy):
+        yield f"replicas: {device.replicas} of a card in MIG mode; allowed is 1"
     if device.vf_groups:
         yield from _function_problems(device)
     if device.replicas > 1 and kind != names.GPU:
@@ -160,8 +188,6 @@ def _mig_problems(device: DeviceInfo, ids: Mapping[tuple[str, str], int]) -> Ite
             yield f"mig.instances[{position}].id: {each.id} stands more than once among the {device.type} devices"
         if not mig.is_profile(each.profile):
             yield f"mig.instances[{position}].profile: {each.profile} is not of the form 1g.10gb or 1g.10gb+me"
-    if device.replicas > 1:
-        yield f"replicas: {device.replicas} of a card in MIG mode; allowed is 1"
 
 
 def _function_problems(device: DeviceInfo) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The labels of GPU Feature Discovery: every one, with its exact value."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,10 @@ def gpu(minor: int = 0, *, model: str = A100, memory: str = "80Gi", replicas: in
     return card if replicas == 1 else card.model_copy(update={"replicas": replicas})
 
 
-def divided(minor: int, *profiles: str, model: str = A100) -> DeviceInfo:
+def divided(minor: int, *profiles: str, model: str = A100, replicas: int = 1) -> DeviceInfo:
+    same: dict[str, Any] = {"compute_instance": 0, "memory": "9728Mi", "replicas": replicas}
     instances = [
-        MigInstance(id=f"MIG-{minor}-{at}", profile=profile, gpu_instance=at, compute_instance=0, memory="9728Mi")
+        MigInstance(id=f"MIG-{minor}-{at}", profile=profile, gpu_instance=at, **same)
         for at, profile in enumerate(profiles)
     ]
     return gpu(minor, model=model).model_copy(update={"mig": Mig(enabled=True, instances=instances)})
@@ -204,6 +206,22 @@ def test_labels_of_another_strategy_are_not_there(
     gpus: list[DeviceInfo], strategy: MigStrategy, absent: list[str]
 ) -> None:
     assert not set(absent) & labelled(*gpus, strategy=strategy).keys()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "renamed", "name", "product"),
+    [
+        ("mixed", False, "mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED"),
+        ("mixed", True, "mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"),
+        ("single", False, "gpu", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED"),
+    ],
+)
+def test_slices_of_instances_are_told_with_them(
+    strategy: MigStrategy, name: str, product: str, *, renamed: bool
+) -> None:
+    found = labelled(divided(0, "1g.10gb", replicas=3), strategy=strategy, renamed=renamed)
+    told = [found[f"{name}.{each}"] for each in ("product", "count", "replicas", "sharing-strategy")]
+    assert told == [product, "1", "3", "time-slicing"]
 
 
 def test_slices_of_another_name_need_no_other_product() -> None:

@@ -450,6 +450,18 @@ def cards(node: str, **changed: Any) -> Plant:
     return plant
 
 
+def instances(node: str, **changed: Any) -> Plant:
+    def plant(world: World) -> None:
+        for each in world["devices"][node]["spec"]["devices"][0]["mig"]["instances"]:
+            each.update(changed)
+
+    return plant
+
+
+def sliced(minor: int, instance: int, number: int) -> Manifest:
+    return {"minor": minor, "id": f"MIG-{minor}-{instance}::{number}", "resources": {MIG_3G: "1"}}
+
+
 FAULTS_OF_PIECES = [
     pytest.param(
         add(pod("twin", {MIG_1G: "1"}, instance(0, 0, MIG_1G))),
@@ -528,6 +540,27 @@ FAULTS_OF_PIECES = [
         cards("node", replicaResource="nvidia.com/gpu"),
         {Kind.WRONG_FORM: ("pod ns/slices", "given card node/gpu 1 as slice; its Device gives no slice")},
         id="slices that are GPUs under their other name",
+    ),
+    pytest.param(
+        both(drop("several"), instances("node", replicas=2)),
+        {Kind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-0")},
+        id="an instance that is given in slices",
+    ),
+    pytest.param(
+        both(
+            instances("single", replicas=2, replicaResource="nvidia.com/gpu"),
+            allocate("single", sliced(0, 0, 1), sliced(0, 1, 2)),
+        ),
+        {Kind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1::2")},
+        id="a slice of an instance beyond the last",
+    ),
+    pytest.param(
+        instances("single", replicas=2, replicaResource=SLICES),
+        {
+            Kind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1"),
+            Kind.OVERBOOKED: ("card single/gpu 0", f"2 of {MIG_3G} are taken, of 0"),
+        },
+        id="instances that kubelet does not count as GPUs",
     ),
     pytest.param(
         allocate("slot", piece(1, 0, core=50)),

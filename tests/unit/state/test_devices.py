@@ -238,6 +238,19 @@ MIG: Raw = {
 }
 ALIKE = MIG | {"instances": [{**each, "profile": "1g.10gb"} for each in MIG["instances"]]}
 OTHERS = ALIKE | {"instances": [{**each, "id": f"MIG-other-{i}"} for i, each in enumerate(ALIKE["instances"])]}
+PARTS: Raw = MIG | {
+    "instances": [
+        {**each, "profile": profile}
+        for each, profile in zip(MIG["instances"], ("1c.3g.40gb", "1c.3g.40gb", "3g.40gb"), strict=False)
+    ]
+}
+
+
+def sliced(name: str) -> Raw:
+    """Give four instances in three slices each."""
+    return ALIKE | {"instances": [{**each, "replicas": 3, "replicaResource": name} for each in ALIKE["instances"]]}
+
+
 INSTANCES = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-3g.40gb": 1}
 WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100}
 
@@ -252,6 +265,41 @@ WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100
         pytest.param({"mig": MIG | {"enabled": False}}, {}, True, {}, id="not in MIG mode"),
         pytest.param({"mig": {"enabled": True}}, {}, False, {}, id="no instances"),
         pytest.param({"mig": MIG, "health": False}, {}, False, {}, id="unhealthy, with all its instances"),
+        pytest.param(
+            {"mig": PARTS}, {}, False, {"nvidia.com/mig-3g.40gb": 1}, id="parts of instances are offered by nobody"
+        ),
+        pytest.param(
+            {"mig": PARTS | {"instances": PARTS["instances"][:2]}},
+            {"migStrategy": "single"},
+            False,
+            {"nvidia.com/mig-1c.3g.40gb": 2},
+            id="but under single each is a GPU",
+        ),
+        pytest.param({"mig": sliced("")}, {}, False, {"nvidia.com/mig-1g.10gb": 12}, id="sliced instances"),
+        pytest.param(
+            {"mig": sliced("nvidia.com/mig-1g.10gb.shared")},
+            {},
+            False,
+            {"nvidia.com/mig-1g.10gb.shared": 12},
+            id="sliced instances under another name",
+        ),
+        pytest.param(
+            {"mig": sliced("nvidia.com/gpu")},
+            {"migStrategy": "single"},
+            False,
+            {"nvidia.com/mig-1g.10gb": 12},
+            id="sliced instances that are GPUs",
+        ),
+        pytest.param(
+            {"mig": sliced("nvidia.com/gpu.shared")}, {"migStrategy": "single"}, False, {}, id="that are no GPUs"
+        ),
+        pytest.param(
+            {"mig": MIG, "replicas": 2},
+            {"migStrategy": "none"},
+            True,
+            {"nvidia.com/gpu.shared": 2},
+            id="none: a card that is sliced like any other",
+        ),
         pytest.param({"replicas": 4}, {}, True, {"nvidia.com/gpu.shared": 4}, id="sliced"),
         pytest.param({"replicas": 1}, {}, True, {}, id="not sliced"),
     ],

@@ -161,13 +161,27 @@ def test_nics_are_not_offered() -> None:
     assert offered(spec(1, rdma=2, fpga=1)) == {GPU: ["GPU-0"]}
 
 
-def test_a_device_tells_slices_of_cards_in_no_mig_mode() -> None:
+def test_a_device_tells_the_slices_of_its_cards() -> None:
     shown = resources.shown(spec(2, rdma=1, mig={1: (SMALL,)}), options(slices=4, mig_strategy="none"))
-    assert [each.replicas for each in shown.devices] == [4, 1, 1]
+    assert [each.replicas for each in shown.devices] == [4, 4, 1]
     assert shown.mig_strategy == "none"
-    assert [each.replica_resource for each in shown.devices] == [GPU, "", ""]
-    again = resources.shown(shown, options())
+    assert [each.replica_resource for each in shown.devices] == [GPU, GPU, ""]
+    again = resources.shown(shown, options(mig_strategy="none"))
     assert [(each.replicas, each.replica_resource) for each in again.devices] == 3 * [(1, "")]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "of", "name"),
+    [("mixed", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared"), ("single", GPU, f"{GPU}.shared")],
+)
+def test_a_device_tells_the_slices_of_its_instances(strategy: str, of: str, name: str) -> None:
+    chosen = options(mig_strategy=strategy, slices=3, of=of, rename=True)
+    shown = resources.shown(spec(1, mig={0: (SMALL, SMALL)}), chosen)
+    for told, expected in ((shown, (3, name)), (resources.shown(shown, options(mig_strategy=strategy)), (1, ""))):
+        (card,) = told.devices
+        assert card.mig is not None
+        assert [(each.replicas, each.replica_resource) for each in card.mig.instances] == 2 * [expected]
+        assert card.replicas == 1
 
 
 def test_a_device_tells_by_which_name_kubelet_counts_its_slices() -> None:

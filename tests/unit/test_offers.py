@@ -1,0 +1,78 @@
+"""What the agent offers to kubelet is what the operator hands out, unit by unit."""
+
+from typing import Any
+
+import pytest
+
+from berth_agent.device_plugin import resources
+from berth_api.device import DeviceSpec
+from berth_operator.core.cycle import Placement, decide
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.policy import Policy
+from berth_operator.state import devices
+from tests.builders import add, node_info, waiting
+from tests.devices import GPU, options, spec
+
+SMALL, SMALL_NAME, SHARED = "1g.10gb", "nvidia.com/mig-1g.10gb", f"{GPU}.shared"
+WHOLE = spec(2)
+SOME = spec(3, mig={0: (SMALL, "3g.40gb"), 1: (SMALL, "1g.10gb+me")})
+PARTS = spec(2, mig={0: ("1c.3g.40gb", "1c.3g.40gb", SMALL), 1: ("7g.80gb",)})
+ALIKE = spec(2, mig={0: (SMALL, SMALL), 1: (SMALL,)})
+ALIKE_PARTS = spec(1, mig={0: ("1c.3g.40gb", "1c.3g.40gb")})
+SHARINGS: list[dict[str, Any]] = [
+    {},
+    {"slices": 3},
+    {"slices": 3, "rename": True},
+    {"slices": 2, "of": SMALL_NAME},
+    {"slices": 2, "of": SMALL_NAME, "rename": True},
+]
+LAYOUTS = {
+    "none": [WHOLE, SOME, PARTS, ALIKE, ALIKE_PARTS],
+    "single": [WHOLE, ALIKE, ALIKE_PARTS],
+    "mixed": [WHOLE, SOME, PARTS, ALIKE, ALIKE_PARTS],
+}
+NAMES = (GPU, SHARED, SMALL_NAME, f"{SMALL_NAME}.shared", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1c.3g.40gb")
+CASES = [
+    pytest.param(strategy, found, sharing, id=f"{strategy}-{place}-{sharing}")
+    for strategy, layouts in LAYOUTS.items()
+    for place, found in enumerate(layouts)
+    for sharing in SHARINGS
+]
+
+
+@pytest.mark.parametrize(("strategy", "found", "sharing"), CASES)
+def test_what_is_offered_is_handed_out(strategy: str, found: DeviceSpec, sharing: dict[str, Any]) -> None:
+    chosen = options(mig_strategy=strategy, **sharing)
+    offers = {each.resource: each for each in resources.offers(found, chosen).offers}
+    told = resources.shown(found, chosen)
+    for name in NAMES:
+        wanted = sorted(unit.id for unit in offers[name].units) if name in offers else []
+        if name == SHARED and any("MIG" in each for each in wanted):
+            wanted = []  # Slices of instances under `single` and another name: nobody asks the operator for those.
+        assert sorted(handed_out(told, name)) == wanted
+
+
+def handed_out(told: DeviceSpec, name: str) -> list[str]:
+    """Give the ids that pods get that ask for one each, until none is left."""
+    raw = {"metadata": {"name": "node", "uid": "u"}, "spec": told.model_dump(mode="json", by_alias=True)}
+    record = devices.record(raw)
+    assert record.problems == ()
+    made = Fleet()
+    add(made, node_info("node"), record.inventory)
+    ids: list[str] = []
+    while isinstance(found := decide(made, waiting(f"pod-{len(ids)}", {name: 1}), Policy()), Placement):
+        made.charge(found.charge)
+        ids += [each.id for each in found.grants]
+    return ids
+
+
+def test_slices_are_of_one_instance_after_the_other() -> None:
+    told = resources.shown(ALIKE, options(mig_strategy="mixed", slices=2, of=SMALL_NAME))
+    assert handed_out(told, SMALL_NAME) == [
+        "MIG-0-0::0",
+        "MIG-0-1::0",
+        "MIG-0-0::1",
+        "MIG-0-1::1",
+        "MIG-1-0::0",
+        "MIG-1-0::1",
+    ]
