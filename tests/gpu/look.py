@@ -1,0 +1,133 @@
+"""The agent's look at the machine that it runs on, in nvidia-smi's words: `python -m tests.gpu.look`.
+
+It is a program, since a process can load only one libnvidia-ml, and other tests may have loaded the fixture.
+BERTH_AGENT_NVML_LIBRARY and BERTH_AGENT_SYSFS_ROOT lead it elsewhere, as they lead the agent.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from berth_agent.device_plugin.resources import indices
+from berth_agent.health.faults import told
+from berth_agent.inventory import Reading
+from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.settings import Settings
+from berth_agent.truth.processes import foreign
+from berth_api import names, quantity
+from berth_api.device import DeviceInfo, Link
+from tests.gpu.smi import MACHINE, Facts
+
+ROOT: Final = Path(__file__).parents[2]
+NODE: Final = "here"
+PATIENCE: Final = 120
+"""Seconds that a look may take, the start of Python included."""
+WORDS: Final = {
+    "SameBoard": "PSB",
+    "SingleSwitch": "PIX",
+    "MultiSwitch": "PXB",
+    "HostBridge": "PHB",
+    "SameNUMANode": "NODE",
+    "System": "SYS",
+}
+"""Links over PCIe as `nvidia-smi topo -m` calls them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look found."""
+
+    facts: Facts
+    processes: dict[str, list[int]]
+    """Process ids by the UUIDs of the cards that they compute on."""
+    foreign: list[str]
+    """UUIDs of the cards that the agent would tell as used by processes of no pod."""
+
+
+def look() -> Look:
+    """Look in a process of its own."""
+    command = [sys.executable, "-m", "tests.gpu.look"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
+    # Before it, the agent logs.
+    return Look(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def facts(reading: Reading) -> Facts:
+    """Say a reading in nvidia-smi's words."""
+    troubles = [f"{each.type}: {each.reason} {each.message}" for each in reading.findings if not each.ok]
+    machine = {
+        "driver_version": reading.spec.driver_version,
+        "cuda_version": reading.spec.cuda_version,
+        "troubles": "; ".join(troubles),
+    }
+    found = indices(reading.spec)
+    indices_by_minor = {each.minor: found[each.id] for each in reading.spec.devices}
+    return {MACHINE: machine} | {
+        each.id: _card(each, reading) | {"index": found[each.id]} | _links(each, indices_by_minor)
+        for each in reading.spec.devices
+    }
+
+
+def _card(card: DeviceInfo, reading: Reading) -> dict[str, str]:
+    assert card.topology is not None
+    assert reading.facts is not None
+    compute = reading.facts.cards[card.id].compute
+    node = card.topology.node_id
+    return {
+        "name": card.model,
+        "pci.bus_id": smi_address(card.topology.bus_id),
+        "memory.total": str(quantity.parse(card.resources[names.PREFIX + names.GPU_MEMORY]) >> 20),
+        "compute_cap": ".".join(map(str, compute)),
+        "mig.mode.current": "N/A" if card.mig is None else "Enabled" if card.mig.enabled else "Disabled",
+        "minor_number": str(card.minor),
+        "numa": str(node) if node >= 0 else "N/A",
+        "faults": " ".join(sorted(fault.kind for fault in told(card))),
+        **_instances(card),
+    }
+
+
+def smi_address(address: str) -> str:
+    """Write the kernel's `0000:3b:00.0` as nvidia-smi does: `00000000:3B:00.0`."""
+    domain, _, rest = address.partition(":")
+    return f"{domain:0>8}:{rest}".upper()
+
+
+def _instances(card: DeviceInfo) -> dict[str, str]:
+    instances = card.mig.instances if card.mig else []
+    return {f"mig {each.id}": f"{each.profile} {each.gpu_instance}/{each.compute_instance}" for each in instances}
+
+
+def _links(card: DeviceInfo, indices_by_minor: dict[int, str]) -> dict[str, str]:
+    ways = {f"link GPU{indices_by_minor[each.minor]}": word(each) for each in card.links}
+    peers = {f"peer GPU{indices_by_minor[each.minor]}": "OK" if each.peer_to_peer else "no" for each in card.links}
+    return ways | peers
+
+
+def word(link: Link) -> str:
+    """Call a link as `nvidia-smi topo -m` does."""
+    return f"NV{link.count}" if link.type == "NVLink" else WORDS[link.type]
+
+
+async def _read() -> Reading:
+    inventory = NvmlInventory(Settings(node_name=NODE))
+    reading = (await inventory.read())[NODE]
+    inventory.close()
+    return reading
+
+
+def _told(reading: Reading) -> dict[str, Any]:
+    cards = {each.minor: each.id for each in reading.spec.devices}
+    strangers = foreign(reading.processes, Path("/proc"))
+    return {
+        "facts": facts(reading),
+        "processes": {cards[minor]: [each.pid for each in found] for minor, found in reading.processes.items()},
+        "foreign": [cards[each.minor] for each in strangers],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_told(asyncio.run(_read()))))  # noqa: T201 -- its result

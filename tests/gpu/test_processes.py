@@ -1,0 +1,64 @@
+"""A process that holds a card is told of as long as it does."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from berth_agent.truth.processes import pod_of
+from devcluster import waiting
+from tests.gpu import holder
+from tests.gpu.look import ROOT, Look, look
+
+pytestmark = pytest.mark.usefixtures("_gpu")
+
+SEEN_WITHIN: Final = 120.0
+"""Seconds, of which most are those that a look takes on a slow machine."""
+
+
+@contextmanager
+def holding(device: str) -> Iterator[int]:
+    """Hold a card, or an instance, with a process; its id is given."""
+    command = [sys.executable, "-m", "tests.gpu.holder", device]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == holder.HELD
+        yield process.pid
+        process.stdin.close()
+        assert process.wait(SEEN_WITHIN) == 0
+
+
+def cards(found: Look) -> dict[str, str]:
+    """Give by the UUID of each card what of it can be held: itself, or its first instance in MIG mode."""
+    return {uuid: holdable(uuid, found.facts[uuid]) for uuid in found.processes}
+
+
+def holdable(uuid: str, facts: dict[str, str]) -> str:
+    if facts["mig.mode.current"] != "Enabled":
+        return uuid
+    return next(field.removeprefix("mig ") for field in facts if field.startswith("mig MIG-"))
+
+
+def test_the_process_of_each_card_is_told_until_it_ends() -> None:
+    in_a_pod = pod_of(Path("/proc/self/cgroup").read_text()) is not None
+    first = look()
+    assert first.processes
+    for uuid, device in cards(first).items():
+        with holding(device) as pid:
+            found = waiting.until(
+                lambda uuid=uuid, pid=pid: seen if pid in (seen := look()).processes[uuid] else None,
+                deadline=SEEN_WITHIN,
+                what=f"process {pid} on {uuid}; a container needs the host's process ids (hostPID)",
+            )
+            assert found is not None
+            assert in_a_pod or uuid in found.foreign
+        waiting.until(
+            lambda uuid=uuid, pid=pid: pid not in look().processes[uuid],
+            deadline=SEEN_WITHIN,
+            what=f"the end of process {pid} on {uuid}",
+        )

@@ -1,0 +1,216 @@
+"""What is read out of the words of nvidia-smi, so that `make test-gpu` compares what it means to compare."""
+
+import pytest
+
+from tests.gpu import smi
+
+H100 = "GPU-0aa1d6c4-0000-4000-8000-000000000001"
+L40S = "GPU-0aa1d6c4-0000-4000-8000-000000000002"
+A100 = "GPU-0aa1d6c4-0000-4000-8000-000000000003"
+LEGEND = "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n  NV#  = Connection traversing a set of # NVLinks\n"
+
+ONE = f"\t\x1b[4mGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \t0-15\t0\t\tN/A\n{LEGEND}"
+NO_NUMA = f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t\t\tN/A\n{LEGEND}"
+TWO = f"""\
+\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tPHB\tPIX\t0-31,64-95\t0\t\tN/A
+GPU1\tPHB\t X \tSYS\t32-63,96-127\t1\t\tN/A
+NIC0\tPIX\tSYS\t X \t\t\t\t
+{LEGEND}
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+ALIGNED = """\
+        GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
+GPU0     X      NV4     PIX     0-23            0-1
+GPU1    NV4      X      SYS     0-23            N/A
+"""
+
+
+def switched() -> str:
+    """Give the matrix of eight H100 behind NVSwitch."""
+    names = [f"GPU{index}" for index in range(8)]
+    head = "\t".join(("", *names, "NIC0", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"))
+    rows = (
+        "\t".join((row, *(" X " if row == name else "NV18" for name in names), "SYS", "0-47,96-143", "1", "", "N/A"))
+        for row in names
+    )
+    return "\n".join((f"\x1b[4m{head}\x1b[0m", *rows, LEGEND))
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "expected"),
+    [
+        (ONE, "GPU0", {"GPU0": "X", "CPU Affinity": "0-15", "NUMA Affinity": "0", "GPU NUMA ID": "N/A"}),
+        (
+            TWO,
+            "GPU1",
+            {
+                "GPU0": "PHB",
+                "GPU1": "X",
+                "NIC0": "SYS",
+                "CPU Affinity": "32-63,96-127",
+                "NUMA Affinity": "1",
+                "GPU NUMA ID": "N/A",
+            },
+        ),
+        (
+            ALIGNED,
+            "GPU0",
+            {"GPU0": "X", "GPU1": "NV4", "mlx5_0": "PIX", "CPU Affinity": "0-23", "NUMA Affinity": "0-1"},
+        ),
+    ],
+    ids=["one", "two", "aligned"],
+)
+def test_a_row_of_the_matrix(text: str, row: str, expected: smi.Row) -> None:
+    assert smi.matrix(text)[row] == expected
+
+
+def test_eight_cards_behind_nvswitch() -> None:
+    rows = smi.matrix(switched())
+    assert list(rows) == [f"GPU{index}" for index in range(8)]
+    assert all(rows[f"GPU{a}"][f"GPU{b}"] == ("X" if a == b else "NV18") for a in range(8) for b in range(8))
+
+
+def test_the_legend_is_no_row() -> None:
+    assert list(smi.matrix(TWO)) == ["GPU0", "GPU1", "NIC0"]
+
+
+def test_a_table_of_peers() -> None:
+    text = " \tGPU0\tGPU1\t\n GPU0\tX\tCNS\t\n GPU1\tOK\tX\t\n\nLegend:\n\n  CNS = Chipset not supported\n"
+    assert smi.matrix(text) == {"GPU0": {"GPU0": "X", "GPU1": "CNS"}, "GPU1": {"GPU0": "OK", "GPU1": "X"}}
+
+
+def test_a_row_of_the_query() -> None:
+    text = f"{H100}, 580.159.04, 0, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, 9.0, Disabled, [N/A], [N/A], [N/A]\n"
+    assert smi.query(text) == [
+        {
+            "uuid": H100,
+            "driver_version": "580.159.04",
+            "index": "0",
+            "name": "NVIDIA H100 80GB HBM3",
+            "pci.bus_id": "00000000:3B:00.0",
+            "memory.total": "81559",
+            "compute_cap": "9.0",
+            "mig.mode.current": "Disabled",
+            "retired_pages.single_bit_ecc.count": "N/A",
+            "retired_pages.double_bit.count": "N/A",
+            "retired_pages.pending": "N/A",
+        }
+    ]
+
+
+def details(uuid: str, extra: str = "", *, failure: str = "No", action: str = "None") -> str:
+    return f"""
+\t<gpu id="00000000:3B:00.0">
+\t\t<uuid>{uuid}</uuid>
+\t\t<minor_number>4</minor_number>
+\t\t<gpu_recovery_action>{action}</gpu_recovery_action>
+\t\t<remapped_rows>
+\t\t\t<remapped_row_pending>No</remapped_row_pending>
+\t\t\t<remapped_row_failure>{failure}</remapped_row_failure>
+\t\t</remapped_rows>{extra}
+\t</gpu>"""
+
+
+def texts(row: str, gpu: str, listed: str = "", topology: str = ONE) -> smi.Texts:
+    uuid = row.partition(",")[0]
+    return {
+        "query": row,
+        "details": f"""<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+\t<driver_version>580.159.04</driver_version>
+\t<cuda_version>13.0</cuda_version>
+\t<attached_gpus>1</attached_gpus>{gpu}
+</nvidia_smi_log>
+""",
+        "list": f"GPU 0: NVIDIA Something (UUID: {uuid})\n{listed}",
+        "topology": topology,
+        "peers": " \tGPU0\t\n GPU0\tX\t\n",
+    }
+
+
+H100_ROW = f"{H100}, 580.159.04, 0, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, 9.0, Disabled, [N/A], [N/A], [N/A]\n"
+H100_FACTS = {
+    "index": "0",
+    "name": "NVIDIA H100 80GB HBM3",
+    "pci.bus_id": "00000000:3B:00.0",
+    "memory.total": "81559",
+    "compute_cap": "9.0",
+    "mig.mode.current": "Disabled",
+    "minor_number": "4",
+    "numa": "0",
+    "faults": "",
+}
+
+
+def test_one_h100() -> None:
+    assert smi.facts(texts(H100_ROW, details(H100))) == {
+        smi.MACHINE: {"driver_version": "580.159.04", "cuda_version": "13.0", "troubles": ""},
+        H100: H100_FACTS,
+    }
+
+
+def test_a_machine_without_numa() -> None:
+    assert smi.facts(texts(H100_ROW, details(H100), topology=NO_NUMA))[H100] == H100_FACTS | {"numa": "N/A"}
+
+
+def test_a_card_at_several_nodes_is_at_none() -> None:
+    told = texts(H100_ROW, details(H100), topology=ONE.replace("0-15\t0", "0-15\t0-1"))
+    assert smi.facts(told)[H100] == H100_FACTS | {"numa": "N/A"}
+
+
+@pytest.mark.parametrize("nothing", ["[N/A]", "[Not Supported]", "N/A"])
+def test_a_card_that_knows_no_mig(nothing: str) -> None:
+    row = f"{L40S}, 535.261.03, 0, NVIDIA L40S, 00000000:01:00.0, 46068, 8.9, {nothing}, {nothing}, {nothing}, {nothing}\n"
+    told = smi.facts(texts(row, details(L40S, action="", failure="N/A")))[L40S]
+    assert (told["mig.mode.current"], told["faults"]) == ("N/A", "")
+
+
+def test_instances_are_put_together_from_two_places() -> None:
+    row = f"{A100}, 570.133.20, 0, NVIDIA A100-SXM4-80GB, 00000000:3B:00.0, 81920, 8.0, Enabled, [N/A], [N/A], [N/A]\n"
+    devices = """
+\t\t<mig_devices>
+\t\t\t<mig_device>
+\t\t\t\t<index>0</index>
+\t\t\t\t<gpu_instance_id>2</gpu_instance_id>
+\t\t\t\t<compute_instance_id>0</compute_instance_id>
+\t\t\t</mig_device>
+\t\t\t<mig_device>
+\t\t\t\t<index>1</index>
+\t\t\t\t<gpu_instance_id>9</gpu_instance_id>
+\t\t\t\t<compute_instance_id>1</compute_instance_id>
+\t\t\t</mig_device>
+\t\t</mig_devices>"""
+    listed = """\
+  MIG 3g.40gb     Device  0: (UUID: MIG-0aa1d6c4-0000-5000-8000-000000000001)
+  MIG 1g.10gb+me  Device  1: (UUID: MIG-0aa1d6c4-0000-5000-8000-000000000002)
+GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-0aa1d6c4-0000-4000-8000-000000000009)
+  MIG 7g.80gb     Device  0: (UUID: MIG-0aa1d6c4-0000-5000-8000-000000000003)
+"""
+    told = smi.facts(texts(row, details(A100, devices), listed))[A100]
+    assert told["mig.mode.current"] == "Enabled"
+    assert {field: value for field, value in told.items() if field.startswith("mig MIG-")} == {
+        "mig MIG-0aa1d6c4-0000-5000-8000-000000000001": "3g.40gb 2/0",
+        "mig MIG-0aa1d6c4-0000-5000-8000-000000000002": "1g.10gb+me 9/1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("retired", "failure", "action", "expected"),
+    [
+        ("10, 49, No", "No", "None", ""),
+        ("10, 50, No", "No", "None", "TooManyPagesRetired"),
+        ("0, 1, Yes", "N/A", "N/A", "PageRetirementPending"),
+        ("[N/A], [N/A], [N/A]", "Yes", "None", "RowRemapFailed"),
+        ("[N/A], [N/A], [N/A]", "No", "Reset", "DriverNeedsReset"),
+        ("[N/A], [N/A], [N/A]", "No", "Reboot", "DriverNeedsReboot"),
+        ("[N/A], [N/A], [N/A]", "No", "Drain P2P", "DriverNeedsDrain"),
+        ("[N/A], [N/A], [N/A]", "Yes", "Drain and Reset", "DriverNeedsReset RowRemapFailed"),
+    ],
+)
+def test_figures_become_the_faults_of_the_agent(retired: str, failure: str, action: str, expected: str) -> None:
+    row = f"{A100}, 570.133.20, 0, NVIDIA A100, 00000000:3B:00.0, 81920, 8.0, Disabled, {retired}\n"
+    assert smi.facts(texts(row, details(A100, failure=failure, action=action)))[A100]["faults"] == expected
