@@ -329,7 +329,7 @@ class NvmlFixture:
             *(_mig_line(mig) for mig in gpu.migs),
             *(f"process {p.pid} {p.used} {p.gpu_instance} {p.compute_instance}" for p in gpu.processes),
             *(f"fail {function} {code}" for function, code in gpu.fails.items()),
-            *(f"topology {at} {_common_ancestor(gpu, other)}" for at, other in enumerate(self.gpus)),
+            *(f"topology {at} {common_ancestor(gpu, other)}" for at, other in enumerate(self.gpus)),
             *(f"p2p {at} {gpu.p2p.get(other.uuid, 0)}" for at, other in enumerate(self.gpus)),
         ]
 
@@ -365,7 +365,7 @@ def _mig_line(mig: MigDevice) -> str:
     return f"mig {mig.uuid} {mig.profile} {' '.join(map(str, (*slices, *parts)))}"
 
 
-def _common_ancestor(one: Gpu, other: Gpu) -> int:
+def common_ancestor(one: Gpu, other: Gpu) -> int:
     """Tell the level at which the PCIe paths of two cards meet."""
     if other.uuid in one.topology:
         return one.topology[other.uuid]

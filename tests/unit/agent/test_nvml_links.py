@@ -4,25 +4,16 @@ from dataclasses import replace
 
 from berth_agent.inventory import Reading
 from berth_api.device import DeviceInfo
+from tests.gpu.look import word
 from tests.nvml.fixture import NvLink, a100, h100, t4
 from tests.nvml.probe import Machine, Start
-
-SMI = {
-    "SameBoard": "PSB",
-    "SingleSwitch": "PIX",
-    "MultiSwitch": "PXB",
-    "HostBridge": "PHB",
-    "SameNUMANode": "NODE",
-    "System": "SYS",
-}
-
 
 def matrix(reading: Reading) -> list[str]:
     return [row(card) for card in reading.spec.devices]
 
 
 def row(card: DeviceInfo) -> str:
-    cells = {link.minor: f"NV{link.count}" if link.type == "NVLink" else SMI[link.type] for link in card.links}
+    cells = {link.minor: word(link) for link in card.links}
     cells[card.minor] = "X"
     return " ".join(cells[minor] for minor in sorted(cells))
 
