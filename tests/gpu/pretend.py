@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.gpu import smi
 from tests.gpu.look import WORDS
-from tests.nvml.fixture import MIB, Gpu, NvmlFixture, common_ancestor
+from tests.nvml.fixture import MIB, REMAPS, Gpu, NvmlFixture, common_ancestor
 
 LEVELS = dict(zip((0, 10, 20, 30, 40, 50), WORDS.values(), strict=True))
 """nvidia-smi's words for NVML's levels of a common ancestor."""
@@ -33,11 +33,13 @@ def _row(fixture: NvmlFixture, index: int) -> str:
         "memory.total": str(gpu.memory // MIB),
         "compute_cap": f"{gpu.major_capability}.{gpu.minor_capability}",
         "mig.mode.current": _mode(gpu.mig_mode) if gpu.mig_capable else "[N/A]",
-        "retired_pages.single_bit_ecc.count": "0",
-        "retired_pages.double_bit.count": str(gpu.retired_pages),
-        "retired_pages.pending": _yes(gpu.retired_pending),
+        **(dict.fromkeys(smi.RETIRED, "[N/A]") if REMAPS.items() <= gpu.fails.items() else _retired(gpu)),
     }
     return ", ".join(values[name] for name in smi.QUERY)
+
+
+def _retired(gpu: Gpu) -> dict[str, str]:
+    return dict(zip(smi.RETIRED, ("0", str(gpu.retired_pages), _yes(gpu.retired_pending)), strict=True))
 
 
 def _details(fixture: NvmlFixture) -> str:
@@ -55,11 +57,12 @@ def _gpu(gpu: Gpu) -> str:
         f"<compute_instance_id>{mig.compute_instance}</compute_instance_id></mig_device>"
         for index, mig in enumerate(gpu.migs)
     )
+    failure = "N/A" if "nvmlDeviceGetRemappedRows" in gpu.fails else _yes(gpu.remapped_failure)
     return (
         f'<gpu id="{gpu.bus_id}"><uuid>{gpu.uuid}</uuid><minor_number>{gpu.minor}</minor_number>'
         f"<mig_devices>{migs or 'None'}</mig_devices>"
         f"<gpu_recovery_action>{ACTIONS[gpu.recovery_action]}</gpu_recovery_action>"
-        f"<remapped_rows><remapped_row_failure>{_yes(gpu.remapped_failure)}</remapped_row_failure></remapped_rows></gpu>"
+        f"<remapped_rows><remapped_row_failure>{failure}</remapped_row_failure></remapped_rows></gpu>"
     )
 
 

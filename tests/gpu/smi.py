@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Final
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 Facts = dict[str, dict[str, str]]
 Texts = Mapping[str, str]
@@ -58,7 +58,7 @@ def _run(*arguments: str) -> str:
 
 def facts(texts: Texts) -> Facts:
     """Put together what nvidia-smi tells."""
-    log = Xml.fromstring(texts["details"])  # noqa: S314 -- nvidia-smi's own words, not a stranger's
+    log = ET.fromstring(texts["details"])  # noqa: S314 -- nvidia-smi's own words, not a stranger's
     cards = {each["uuid"]: each for each in query(texts["query"])}
     details = {_text(each, "uuid"): each for each in log.iter("gpu")}
     rows, peers = matrix(texts["topology"]), matrix(texts["peers"])
@@ -102,7 +102,7 @@ def _cells(line: str) -> list[str]:
     return _GAP.split(line.strip())
 
 
-def _card(card: Row, details: Xml.Element, row: Row, peers: Row) -> Row:
+def _card(card: Row, details: ET.Element, row: Row, peers: Row) -> Row:
     others = [name for name in row if re.fullmatch(r"GPU\d+", name) and row[name] != "X"]
     return {
         **{name: card[name] for name in FIELDS},
@@ -114,7 +114,7 @@ def _card(card: Row, details: Xml.Element, row: Row, peers: Row) -> Row:
     }
 
 
-def _faults(card: Row, details: Xml.Element) -> set[str]:
+def _faults(card: Row, details: ET.Element) -> set[str]:
     """Give the names of the faults that the agent has for what nvidia-smi tells."""
     retired = sum(int(card[name]) for name in RETIRED[:2] if card[name] != "N/A")
     found = {
@@ -126,7 +126,7 @@ def _faults(card: Row, details: Xml.Element) -> set[str]:
     return {name for name, there in found.items() if there} | action
 
 
-def _instances(listed: str, uuid: str, details: Xml.Element) -> Row:
+def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
     """Give the MIG devices of a card: UUIDs and profiles are in the list, and whose instances they are elsewhere."""
     places = {
         _text(each, "index"): f"{_text(each, 'gpu_instance_id')}/{_text(each, 'compute_instance_id')}"
@@ -142,7 +142,7 @@ def _node(text: str) -> str:
     return text if text.isdecimal() else "N/A"
 
 
-def _text(element: Xml.Element, path: str) -> str:
+def _text(element: ET.Element, path: str) -> str:
     return _told(element.findtext(path, ""))
 
 

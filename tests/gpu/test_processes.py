@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -45,20 +46,32 @@ def holdable(uuid: str, facts: dict[str, str]) -> str:
 
 
 def test_the_process_of_each_card_is_told_until_it_ends() -> None:
-    in_a_pod = pod_of(Path("/proc/self/cgroup").read_text()) is not None
     first = look()
     assert first.processes
     for uuid, device in cards(first).items():
         with holding(device) as pid:
             found = waiting.until(
-                lambda uuid=uuid, pid=pid: seen if pid in (seen := look()).processes[uuid] else None,
+                partial(look_with, pid, uuid),
                 deadline=SEEN_WITHIN,
-                what=f"process {pid} on {uuid}; a container needs the host's process ids (hostPID)",
+                what=f"process {pid} on {uuid}; in a container, are the host's processes seen (hostPID)?",
             )
             assert found is not None
-            assert in_a_pod or uuid in found.foreign
+            assert in_a_pod() or uuid in found.foreign
         waiting.until(
-            lambda uuid=uuid, pid=pid: pid not in look().processes[uuid],
+            partial(look_without, pid, uuid),
             deadline=SEEN_WITHIN,
             what=f"the end of process {pid} on {uuid}",
         )
+
+
+def look_with(pid: int, uuid: str) -> Look | None:
+    found = look()
+    return found if pid in found.processes[uuid] else None
+
+
+def look_without(pid: int, uuid: str) -> bool:
+    return look_with(pid, uuid) is None
+
+
+def in_a_pod() -> bool:
+    return pod_of(Path("/proc/self/cgroup").read_text()) is not None

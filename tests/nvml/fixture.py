@@ -20,6 +20,7 @@ XID: Final = 8
 DOUBLE_BIT_ECC: Final = 2
 """nvmlEventTypeDoubleBitEccError."""
 WHOLE_CARD: Final = 0xFFFFFFFF
+NOT_SUPPORTED: Final = 3
 GPU_IS_LOST: Final = 15
 UNKNOWN: Final = 999
 MIB: Final = 1 << 20
@@ -94,6 +95,9 @@ class Gpu:
     minor_capability: int = 0
     cores: int = 6912
     lost: bool = False
+    virtualization: int = 0
+    """nvmlGpuVirtualizationMode_t: 0 is none, 1 a card of a hypervisor's, 2 a part of one."""
+    event_types: int = 0x1F
     mig_capable: bool = False
     mig_mode: bool = False
     mig_pending: bool = False
@@ -127,8 +131,12 @@ class Gpu:
         return self.bus_id[4:].lower()
 
 
-LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs", "pci_class"}
+LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs", "pci_class", "numa"}
 """Fields of a card that are not one line `name value` of the state file."""
+
+
+REMAPS: Final = {"nvmlDeviceGetRetiredPages": NOT_SUPPORTED, "nvmlDeviceGetRetiredPagesPendingStatus": NOT_SUPPORTED}
+"""What cards refuse that remap rows of memory, from the A100 on; those before retire pages."""
 
 
 def a100(index: int = 0, *, switch: bool = True) -> Gpu:
@@ -145,6 +153,7 @@ def a100(index: int = 0, *, switch: bool = True) -> Gpu:
         numa=index // 4,
         module=index + 1,
         mig_capable=True,
+        fails=dict(REMAPS),
         links=[NvLink(end="switch", remote=f"00000000:{0xC0 + link % 6:02X}:00.0") for link in range(12)],
     )
     card.sysfs = _below_switch(root, bus=bus, card=card) if switch else _below_root(root, bus=bus, card=card)
@@ -198,7 +207,7 @@ def t4(index: int = 0) -> Gpu:
         major_capability=7,
         minor_capability=5,
         cores=2560,
-        fails={"nvmlDeviceGetModuleId": 3},
+        fails={"nvmlDeviceGetModuleId": NOT_SUPPORTED, "nvmlDeviceGetRemappedRows": NOT_SUPPORTED},
     )
     card.sysfs = _below_root(root, bus=root + 1, card=card)
     return card

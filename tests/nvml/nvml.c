@@ -124,7 +124,6 @@ static status_t copy(char *to, unsigned length, const char *text)
 
 NUMBER(nvmlDeviceGetMinorNumber, unsigned, minor)
 NUMBER(nvmlDeviceGetModuleId, unsigned, module)
-NUMBER(nvmlDeviceGetNumaNodeId, unsigned, numa)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned, power)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, power_limit)
 NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, power_limit)
@@ -132,6 +131,8 @@ NUMBER(nvmlDeviceGetBrand, unsigned, brand)
 NUMBER(nvmlDeviceGetArchitecture, unsigned, architecture)
 NUMBER(nvmlDeviceGetNumGpuCores, unsigned, cores)
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, retired_pending)
+NUMBER(nvmlDeviceGetVirtualizationMode, unsigned, virtualization)
+NUMBER(nvmlDeviceGetSupportedEventTypes, u64, event_types)
 STRING(nvmlDeviceGetSerial, at.gpu->serial)
 STRING(nvmlDeviceGetUUID, at.mig ? at.mig->uuid : at.gpu->uuid)
 
@@ -158,37 +159,48 @@ status_t nvmlShutdown(void);
 status_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&lock);
-    status_t result = sessions ? SUCCESS : UNINITIALIZED;
     sessions -= sessions > 0;
     pthread_mutex_unlock(&lock);
-    return result;
+    return SUCCESS; /* the real one says so even where there is no session */
 }
 
+/* By code, as drivers from 550 on have them. */
 const char *nvmlErrorString(status_t status);
 const char *nvmlErrorString(status_t status)
 {
-    switch (status) {
-    case SUCCESS:
-        return "Success";
-    case UNINITIALIZED:
-        return "Uninitialized";
-    case INVALID_ARGUMENT:
-        return "Invalid Argument";
-    case NOT_SUPPORTED:
-        return "Not Supported";
-    case NOT_FOUND:
-        return "Not Found";
-    case INSUFFICIENT_SIZE:
-        return "Insufficient Size";
-    case DRIVER_NOT_LOADED:
-        return "Driver Not Loaded";
-    case TIMEOUT:
-        return "Timeout";
-    case GPU_IS_LOST:
-        return "GPU is lost";
-    default:
-        return "Unknown Error";
-    }
+    static const char *const TEXTS[] = {
+        "Success",
+        "Uninitialized",
+        "Invalid Argument",
+        "Not Supported",
+        "Insufficient Permissions",
+        "Already Initialized",
+        "Not Found",
+        "Insufficient Size",
+        "Insufficient External Power",
+        "Driver Not Loaded",
+        "Timeout",
+        "Interrupt Request Issue",
+        "NVML Shared Library Not Found",
+        "Function Not Found",
+        "Corrupted infoROM",
+        "GPU is lost",
+        "GPU requires reset",
+        "GPU access blocked by the operating system",
+        "Driver/library version mismatch",
+        "In use by another client",
+        "Insufficient Memory",
+        "No data",
+        "vGPU ECC not supported",
+        "Insufficient Resources",
+        "Invalid Frequency",
+        "Argument version mismatch",
+        "Requested functionality has been deprecated",
+        "System is not in ready state",
+        "No supported GPUs were found",
+        "Resource not in correct state to perform requested operation",
+    };
+    return (unsigned)status < sizeof TEXTS / sizeof TEXTS[0] ? TEXTS[status] : "Unknown Error";
 }
 
 #define SYSTEM(function, parameters, statement)                                                                        \
@@ -205,10 +217,20 @@ const char *nvmlErrorString(status_t status)
     }
 
 SYSTEM(nvmlSystemGetDriverVersion, (char *to, unsigned length), result = copy(to, length, current()->driver))
-SYSTEM(nvmlSystemGetNVMLVersion, (char *to, unsigned length), result = copy(to, length, current()->driver))
 SYSTEM(nvmlSystemGetCudaDriverVersion, (int *version), *version = (int)current()->cuda)
 SYSTEM(nvmlSystemGetCudaDriverVersion_v2, (int *version), *version = (int)current()->cuda)
 SYSTEM(nvmlDeviceGetCount_v2, (unsigned *count), *count = current()->gpu_count)
+
+/* A version is told without a session: CUDA's, and the driver's. */
+status_t nvmlSystemGetNVMLVersion(char *to, unsigned length);
+status_t nvmlSystemGetNVMLVersion(char *to, unsigned length)
+{
+    char version[TEXT + 24];
+    pthread_mutex_lock(&lock);
+    snprintf(version, sizeof version, "%llu.%s", current()->cuda / 1000, current()->driver);
+    pthread_mutex_unlock(&lock);
+    return copy(to, length, version);
+}
 
 /* Ways to a handle. */
 
@@ -536,15 +558,11 @@ SYSTEM(nvmlEventSetCreate, (struct event_set **set), *set = calloc(1, sizeof **s
 status_t nvmlEventSetFree(struct event_set *set);
 status_t nvmlEventSetFree(struct event_set *set)
 {
+    pthread_mutex_lock(&lock);
+    status_t result = sessions ? SUCCESS : UNINITIALIZED;
+    pthread_mutex_unlock(&lock);
     free(set);
-    return SUCCESS;
-}
-
-status_t nvmlDeviceGetSupportedEventTypes(device_t device, u64 *types);
-status_t nvmlDeviceGetSupportedEventTypes(device_t device, u64 *types)
-{
-    BEGIN(device) *types = 0x1f;
-    END
+    return result;
 }
 
 status_t nvmlDeviceRegisterEvents(device_t device, u64 types, struct event_set *set);

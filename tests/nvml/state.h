@@ -32,7 +32,7 @@ struct fail {
 
 struct gpu {
     char uuid[TEXT], name[TEXT], serial[TEXT], bus_id[TEXT];
-    u64 minor, module, numa, lost;
+    u64 minor, module, lost, virtualization, event_types;
     u64 memory, reserved, used, gpu_utilization, memory_utilization;
     u64 power, power_limit, temperature, brand, architecture, major_capability, minor_capability, cores;
     u64 mig_capable, mig_mode, mig_pending;
@@ -62,6 +62,6 @@ struct machine {
 };
 
 /* Return the machine as its file describes it now, or NULL where there is no such file. */
-const struct machine *machine_now(void);
+__attribute__((visibility("hidden"))) const struct machine *machine_now(void);
 
 #endif

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.gpu import look, pretend, smi
-from tests.nvml.fixture import HOSTBRIDGE, MIB, SINGLE, Gpu, MigDevice, NvLink, NvmlFixture, a100, h100, t4
+from tests.nvml.fixture import HOSTBRIDGE, MIB, Gpu, MigDevice, NvLink, NvmlFixture, a100, h100, t4
 from tests.nvml.probe import Machine, Start
 
 MIG = MigDevice(uuid="MIG-0aa1d6c4-0000-5000-8000-000000000001", profile="3g.40gb", gpu_instance=2)
@@ -41,7 +41,10 @@ def bridged() -> list[Gpu]:
         pytest.param([a100(0), divided(), t4(2)], id="mig"),
         pytest.param([replace(t4(0), numa=-1)], id="no-numa"),
         pytest.param([replace(t4(0), retired_pages=70, retired_pending=True)], id="pages"),
-        *(pytest.param([replace(h100(0), recovery_action=action)], id=word) for action, word in pretend.ACTIONS.items()),
+        *(
+            pytest.param([replace(h100(0), recovery_action=action)], id=word)
+            for action, word in pretend.ACTIONS.items()
+        ),
         pytest.param([replace(h100(0), remapped_failure=True)], id="remapping"),
     ],
 )
@@ -99,8 +102,8 @@ def fields(found: list[str]) -> list[str]:
         (change(migs=[MIG, replace(SMALL, gpu_instance=8)]), [f"{TWO} mig {SMALL.uuid}"]),
         (change(migs=[MIG, replace(SMALL, compute_instance=1)]), [f"{TWO} mig {SMALL.uuid}"]),
         (change(remapped_failure=True), [f"{TWO} faults"]),
-        (change(retired_pending=True), [f"{TWO} faults"]),
-        (change(retired_pages=60), [f"{TWO} faults"]),
+        (change(fails={}, retired_pending=True), [f"{TWO} faults"]),
+        (change(fails={}, retired_pages=60), [f"{TWO} faults"]),
         (change(recovery_action=1), [f"{TWO} faults"]),
         (change(links=a100(1).links[1:]), [f"{ONE} link GPU1", f"{TWO} link GPU0"]),
         (change(links=[], topology={ONE: HOSTBRIDGE}), [f"{ONE} link GPU1", f"{TWO} link GPU0"]),
@@ -140,7 +143,10 @@ async def test_a_driver_that_does_not_answer_is_a_trouble(machine: Machine, agen
     theirs = smi.facts(pretend.texts(fixture))
     fixture.unload()
     found = smi.differences(look.facts(await agent(fixture).read()), theirs)
-    assert "machine troubles: agent 'DriverLoaded: DriverNotLoaded Driver Not Loaded; InventoryRead: NoDriver '" in found[-1]
+    assert (
+        "machine troubles: agent 'DriverLoaded: DriverNotLoaded Driver Not Loaded; InventoryRead: NoDriver '"
+        in found[-1]
+    )
 
 
 def test_a_difference_says_what_both_tell() -> None:

@@ -7,7 +7,7 @@ from tests.gpu import smi
 H100 = "GPU-0aa1d6c4-0000-4000-8000-000000000001"
 L40S = "GPU-0aa1d6c4-0000-4000-8000-000000000002"
 A100 = "GPU-0aa1d6c4-0000-4000-8000-000000000003"
-LEGEND = "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n  NV#  = Connection traversing a set of # NVLinks\n"
+LEGEND = "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n  NV#  = # NVLinks\n"
 
 ONE = f"\t\x1b[4mGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \t0-15\t0\t\tN/A\n{LEGEND}"
 NO_NUMA = f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t\t\tN/A\n{LEGEND}"
@@ -83,7 +83,9 @@ def test_a_table_of_peers() -> None:
 
 
 def test_a_row_of_the_query() -> None:
-    text = f"{H100}, 580.159.04, 0, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, 9.0, Disabled, [N/A], [N/A], [N/A]\n"
+    text = (
+        f"{H100}, 580.159.04, 0, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, 9.0, Disabled, [N/A], [N/A], [N/A]\n"
+    )
     assert smi.query(text) == [
         {
             "uuid": H100,
@@ -132,7 +134,9 @@ def texts(row: str, gpu: str, listed: str = "", topology: str = ONE) -> smi.Text
     }
 
 
-H100_ROW = f"{H100}, 580.159.04, 0, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, 9.0, Disabled, [N/A], [N/A], [N/A]\n"
+H100_ROW = (
+    f"{H100}, 580.159.04, 0, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, 9.0, Disabled, [N/A], [N/A], [N/A]\n"
+)
 H100_FACTS = {
     "index": "0",
     "name": "NVIDIA H100 80GB HBM3",
@@ -164,7 +168,8 @@ def test_a_card_at_several_nodes_is_at_none() -> None:
 
 @pytest.mark.parametrize("nothing", ["[N/A]", "[Not Supported]", "N/A"])
 def test_a_card_that_knows_no_mig(nothing: str) -> None:
-    row = f"{L40S}, 535.261.03, 0, NVIDIA L40S, 00000000:01:00.0, 46068, 8.9, {nothing}, {nothing}, {nothing}, {nothing}\n"
+    nothings = ", ".join([nothing] * 4)
+    row = f"{L40S}, 535.261.03, 0, NVIDIA L40S, 00000000:01:00.0, 46068, 8.9, {nothings}\n"
     told = smi.facts(texts(row, details(L40S, action="", failure="N/A")))[L40S]
     assert (told["mig.mode.current"], told["faults"]) == ("N/A", "")
 

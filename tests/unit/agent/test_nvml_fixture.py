@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tests.nvml.fixture import NvmlFixture, Process, a100, t4
@@ -18,7 +19,7 @@ print([(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(
 memory = n.nvmlDeviceGetMemoryInfo(first, version=n.nvmlMemory_v2)
 print(memory.total >> 20, memory.reserved >> 20, memory.used >> 20)
 print(n.nvmlDeviceGetCudaComputeCapability(second), n.nvmlDeviceGetSerial(second), n.nvmlDeviceGetBrand(second))
-retired = len(n.nvmlDeviceGetRetiredPages(first, 1))
+retired = len(n.nvmlDeviceGetRetiredPages(second, 1))
 print(n.nvmlDeviceGetRemappedRows(first), n.nvmlDeviceGetTotalEccErrors(first, 1, 0), retired)
 print(n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByPciBusId(b"00000000:81:00.0")))
 print(n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(second))))
@@ -57,8 +58,8 @@ def test_any_program_sees_the_machine_and_its_events(tmp_path: Path) -> None:
     busy = a100(0)
     busy.gpu_utilization, busy.temperature, busy.power, busy.used = 97, 61, 310_000, 2048 << 20
     busy.processes = [Process(pid=4711, used=1024)]
-    busy.ecc_uncorrected, busy.retired_pages, busy.remapped_uncorrected, busy.remapped_pending = 3, 2, 1, True
-    fixture = NvmlFixture(tmp_path, gpus=[busy, t4(0)])
+    busy.ecc_uncorrected, busy.remapped_uncorrected, busy.remapped_pending = 3, 1, True
+    fixture = NvmlFixture(tmp_path, gpus=[busy, replace(t4(0), retired_pages=2)])
     fixture.write()
     command = [sys.executable, "-c", PROGRAM]
     environment = os.environ | fixture.environment()

@@ -8,6 +8,7 @@ from tests.gpu.look import word
 from tests.nvml.fixture import NvLink, a100, h100, t4
 from tests.nvml.probe import Machine, Start
 
+
 def matrix(reading: Reading) -> list[str]:
     return [row(card) for card in reading.spec.devices]
 

@@ -1,0 +1,52 @@
+"""The fixture and NVIDIA's own library answer alike, with a card, and as far as that goes without a driver, too."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import machine
+from tests.gpu.ask import NO_LIBRARY, VARIABLE, Answers, ask
+from tests.gpu.describe import describe, differences
+from tests.nvml.fixture import Gpu, NvmlFixture, a100, h100, t4
+
+MODELS = {each.name: each for each in (a100(0), h100(0), t4(0))}
+OF_MODELS = ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPages", "nvmlDeviceGetRetiredPagesPendingStatus")
+"""What a card refuses because of its model, and not of the machine that it is in."""
+
+
+@pytest.fixture(scope="module")
+def real() -> Answers:
+    """The answers of NVIDIA's library; no machine with a card is without."""
+    answers = ask({})
+    reason = f"no library of NVIDIA's ({VARIABLE} may name it): {answers.get(NO_LIBRARY)}"
+    if NO_LIBRARY in answers and machine.obstacle():
+        pytest.skip(reason)
+    assert NO_LIBRARY not in answers, reason
+    return answers
+
+
+def of(fixture: NvmlFixture) -> Answers:
+    fixture.write()
+    return ask(fixture.environment() | {VARIABLE: str(fixture.library)})
+
+
+def test_every_answer_of_the_fixture_is_the_real_one(real: Answers, tmp_path: Path) -> None:
+    assert differences(real, of(describe(real, tmp_path))) == []
+
+
+def test_what_the_fixture_exports_is_there(real: Answers) -> None:
+    assert [name for name, there in real.items() if name.startswith("has ") and not there] == []
+
+
+@pytest.mark.usefixtures("_gpu")
+def test_a_model_of_the_fixture_refuses_what_the_real_card_refuses(real: Answers, tmp_path: Path) -> None:
+    """What is described is copied from the card; how a model was imagined is not."""
+    described = describe(real, tmp_path)
+    known = [(card, MODELS[card.name]) for card in described.gpus if card.name in MODELS]
+    if not known:
+        pytest.skip(f"the fixture has no model of {described.gpus[0].name}")
+    assert [refused(card) for card, _ in known] == [refused(model) for _, model in known]
+
+
+def refused(card: Gpu) -> tuple[bool, dict[str, int]]:
+    return card.mig_capable, {name: code for name, code in card.fails.items() if name in OF_MODELS}
