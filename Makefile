@@ -46,6 +46,10 @@ test: node-binaries ## run every test that needs no GPU
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2
 	@BERTH_REPEAT=$(or $(REPEAT),2) $(BIN)/pytest tests/node -n 2 --dist loadfile
 
+.PHONY: test-gpu
+test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
+	@$(BIN)/pytest tests/gpu
+
 .PHONY: unit
 unit: setup ## run the tests that need no cluster
 	@$(BIN)/pytest tests/unit

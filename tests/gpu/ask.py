@@ -33,6 +33,8 @@ WITHOUT_CARDS: Final = 1
 P2P_READ: Final = 0
 WAIT: Final = 10
 """Milliseconds."""
+EVENTS: Final = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError
+"""Of a card at rest, none of these comes."""
 SHORT: Final = 4
 """Bytes of a buffer that holds no answer."""
 CODES: Final = (-1, *range(40), 999, 1000)
@@ -183,7 +185,8 @@ def _events(cards: list[Handle]) -> Iterator[Answer]:
     for at, card in enumerate(cards):
         types = _answer(n.nvmlDeviceGetSupportedEventTypes, card)
         if not _failed(types):
-            yield f"card {at} nvmlDeviceRegisterEvents", _answer(n.nvmlDeviceRegisterEvents, card, types, events)
+            wanted = types & EVENTS
+            yield f"card {at} nvmlDeviceRegisterEvents", _answer(n.nvmlDeviceRegisterEvents, card, wanted, events)
     yield "nvmlEventSetWait_v2", _answer(n.nvmlEventSetWait_v2, events, WAIT)
     yield "nvmlEventSetFree", _answer(n.nvmlEventSetFree, events)
 

@@ -14,6 +14,10 @@ _OTHERS: Final = {
 }
 _MAY_FAIL: Final = {function.__name__: function.__name__ for function in CARD} | _OTHERS
 """Functions of a card that can be refused, and their names in the library."""
+OLDEST_CODES: Final = 28
+"""So many codes had texts in the oldest drivers that the agent meets; later ones added some."""
+UNTOLD: Final = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE: so much memory has a process of which the driver does not tell."""
 _ENDS: Final = {0: "gpu", 2: "switch"}
 
 
@@ -80,7 +84,7 @@ def _gpu(card: _Card) -> Gpu:
         links=list(_links(card)),
         migs=list(_migs(card)),
         processes=[
-            Process(pid=pid, used=used or 0, gpu_instance=instance, compute_instance=compute)
+            Process(pid=pid, used=UNTOLD if used is None else used, gpu_instance=instance, compute_instance=compute)
             for pid, used, instance, compute in card.get("nvmlDeviceGetComputeRunningProcesses", [])
         ],
         fails=card.fails(),
@@ -93,7 +97,7 @@ def _links(card: _Card) -> Iterator[NvLink]:
         if active is not None:
             end = card.get(f"link {link} nvmlDeviceGetNvLinkRemoteDeviceType", 0)
             remote = card.get(f"link {link} nvmlDeviceGetNvLinkRemotePciInfo", "-")
-            yield NvLink(end=_ENDS[end], remote=remote, active=bool(active))
+            yield NvLink(end=_ENDS.get(end, "gpu"), remote=remote, active=bool(active))
 
 
 def _migs(card: _Card) -> Iterator[MigDevice]:
@@ -132,16 +136,12 @@ def _is_error(answer: Any) -> bool:
 
 
 def differences(real: Answers, fixture: Answers) -> list[str]:
-    """Name each question to which the two answer differently, however unlike the libraries' ages are."""
+    """Name each question to which the two answer differently, and not because one is older."""
     return [
         f"{name}: real {mine!r}, fixture {its!r}"
         for name in sorted(real.keys() | fixture.keys())
         if (mine := real.get(name)) != (its := fixture.get(name)) and not _is_age(name, mine, its)
     ]
-
-
-OLDEST_CODES: Final = 28
-"""So many codes had texts in the oldest drivers that the agent meets; later ones added some."""
 
 
 def _is_age(name: str, *answers: Any) -> bool:

@@ -15,7 +15,7 @@ from devcluster import waiting
 from tests.gpu import holder
 from tests.gpu.look import ROOT, Look, look
 
-pytestmark = pytest.mark.usefixtures("_gpu")
+pytestmark = [pytest.mark.usefixtures("_gpu"), pytest.mark.timeout(1800)]
 
 SEEN_WITHIN: Final = 120.0
 """Seconds, of which most are those that a look takes on a slow machine."""
