@@ -69,6 +69,11 @@ def test_the_fixture_knows_every_function_that_the_agent_calls(tmp_path: Path) -
         ({"a": 1}, {}, ["a: real 1, fixture None"]),
         ({}, {"a": 1}, ["a: real None, fixture 1"]),
         ({"nvmlErrorString 9": "A"}, {"nvmlErrorString 9": "B"}, ["nvmlErrorString 9: real 'A', fixture 'B'"]),
+        (
+            {"nvmlErrorString 27": "Unknown Error"},
+            {"nvmlErrorString 27": "B"},
+            ["nvmlErrorString 27: real 'Unknown Error', fixture 'B'"],
+        ),
         ({"nvmlErrorString 28": "A"}, {"nvmlErrorString 28": "B"}, ["nvmlErrorString 28: real 'A', fixture 'B'"]),
         ({"nvmlErrorString 28": "Unknown Error"}, {"nvmlErrorString 28": "B"}, []),
         ({"nvmlErrorString 30": "A"}, {"nvmlErrorString 30": "Unknown Error"}, []),
