@@ -6,6 +6,7 @@ over a restart.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,10 @@ class Kubelet(RegistrationServicer):
         self._server: aio.Server | None = None
 
     async def start(self) -> None:
-        """Empty the folder, and listen."""
+        """Remove the sockets in the folder, but none below it, and listen."""
         for file in self.socket.parent.iterdir():
-            file.unlink()
+            if not file.is_dir():
+                file.unlink()
         self._server = aio.server()
         add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self.socket}")
@@ -73,6 +75,11 @@ class Kubelet(RegistrationServicer):
         """End, and start anew."""
         await self.stop()
         await self.start()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began to listen."""
+        return time.time() - self.socket.stat().st_ctime
 
     async def let_go(self, resource: str) -> None:
         """End the stream of a resource, as after an error in it; kubelet never asks again by itself."""
@@ -124,11 +131,11 @@ class Kubelet(RegistrationServicer):
         asked = ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
-        async with self._plugin("nvidia-gpu.sock") as plugin:
+        async with self._plugin("berth/nvidia-gpu.sock") as plugin:
             answer = await plugin.GetPreferredAllocation(PreferredAllocationRequest(container_requests=[asked]))
         return list(answer.container_responses[0].deviceIDs)
 
-    async def allocate(self, *ids: str, endpoint: str = "nvidia-gpu.sock") -> ContainerAllocateResponse:
+    async def allocate(self, *ids: str, endpoint: str = "berth/nvidia-gpu.sock") -> ContainerAllocateResponse:
         """Ask how a container gets these units."""
         asked = AllocateRequest(container_requests=[ContainerAllocateRequest(devices_ids=ids)])
         async with self._plugin(endpoint) as plugin:

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -37,6 +37,9 @@ from berth_agent.simulated import SimulatedInventory
 from berth_agent.truth import keeper
 from berth_agent.truth.keeper import Keeper
 from berth_api.names import RECOVERED_DEVICES
+
+LEAVE_SECONDS: Final = 2.0
+"""How long the last word to the API server may take: a pod's end is not to wait for it."""
 
 _log: Any = structlog.get_logger()
 
@@ -100,7 +103,12 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
                 tasks.create_task(_serve(plugin, kept))
             agent = Agent(settings, cluster=cluster, inventory=inventory, plugin=plugin, kept=kept, tasks=tasks)
-            await agent.serve()
+            try:
+                await agent.serve()
+            except asyncio.CancelledError:
+                # The other tasks still run: kubelet is served until the scheduler knows that it will not be.
+                await agent.leave()
+                raise
 
 
 def _plugin(settings: Settings, kept: Keeper | None) -> DevicePlugin | None:
@@ -154,6 +162,8 @@ class Agent:
         self._read_soon = asyncio.Event()
         self._publish_soon = asyncio.Event()
         self._keeper = kept
+        if plugin:
+            plugin.on_kubelet = self._publish_soon.set
         if kept:
             kept.begin(self._use_changed, tasks)
 
@@ -214,16 +224,31 @@ class Agent:
         if time.monotonic() >= self._resync_at or self._nodes.missing(readings):
             await self._resync(readings)
         await self._recall([name for name in readings if not self._monitor.knows(name)])
-        shown = self._judged(readings)
-        if self._plugin:
-            shown = {name: self._plugin.show(reading) for name, reading in shown.items()}
-        if self._keeper:
-            shown = {name: self._keeper.told(reading) for name, reading in shown.items()}
+        shown = self._shown(readings)
         await self._publisher.publish(shown)
         if self._settings.label_nodes:
             await self._labeller.publish(shown, renamed=self._plugin is not None and self._plugin.renames)
         if self._plugin:
             self._plugin.check()
+
+    async def leave(self) -> None:
+        """Say that kubelet will be offered nothing, before that is so: it would refuse pods that come meanwhile."""
+        if self._plugin:
+            self._plugin.leave()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._publisher.publish(self._shown(self._readings))
+
+    def _shown(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
+        """Return what is to be told: what was found, as the monitor, the device plugin and the keeper know it."""
+        shown = self._judged(readings)
+        if self._plugin:
+            shown = {name: self._plugin.show(reading) for name, reading in shown.items()}
+        if self._keeper:
+            shown = {name: self._keeper.told(reading) for name, reading in shown.items()}
+        if self._plugin:
+            shown = {name: self._plugin.withhold(reading) for name, reading in shown.items()}
+        return shown
 
     def _judged(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return what is to be told of the nodes whose Devices were recalled: nothing is handed out before that."""

@@ -166,6 +166,12 @@ class RealNode:
         """End kubelet or containerd at once; containers run on."""
         self._end(daemon, signal.SIGKILL)
 
+    def pause_daemon(self, daemon: Daemon) -> None:
+        """Let kubelet or containerd stand still, until it is killed."""
+        pid = self.pid(daemon)
+        if pid is not None:
+            os.kill(pid, signal.SIGSTOP)
+
     def restart_daemon(self, daemon: Daemon) -> None:
         """Stop kubelet or containerd and start it again."""
         self.stop_daemon(daemon)

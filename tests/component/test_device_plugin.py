@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from grpc import aio
 
 from berth_agent.conditions import Finding
 from berth_agent.device_plugin.chooser import RefusedError
-from berth_agent.device_plugin.manager import DevicePlugin, InitError
+from berth_agent.device_plugin.manager import LOOK, DevicePlugin, InitError
 from berth_agent.device_plugin.registration import CrashLoopError
+from berth_agent.device_plugin.servers import SETTLING
 from berth_agent.inventory import Reading
 from berth_agent.settings import Settings
+from berth_agent.truth.use import NodeUse
 from berth_api import names
 from berth_api.device import DeviceSpec
 from tests.devices import GPU, spec
@@ -86,7 +89,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., D
     """Start plugins; they end with the test."""
     running: list[asyncio.Task[None]] = []
 
-    def start(found: DeviceSpec, **settings: Any) -> DevicePlugin:
+    def start(found: DeviceSpec, *, look: float = LOOK, **settings: Any) -> DevicePlugin:
         own: dict[str, Any] = {
             "node_name": "a",
             "kubelet_socket": str(folder / "plugins/kubelet.sock"),
@@ -94,7 +97,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., D
             "dev_folder": folder / "dev",
             "proc_root": folder / "proc",
         }
-        plugin = DevicePlugin(Settings(**own | settings), chooser=choices)
+        plugin = DevicePlugin(Settings(**own | settings), chooser=choices, look=look)
         plugin.show(reading(found))
         running.append(asyncio.create_task(plugin.run()))
         return plugin
@@ -116,6 +119,13 @@ def finding(plugin: DevicePlugin, found: DeviceSpec) -> tuple[str, str]:
     return last.reason, last.message
 
 
+def withheld(plugin: DevicePlugin) -> tuple[int, ...]:
+    """Give the cards of a node with two that the plugin tells to be withheld."""
+    use = plugin.withhold(replace(reading(spec(2)), use=NodeUse(boot_id="boot"))).use
+    assert use is not None
+    return use.withheld
+
+
 async def test_each_resource_is_registered_with_its_units(kubelet: Kubelet, begin: Any) -> None:
     begin(spec(2, mig={1: ("1g.10gb", "1g.10gb")}))
     seen = await kubelet.sees(lambda told: len(told) == 2)
@@ -124,10 +134,10 @@ async def test_each_resource_is_registered_with_its_units(kubelet: Kubelet, begi
         "nvidia.com/mig-1g.10gb": {"MIG-1-0": HEALTHY, "MIG-1-1": HEALTHY},
     }
     found = {each.resource_name: each for each in kubelet.requests}
-    assert (found[GPU].version, found[GPU].endpoint) == ("v1beta1", "nvidia-gpu.sock")
+    assert (found[GPU].version, found[GPU].endpoint) == ("v1beta1", "berth/nvidia-gpu.sock")
     assert found[GPU].options.get_preferred_allocation_available
     assert not found[GPU].options.pre_start_required
-    assert found["nvidia.com/mig-1g.10gb"].endpoint == "nvidia-mig-1g.10gb.sock"
+    assert found["nvidia.com/mig-1g.10gb"].endpoint == "berth/nvidia-mig-1g.10gb.sock"
 
 
 async def test_a_change_of_health_is_told_in_the_stream(kubelet: Kubelet, begin: Any) -> None:
@@ -179,7 +189,7 @@ async def test_another_mig_layout_moves_units_between_resources(kubelet: Kubelet
     plugin.show(reading(spec(2, mig={0: ("3g.40gb",), 1: ("3g.40gb",)})))
     seen = await kubelet.sees(lambda told: "nvidia.com/mig-3g.40gb" in told and not told[GPU])
     assert seen == {GPU: {}, "nvidia.com/mig-3g.40gb": {"MIG-0-0": HEALTHY, "MIG-1-0": HEALTHY}}
-    await until(lambda: not (folder / "plugins/nvidia-gpu.sock").exists())
+    await until(lambda: not (folder / "plugins/berth/nvidia-gpu.sock").exists())
     await until(lambda: kubelet.ended == [GPU])
     plugin.show(reading(spec(2)))
     await kubelet.sees(lambda told: len(told[GPU]) == 2 and not told["nvidia.com/mig-3g.40gb"])
@@ -195,6 +205,35 @@ async def test_a_new_kubelet_is_told_everything_anew(kubelet: Kubelet, begin: An
         plugin.refresh()
     await kubelet.sees(lambda told: GPU in told)
     assert (await kubelet.allocate("GPU-1")).envs
+
+
+async def test_a_new_kubelet_is_told_before_the_next_look(kubelet: Kubelet, begin: Any) -> None:
+    # It must be faster than kubelet, which refuses what it finds before it is told.
+    begin(spec(2), look=10 * DEADLINE)
+    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.restart()
+    await kubelet.sees(lambda told: GPU in told)
+
+
+async def test_cards_are_withheld_while_kubelet_would_refuse_pods(kubelet: Kubelet, begin: Any) -> None:
+    heard: list[tuple[int, ...]] = []
+    plugin = begin(spec(2))
+    plugin.on_kubelet = lambda: heard.append(withheld(plugin))
+    assert withheld(plugin) == (0, 1)
+    await kubelet.sees(lambda told: GPU in told)
+    # It listens, but is too young to know which of its pods are gone.
+    assert withheld(plugin) == (0, 1)
+    await until(lambda: withheld(plugin) == ())
+    assert kubelet.age >= SETTLING
+
+    await kubelet.let_go(GPU)
+    await until(lambda: withheld(plugin) == (0, 1))
+    await kubelet.sees(lambda told: GPU in told)
+    await until(lambda: withheld(plugin) == ())
+    assert heard == [(), (0, 1), ()]
+
+    plugin.leave()
+    assert withheld(plugin) == (0, 1)
 
 
 async def test_a_kubelet_that_comes_later_is_waited_for(folder: Path, begin: Any) -> None:
@@ -224,7 +263,7 @@ async def test_a_socket_that_is_lost_is_served_anew_but_not_for_ever(
     plugin = DevicePlugin(settings, chooser=choices)
     plugin.show(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
-    socket = folder / "plugins/nvidia-gpu.sock"
+    socket = folder / "plugins/berth/nvidia-gpu.sock"
     for crash in range(6):
         await until(lambda crash=crash: len(kubelet.requests) == crash + 1)  # type: ignore[misc]
         socket.unlink()

@@ -99,6 +99,7 @@ class _Registrations(RegistrationServicer):
         if request.endpoint not in self.servers:
             server = self.servers[request.endpoint] = grpc.aio.server()
             add_DevicePluginServicer_to_server(_Passing(self._gate, self._plugins / request.endpoint), server)
+            (self._kubelet / request.endpoint).parent.mkdir(exist_ok=True)
             server.add_insecure_port(f"unix://{self._kubelet / request.endpoint}")
             await server.start()
         async with grpc.aio.insecure_channel(f"unix://{self._kubelet / SOCKET}") as channel:

@@ -70,7 +70,7 @@ class Stage:
             self.start_operator()
             self.start_agent()
             self.wait(self._is_injected, what="the injection to be in force")
-            self.wait(self._is_on_offer, what="the cards on offer")
+            self.wait(self.is_on_offer, what="the cards on offer")
         except BaseException:
             self.close()
             raise
@@ -140,9 +140,12 @@ class Stage:
         answer = self.arena.cluster.api.request("POST", path, body=probe, query={"dryRun": "All"})
         return VISIBLE in str(answer["spec"]["containers"])
 
-    def _is_on_offer(self) -> bool:
-        units = self.units()
-        return bool(units) and all(self.node.allocatable(name) == count for name, count in units.items())
+    def is_on_offer(self) -> bool:
+        """Tell whether kubelet has devices to give, and the agent and the Node say the same."""
+        units, withheld = self.units(), self.device().get("status", {}).get("withheld", ())
+        if not units or len(withheld) == len(self.machine.gpus):
+            return False
+        return all(self.node.allocatable(name) == count for name, count in units.items())
 
     # --- pods ---------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,11 @@ def restart_agent(stage: Stage) -> None:
 
 
 def kill_agent(stage: Stage) -> None:
+    """Of an agent that says no farewell the scheduler does not know: pods that come at once kubelet refuses."""
     stage.agent.kill()
+    stage.wait(lambda: not stage.is_on_offer(), what="kubelet to notice")
     stage.start_agent()
+    stage.wait(stage.is_on_offer, what="the cards on offer")
 
 
 def restart_operator(stage: Stage) -> None:
@@ -77,6 +80,7 @@ def test_an_agent_that_dies_between_choice_and_allocation_costs_one_pod_at_most(
             if stage.read(victim)["status"]["phase"] == "Failed":
                 stage.wait(lambda: len(stage.free()) == 1, what="its card to be free", deadline=FREE_SECONDS)
             stage.start_agent()
+            stage.wait(stage.is_on_offer, what="the cards on offer")
             stage.submit({GPU: "1"}, successor)
             if stage.read(victim)["status"]["phase"] != "Failed":
                 stage.remove(victim)

@@ -10,7 +10,7 @@ from devcluster import Arena, Cluster
 from devcluster.api import Manifest
 from devcluster.real_node import RealNode
 from tests.node.conftest import REPEAT
-from tests.node.stage import GPU, PATIENCE, Stage
+from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
 from tests.proxy import FaultProxy
 
@@ -32,44 +32,45 @@ def test_pods_that_are_admitted_out_of_order_are_exchanged(
         kubeconfig = proxy.kubeconfig(cluster.token)
         with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(8)], kubeconfig=kubeconfig) as stage:
             swaps = [one_round(stage, number) for number in range(ROUNDS)]
-    sys.stdout.write(f"{ROUNDS} rounds, {sum(swaps)} pods were given another one's cards\n")
+    exchanged, slowest = sum(count for count, _ in swaps), max(took for _, took in swaps)
+    sys.stdout.write(
+        f"{ROUNDS} rounds, {exchanged} were given others' cards, exchanged in {slowest:.2f} s at most\n"
+    )
     # Else this test would prove nothing.
-    assert sum(swaps) > 0
+    assert exchanged > 0
 
 
-def one_round(stage: Stage, number: int) -> int:
-    """Bind equal pods in reverse order of their creation while kubelet is away; tell how many were exchanged."""
+def one_round(stage: Stage, number: int) -> tuple[int, float]:
+    """Bind equal pods in reverse order of their creation while kubelet is away.
+
+    Returns:
+        How many were exchanged, and within how many seconds after all had been given their cards.
+    """
     names = [f"round-{number}-{at}" for at in range(PODS)]
-    stage.node.stop_daemon("kubelet")
+    # It stands still before it ends: nobody can know that it is away, and pods are bound to its node.
+    stage.node.pause_daemon("kubelet")
     stage.operator.pause()
     for at, name in enumerate(names):
         stage.arena.create([ranked(stage, name, at)])
     stage.operator.resume()
-    try:
-        stage.wait(
-            lambda: all(stage.read(name)["spec"].get("nodeName") for name in names), what="their binds", deadline=15
-        )
-    except TimeoutError:
-        print(stage.phases(), [p["status"] for p in stage.arena.list("pods")])
-        raise
+    stage.wait(lambda: all(stage.read(name)["spec"].get("nodeName") for name in names), what="their binds")
     chosen = {name: stage.cards(name) for name in names}
+    stage.node.kill_daemon("kubelet")
+    # It was written when devices were given the last time, and a kubelet that starts takes those pods for alive.
+    (stage.node.device_plugins / "kubelet_internal_checkpoint").unlink(missing_ok=True)
     stage.node.start_daemon("kubelet")
 
-    try:
-        stage.wait(lambda: given(stage, names), what="all to be given cards", deadline=15)
-    except TimeoutError:
-        print(dict(stage.held()), stage.phases(), [p["status"] for p in stage.arena.list("pods")][:1])
-        raise
+    stage.wait(lambda: given(stage, names), what="all to be given cards")
     began = time.monotonic()
-    stage.wait(lambda: not unexchanged(stage, names), what="the exchange", deadline=PATIENCE)
-    print("exchange took", time.monotonic() - began)
-    assert time.monotonic() - began < EXCHANGED + LATE
+    stage.wait(lambda: not unexchanged(stage, names), what="the exchange")
+    took = time.monotonic() - began
+    assert took < EXCHANGED + LATE
     stage.hold(*names)
     exchanged = sum(stage.cards(name) != cards for name, cards in chosen.items())
     stage.remove(*names)
     # A kubelet that is away tells nobody that they are gone.
     stage.wait(lambda: not stage.device()["status"].get("held"), what="their cards to be free")
-    return exchanged
+    return exchanged, took
 
 
 def ranked(stage: Stage, name: str, rank: int) -> Manifest:

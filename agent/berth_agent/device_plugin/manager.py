@@ -1,12 +1,14 @@
 """Keeps what kubelet is offered in step with the node's devices, the options and what is withheld.
 
-It is told of each reading, and looks for a new kubelet once a second: a look costs a few system calls, and unlike
-inotify misses nothing where kubelet's folder itself is made anew.
+It is told of each reading, and looks for a new kubelet once a second, and all the time while none listens: a kubelet
+that starts refuses for good each pod that it finds before we have told it of its devices. A look costs one system call,
+and unlike inotify misses nothing where kubelet's folder itself is made anew.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,8 @@ from berth_api.device import DeviceSpec
 
 LOOK: Final = 1.0
 """Seconds between two looks for a new kubelet."""
+SHARP_LOOK: Final = 0.005
+"""The same while no kubelet listens."""
 
 _log: Any = structlog.get_logger()
 
@@ -45,8 +49,9 @@ class DevicePlugin:
         OptionsError: the configuration file cannot be used.
     """
 
-    def __init__(self, settings: Settings, *, chooser: Chooser) -> None:
+    def __init__(self, settings: Settings, *, chooser: Chooser, look: float = LOOK) -> None:
         self._settings = settings
+        self._look_every = look
         self._chooser = chooser
         self._options = _loaded(settings)
         self._spec: DeviceSpec | None = None
@@ -59,6 +64,11 @@ class DevicePlugin:
         self._cdi = cdi.Folder(settings.cdi_folder)
         kubelet = Path(settings.kubelet_socket) if settings.kubelet_socket else None
         self._servers = Servers(kubelet=kubelet, make=self._server)
+        self._can_give = False
+        """Whether kubelet gives what it is asked for."""
+        self._is_leaving = False
+        self.on_kubelet: Callable[[], object] = lambda: None
+        """Called when kubelet can give devices, or cannot any more."""
 
     # --- what the agent says ------------------------------------------------------------------------------------
 
@@ -71,6 +81,17 @@ class DevicePlugin:
             self._wake.set()
         spec = resources.shown(reading.spec, self._options)
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
+
+    def withhold(self, reading: Reading) -> Reading:
+        """Tell that all GPUs are withheld while kubelet would refuse pods that ask for some; see decision 19."""
+        if reading.use is None or (self._can_give and not self._is_leaving):
+            return reading
+        gpus = tuple(each.minor for each in reading.spec.devices if each.type == "gpu")
+        return replace(reading, use=replace(reading.use, withheld=gpus))
+
+    def leave(self) -> None:
+        """Say from now on that nothing is offered: the end is near."""
+        self._is_leaving = True
 
     def check(self) -> None:
         """See that there was something to offer at the start, where the options ask for it.
@@ -119,13 +140,32 @@ class DevicePlugin:
         try:
             while True:
                 await self._round()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK):
-                        await self._wake.wait()
-                self._wake.clear()
+                self._look_at_kubelet()
+                await self._pause()
         finally:
             # Containers that run may be started anew meanwhile: they need the CDI specification, so it stays.
             await self._servers.stop()
+
+    async def _pause(self) -> None:
+        """Wait until something changes, or for the time between two looks."""
+        end = time.monotonic() + self._look_every
+        while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if self._servers.watched else SHARP_LOOK):
+                    await self._wake.wait()
+            if self._servers.see_new_kubelet():
+                break
+        self._wake.clear()
+
+    def _look_at_kubelet(self) -> None:
+        can_give = self._servers.watched and self._servers.settled
+        if can_give != self._can_give:
+            self._can_give = can_give
+            self.on_kubelet()
+
+    def _watch_changed(self) -> None:
+        self._look_at_kubelet()
+        self._wake.set()
 
     async def _round(self) -> None:
         if self._restart:
@@ -184,6 +224,7 @@ class DevicePlugin:
             chooser=self._chooser,
             folder=Path(self._settings.kubelet_socket or KUBELET_SOCKET).parent,
             with_numa=self._settings.numa_to_kubelet,
+            changed=self._watch_changed,
         )
 
     def _tell_offered(self) -> None:

@@ -1,5 +1,6 @@
 """How a plugin makes itself known to kubelet, and how it sees that kubelet is a new one."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,6 +68,12 @@ class Identity:
 
     inode: int
     changed: int
+    """Nanoseconds since the epoch."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return time.time() - self.changed / 1e9
 
 
 def identity(path: Path) -> Identity | None:
@@ -107,6 +114,11 @@ class Listening:
         self._since = 0.0
         """When the last stream began, or none was there any more."""
         self._patience = FIRST_SILENCE
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a stream is open."""
+        return self._streams > 0
 
     def told(self, now: float) -> None:
         """Kubelet was told, and is to come."""

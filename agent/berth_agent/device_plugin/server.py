@@ -1,8 +1,9 @@
 """One resource's server: what kubelet asks at its socket."""
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -35,6 +36,9 @@ from berth_agent.kubelet.deviceplugin_pb2 import (
 )
 from berth_agent.kubelet.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 
+OWN_FOLDER: Final = "berth"
+"""Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets beside its own, but none in
+a folder. So they stay, and it is enough to tell a new kubelet of them."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
@@ -51,7 +55,16 @@ def socket_name(resource: str) -> str:
 class Server(DevicePluginServicer):
     """Serves one resource until it is stopped."""
 
-    def __init__(self, offer: Offer, machine: Machine, *, chooser: Chooser, folder: Path, with_numa: bool) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        machine: Machine,
+        *,
+        chooser: Chooser,
+        folder: Path,
+        with_numa: bool,
+        changed: Callable[[], object],
+    ) -> None:
         self._offer = offer
         self._machine = machine
         self._chooser = chooser
@@ -60,9 +73,10 @@ class Server(DevicePluginServicer):
         self._ending = False
         self._server: aio.Server | None = None
         self._socket: Identity | None = None
-        self.path: Final = folder / socket_name(offer.resource)
+        self.path: Final = folder / OWN_FOLDER / socket_name(offer.resource)
         self.registered = False
         self._listening = registration.Listening()
+        self._changed = changed
 
     # --- its life -----------------------------------------------------------------------------------------------
 
@@ -72,6 +86,7 @@ class Server(DevicePluginServicer):
         Raises:
             ServingError: it would not.
         """
+        self.path.parent.mkdir(mode=0o750, exist_ok=True)
         self.path.unlink(missing_ok=True)
         self._server = aio.server()
         add_DevicePluginServicer_to_server(self, self._server)
@@ -93,9 +108,15 @@ class Server(DevicePluginServicer):
             _log.warning("kubelet does not watch it any more; registering it again", resource=self._offer.resource)
             self.registered = False
         if not self.registered:
-            await registration.register(kubelet, resource=self._offer.resource, endpoint=self.path.name)
+            endpoint = f"{OWN_FOLDER}/{self.path.name}"
+            await registration.register(kubelet, resource=self._offer.resource, endpoint=endpoint)
             self._listening.told(_now())
             self.registered = True
+
+    @property
+    def watched(self) -> bool:
+        """Whether kubelet listens to what is offered: only then can it give any of it."""
+        return self._listening.is_there
 
     @property
     def broken(self) -> bool:
@@ -115,6 +136,9 @@ class Server(DevicePluginServicer):
         self._announce()
         if self._server is not None:
             await self._server.stop(GRACE)
+        with contextlib.suppress(OSError):
+            # The last one takes the folder away.
+            self.path.parent.rmdir()
 
     async def withdraw(self) -> None:
         """Tell kubelet that there are no units any more, and end."""
@@ -134,11 +158,13 @@ class Server(DevicePluginServicer):
     async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
         """Tell all units, again at each change."""
         self._listening.came(_now())
+        self._changed()
         try:
             async for each in self._lists():
                 yield each
         finally:
             self._listening.left(_now())
+            self._changed()
 
     async def _lists(self) -> AsyncGenerator[ListAndWatchResponse, None]:
         told: Offer | None = None

@@ -3,12 +3,17 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from berth_agent.device_plugin import registration
 from berth_agent.device_plugin.registration import Identity, ServingError
 from berth_agent.device_plugin.resources import Offer
 from berth_agent.device_plugin.response import Machine
 from berth_agent.device_plugin.server import Server
+
+SETTLING: Final = 5.0
+"""Seconds until a kubelet that starts has seen its pods. Up to then it counts the devices of pods that are gone as in
+use, and refuses for good what it cannot give."""
 
 Make = Callable[[Offer, Machine], Server]
 
@@ -23,6 +28,21 @@ class Servers:
         self._running: dict[str, Server] = {}
         self._crashes = registration.Crashes()
 
+    @property
+    def watched(self) -> bool:
+        """Whether kubelet listens to all of them; without a kubelet to register with, nobody has to."""
+        return self._kubelet is None or all(each.watched for each in self._running.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether the kubelet that was told has been there long enough to know its pods."""
+        return self._kubelet is None or (self._seen is not None and self._seen.age >= SETTLING)
+
+    def see_new_kubelet(self) -> bool:
+        """Tell whether a kubelet is there that was not yet told of anything: a look costs one system call."""
+        found = registration.identity(self._kubelet) if self._kubelet else None
+        return found is not None and found != self._seen
+
     async def keep(self, offers: Mapping[str, Offer], machine: Machine) -> None:
         """Bring the servers up to what is offered, and to the kubelet that is there now.
 
@@ -31,7 +51,7 @@ class Servers:
             CrashLoopError: they break again and again.
         """
         if self._kubelet:
-            await self._follow(self._kubelet)
+            self._follow(self._kubelet)
         for resource in self._running.keys() - offers.keys():
             await self._running.pop(resource).withdraw()
         for offer in offers.values():
@@ -42,14 +62,15 @@ class Servers:
         stopping = [self._running.pop(resource).stop() for resource in list(self._running)]
         await asyncio.gather(*stopping)
 
-    async def _follow(self, kubelet: Path) -> None:
-        """Begin anew with a new kubelet: it knows no plugin, and has removed all sockets of its folder."""
+    def _follow(self, kubelet: Path) -> None:
+        """Begin anew with a new kubelet: it knows no plugin."""
         found = registration.identity(kubelet)
         if found is None:
             raise ServingError(f"no kubelet at {kubelet} yet")
         if found != self._seen:
-            await self.stop()
             self._seen = found
+            for each in self._running.values():
+                each.registered = False
 
     async def _serve(self, offer: Offer, machine: Machine) -> None:
         running = self._running.get(offer.resource)

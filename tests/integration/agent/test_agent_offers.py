@@ -11,6 +11,7 @@ from devcluster import Arena
 from tests.devices import GPU
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, a100
+from tests.pod_resources import PodResourcesServer
 
 Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]
@@ -95,3 +96,25 @@ async def test_an_xid_reaches_kubelet_within_seconds_for_every_slice(
     await asyncio.to_thread(
         arena.wait, lambda: told() == ("4", "NVIDIA-A100-SXM4-80GB-SHARED"), what="labels that tell of slices"
     )
+
+
+async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
+    arena: Arena, start_nvml: Start, kubelet: Kubelet, folder: Path, tmp_path: Path
+) -> None:
+    (node,) = arena.nodes(1)
+    with PodResourcesServer(folder / "pods.sock") as pods:
+        words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi")]
+        words += ["--pod-resources-socket", str(pods.socket), "--checkpoint", str(tmp_path / "checkpoint.json")]
+        agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0), a100(1)]), *words)
+        await kubelet.sees(lambda told: GPU in told)
+        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer", deadline=30)
+        assert await asyncio.to_thread(agent.stop) == 0
+    assert withheld(arena, node) == [0, 1]
+
+
+def withheld(arena: Arena, node: str) -> list[int] | None:
+    path = f"/apis/{names.API_VERSION}/devices/{node}"
+    if not arena.cluster.api.exists(path):
+        return None
+    found: list[int] | None = arena.get("devices", node).get("status", {}).get("withheld")
+    return found

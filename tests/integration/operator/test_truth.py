@@ -167,7 +167,7 @@ def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: 
     shared.remove("half")
     shared.remove("other-half")
     shared.pod("late", {**NVIDIA, "cpu": "1"})
-    assert shared.waits("late", "withheld").endswith("GPU devices withheld from kubelet for pods with shares")
+    assert shared.waits("late", "not offered").endswith("GPU devices not offered to kubelet now")
     assert "card" not in shared.bound_names()
     shared.remove("late")
     tell(shared, node, bootID="boot-1", withheld=[])

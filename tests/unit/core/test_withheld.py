@@ -29,7 +29,7 @@ from tests.builders import (
 )
 
 SLICE, MIG_1G = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
-WITHHELD = "GPU devices withheld from kubelet for pods with shares"
+WITHHELD = "GPU devices not offered to kubelet now"
 
 
 def node(*found: CardInfo, withheld: tuple[int, ...] = (), single: bool = False) -> Fleet:

@@ -13,7 +13,7 @@ from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 
-WITHHELD: Final = "GPU devices withheld from kubelet for pods with shares"
+WITHHELD: Final = "GPU devices not offered to kubelet now"
 """Their node's agent gives them back once it has seen those pods go."""
 
 
