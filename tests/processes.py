@@ -193,4 +193,6 @@ class Processes:
 
 def _flag(name: str, value: object) -> str:
     written = name.replace("_", "-")
-    return f"--no-{written}" if value is False else f"--{written}={value}"
+    if isinstance(value, bool):
+        return f"--{written}" if value else f"--no-{written}"
+    return f"--{written}={value}"

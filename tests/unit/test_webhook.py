@@ -11,10 +11,12 @@ from cryptography import x509
 
 from berth_operator.core import injection
 from berth_operator.injection import certificates, review
+from berth_operator.injection.mutations import Mutations, patch
 from tests.builders import GPU, Raw, container, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
+NONE = Mutations()
 
 
 def asked(manifest: Raw) -> bytes:
@@ -24,14 +26,14 @@ def asked(manifest: Raw) -> bytes:
 def test_a_pod_that_lacks_the_variable_is_patched() -> None:
     bare = pod("a", containers=[container("main", {GPU: "50"})])
     bare["spec"]["containers"] = [container("main", {GPU: "50"})]
-    response = review.answer(asked(bare))["response"]
+    response = review.answer(asked(bare), NONE)["response"]
     assert (response["uid"], response["allowed"], response["patchType"]) == ("u", True, "JSONPatch")
-    assert orjson.loads(base64.b64decode(response["patch"])) == injection.patch(bare)
+    assert orjson.loads(base64.b64decode(response["patch"])) == patch(bare, injection.injected(bare))
 
 
 def test_others_pass_as_they_are() -> None:
-    assert review.answer(asked(pod("a", {"cpu": "1"})))["response"] == {"uid": "u", "allowed": True}
-    assert review.answer(asked(pod("a", {GPU: "50"})))["response"] == {"uid": "u", "allowed": True}
+    assert review.answer(asked(pod("a", {"cpu": "1"})), NONE)["response"] == {"uid": "u", "allowed": True}
+    assert review.answer(asked(pod("a", {GPU: "50"})), NONE)["response"] == {"uid": "u", "allowed": True}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_others_pass_as_they_are() -> None:
 )
 def test_what_is_no_review_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(review.ReviewError, match=message):
-        review.answer(body)
+        review.answer(body, NONE)
 
 
 @pytest.mark.parametrize(

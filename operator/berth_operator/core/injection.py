@@ -4,15 +4,20 @@ Of pods that ask for `nvidia.com/*` kubelet knows the devices, and hands them ou
 variable that NVIDIA's container runtime reads. Its value is the annotation that comes with the Binding, by the
 downward API; a container that asks for no GPU sees none, whatever its image says. The variable is put into pods as they
 are created, by the API server (`manifests/base/injection.yaml`, which says in CEL what stands here) or by our webhook.
+
+An ephemeral container, which comes to a pod that runs, sees what the container sees that it is aimed at, and nothing
+where it is aimed at none.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import names, request
 
 Object = Mapping[str, Any]
+Put = tuple[str, int, Object]
+"""A container, with the list that it stands in and its place there."""
 
 VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES: Final = "void"
@@ -23,6 +28,7 @@ RESOURCES: Final = frozenset(
     for name in (names.GPU, names.GPU_SHARED, names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_RATIO)
 )
 """What a container requests to see GPUs of which kubelet knows nothing."""
+EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
 _NOTHING: Final = (None, "0")
 """How the API server writes an amount that is none."""
@@ -58,12 +64,30 @@ def is_variable(entry: object) -> bool:
 
 def places(spec: Object, labels: Mapping[str, str]) -> Iterator[Place]:
     """Give the containers of a pod that need the variable: all or none of them."""
+    if seeing := _seeing(spec, labels):
+        for kind in _KINDS:
+            for number, container in enumerate(spec.get(kind) or ()):
+                entry = _entry(container.get("name", ""), seeing)
+                yield Place(kind=kind, number=number, container=container, entry=entry)
+
+
+def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Iterator[Place]:
+    """Give the ephemeral containers that come to a pod, which was another before: what is there cannot be changed."""
+    there = {each["name"] for each in before.get(EPHEMERAL) or ()}
+    if seeing := _seeing(spec, labels):
+        for number, container in enumerate(spec.get(EPHEMERAL) or ()):
+            if container["name"] not in there:
+                entry = _entry(container.get("targetContainerName", ""), seeing)
+                yield Place(kind=EPHEMERAL, number=number, container=container, entry=entry)
+
+
+def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
+    """Give the containers that are to see GPUs of which kubelet knows nothing."""
     labelled = any(label in labels for label in request.LABELS)
-    found = [(kind, *each) for kind in _KINDS for each in enumerate(spec.get(kind) or ())]
-    if labelled or any(_asks(container) for _, _, container in found):
-        for kind, number, container in found:
-            entry = _entry(container.get("name", "")) if labelled or _asks(container) else _VOID
-            yield Place(kind=kind, number=number, container=container, entry=entry)
+    for kind in _KINDS:
+        for number, container in enumerate(spec.get(kind) or ()):
+            if labelled or _asks(container):
+                yield kind, number, container
 
 
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -71,21 +95,36 @@ def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(place.container.get("name", "") for place in places(spec, labels) if not place.is_filled)
 
 
-def patch(pod: Object) -> list[dict[str, Any]]:
-    """Give the JSON patch that puts the variable into a pod; nothing where all is well."""
-    return [
-        {"op": "add", "path": f"/spec/{place.kind}/{place.number}/env", "value": place.env}
-        for place in places(pod["spec"], pod["metadata"].get("labels") or {})
-        if place.env != place.container.get("env")
-    ]
-
-
 def injected(pod: Object) -> dict[str, Any]:
-    """Give the pod with the variable put in."""
-    spec = {**pod["spec"], **{kind: list(pod["spec"][kind]) for kind in _KINDS if pod["spec"].get(kind)}}
-    for place in places(spec, pod["metadata"].get("labels") or {}):
-        spec[place.kind][place.number] = {**place.container, "env": place.env}
-    return {**pod, "spec": spec}
+    """Give a pod that is created with the variable put in."""
+    return _filled(pod, places(pod["spec"], labels_of(pod)))
+
+
+def joined(pod: Object, before: Object) -> dict[str, Any]:
+    """Give a pod to which ephemeral containers come, with the variable put into those."""
+    return _filled(pod, fresh_places(pod["spec"], labels_of(pod), before["spec"]))
+
+
+def labels_of(pod: Object) -> Mapping[str, str]:
+    """Give a pod's labels."""
+    return pod["metadata"].get("labels") or {}
+
+
+def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
+    """Give a spec with these containers in their places."""
+    found = {**spec, **{kind: list(spec[kind]) for kind in (*_KINDS, EPHEMERAL) if spec.get(kind)}}
+    for kind, number, container in changed:
+        found[kind][number] = container
+    return found
+
+
+def _filled(pod: Object, found: Iterator[Place]) -> dict[str, Any]:
+    changed = ((each.kind, each.number, {**each.container, "env": each.env}) for each in found)
+    return {**pod, "spec": with_containers(pod["spec"], changed)}
+
+
+def _seeing(spec: Object, labels: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(container.get("name", "") for _, _, container in asking(spec, labels))
 
 
 def _asks(container: Object) -> bool:
@@ -93,7 +132,10 @@ def _asks(container: Object) -> bool:
     return any(requests.get(name) not in _NOTHING for name in RESOURCES & requests.keys())
 
 
-def _entry(container: str) -> Object:
+def _entry(container: str, seeing: Collection[str]) -> Object:
+    """Give the variable by which one sees the cards of a container; none where that sees none."""
+    if container not in seeing:
+        return _VOID
     path = f"metadata.annotations['{container}{names.VISIBLE_SUFFIX}']"
     return {"name": VARIABLE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 

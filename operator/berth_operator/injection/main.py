@@ -14,7 +14,8 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from berth_operator import logs
 from berth_operator.clients.kube import KubeClient
-from berth_operator.injection.certificates import Files, Shared
+from berth_operator.injection.certificates import Files, Shared, Source
+from berth_operator.injection.mutations import Mutations
 from berth_operator.injection.server import Server
 
 
@@ -25,6 +26,7 @@ class Settings(BaseSettings):
         env_prefix="BERTH_WEBHOOK_",
         cli_prog_name="berth-operator webhook",
         cli_kebab_case=True,
+        cli_implicit_flags=True,
         use_attribute_docstrings=True,
         frozen=True,
     )
@@ -58,6 +60,12 @@ class Settings(BaseSettings):
 
     configuration: str = "berth-injection"
     """The MutatingWebhookConfiguration that is told to trust it."""
+
+    runtime_class: str = ""
+    """RuntimeClass of pods that ask for GPUs and name none; empty where NVIDIA's runtime is the nodes' default."""
+
+    hami_core: bool = False
+    """Put HAMi-core, which keeps containers to their part of a card, into pods whose label asks for it."""
 
     kubeconfig: Path | None = None
     """Kubeconfig file; without one the pod's own service account is used."""
@@ -95,16 +103,20 @@ async def _run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    address, port = str(settings.address), settings.port
     if settings.certificate is not None and settings.key is not None:
-        files = Files(certificate=settings.certificate, key=settings.key)
-        await Server(source=files, period=settings.period).serve(address, port)
+        await _serve_by(Files(certificate=settings.certificate, key=settings.key), settings)
         return
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
     try:
-        await Server(source=_shared(settings, client), period=settings.period).serve(address, port)
+        await _serve_by(_shared(settings, client), settings)
     finally:
         await client.close()
+
+
+async def _serve_by(source: Source, settings: Settings) -> None:
+    mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
+    server = Server(source=source, period=settings.period, mutations=mutations)
+    await server.serve(str(settings.address), settings.port)
 
 
 def _shared(settings: Settings, client: KubeClient) -> Shared:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_operator.core import injection
+from berth_operator.injection.mutations import Mutations, patch
 
 VERSION: Final = "admission.k8s.io/v1"
 
@@ -14,7 +14,7 @@ class ReviewError(ValueError):
     """A request is no AdmissionReview of a pod; the text says what is wrong."""
 
 
-def answer(body: bytes) -> dict[str, Any]:
+def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
     """Answer an AdmissionReview: the pod may come, with this patch.
 
     Raises:
@@ -22,10 +22,13 @@ def answer(body: bytes) -> dict[str, Any]:
     """
     try:
         review = orjson.loads(body)
-        uid, pod = review["request"]["uid"], review["request"]["object"]
-        operations = injection.patch(pod)
+        asked = review["request"]
+        uid, pod = asked["uid"], asked["object"]
+        operations = patch(pod, mutations.made_of(pod, asked.get("oldObject")))
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"not JSON: {error}") from error
+    except ValueError as error:
+        raise ReviewError(f"not to be injected: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise ReviewError(f"not an AdmissionReview of a pod: {error!r}") from error
     return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": _response(uid, operations)}

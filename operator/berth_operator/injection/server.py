@@ -1,6 +1,7 @@
 """Serve the webhook over TLS, by whatever certificate is current."""
 
 import asyncio
+import functools
 import ssl
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from aiohttp import web
 
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.injection.certificates import CertificateError, Source
+from berth_operator.injection.mutations import Mutations
 from berth_operator.injection.review import ReviewError, answer
 
 PATH: Final = "/inject"
@@ -26,8 +28,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Server:
     """Answers the API server; it looks for another certificate every `period` seconds."""
 
-    def __init__(self, *, source: Source, period: float) -> None:
-        self._source, self._period = source, period
+    def __init__(self, *, source: Source, period: float, mutations: Mutations) -> None:
+        self._source, self._period, self._mutations = source, period, mutations
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded = b""
@@ -38,7 +40,7 @@ class Server:
             await self._renew()
             if not self._loaded:
                 await asyncio.sleep(self._period)
-        runner = web.AppRunner(application(), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(application(self._mutations), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, address, port, ssl_context=self._tls).start()
@@ -74,17 +76,17 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
         tls.load_cert_chain(file)
 
 
-def application() -> web.Application:
+def application(mutations: Mutations) -> web.Application:
     """Give what aiohttp serves."""
     made = web.Application(client_max_size=LARGEST)
-    made.router.add_post(PATH, _inject)
+    made.router.add_post(PATH, functools.partial(_inject, mutations))
     made.router.add_get(HEALTH, _health)
     return made
 
 
-async def _inject(request: web.Request) -> web.Response:
+async def _inject(mutations: Mutations, request: web.Request) -> web.Response:
     try:
-        return web.json_response(answer(await request.read()))
+        return web.json_response(answer(await request.read(), mutations))
     except ReviewError as error:
         return web.json_response({"message": str(error)}, status=web.HTTPBadRequest.status_code)
 

@@ -1,11 +1,17 @@
-"""The policies that a cluster may have besides: limits by HAMi-core, and a RuntimeClass."""
+"""What a cluster may have besides, by policies or by the webhook: limits by HAMi-core, and a RuntimeClass."""
 
+import base64
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jsonpatch
+import orjson
 import pytest
 
 from berth_operator.core import injection, limits
+from berth_operator.injection import review
+from berth_operator.injection.mutations import Mutations
 from devcluster import Arena
 from devcluster.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, SHARED
@@ -14,6 +20,7 @@ HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
 LOCK = "/tmp/vgpulock"  # noqa: S108 - of the library
 PLAIN = {"name": "PLAIN", "value": "1"}
+Admit = Callable[[Manifest], Manifest]
 RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
@@ -33,10 +40,28 @@ def admitted(arena: Arena, manifest: Manifest) -> Manifest:
     return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
 
 
-def asks(arena: Arena, requests: dict[str, str], labels: dict[str, str] | None = None, **fields: Any) -> Manifest:
+def answered(arena: Arena, manifest: Manifest) -> Manifest:
+    """The pod as the webhook has it, which is asked what the API server sends: a pod with its defaults."""
+    spec = manifest["spec"] | {"schedulerName": "default-scheduler"}
+    sent = admitted(arena, manifest | {"spec": spec})
+    asked = orjson.dumps({"request": {"uid": "u", "object": sent}})
+    response = review.answer(asked, Mutations(hami_core=True, runtime_class="nvidia"))["response"]
+    found: Manifest = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
+    return found
+
+
+@pytest.fixture(params=[admitted, answered], ids=["policy", "webhook"])
+def admit(arena: Arena, request: pytest.FixtureRequest) -> Admit:
+    """Admit a pod in one of the two ways."""
+    return functools.partial(request.param, arena)
+
+
+def asks(
+    arena: Arena, admit: Admit, requests: dict[str, str], labels: dict[str, str] | None = None, **fields: Any
+) -> Manifest:
     """The pod as it is admitted."""
     container = {"name": "main", "image": "none", "resources": {"limits": requests}, **fields}
-    return admitted(arena, arena.pod(labels=labels, containers=[container, {"name": "side", "image": "none"}]))
+    return admit(arena.pod(labels=labels, containers=[container, {"name": "side", "image": "none"}]))
 
 
 def main(pod: Manifest) -> Manifest:
@@ -49,8 +74,8 @@ def read(name: str, key: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def test_a_container_that_asks_gets_library_and_limits(arena: Arena) -> None:
-    pod = asks(arena, {GPU: "50"}, HAMI, env=[PLAIN, {"name": "LD_PRELOAD", "value": "mine.so"}])
+def test_a_container_that_asks_gets_library_and_limits(arena: Arena, admit: Admit) -> None:
+    pod = asks(arena, admit, {GPU: "50"}, HAMI, env=[PLAIN, {"name": "LD_PRELOAD", "value": "mine.so"}])
     container, side = pod["spec"]["containers"]
     assert container["env"] == [
         read(injection.VARIABLE, "visible"),
@@ -69,15 +94,15 @@ def test_a_container_that_asks_gets_library_and_limits(arena: Arena) -> None:
     }
 
 
-def test_one_limit_for_each_card_that_it_may_see(arena: Arena) -> None:
-    env = main(asks(arena, {SHARED: "3", MEMORY: "24Gi"}, HAMI))["env"]
+def test_one_limit_for_each_card_that_it_may_see(arena: Arena, admit: Admit) -> None:
+    env = main(asks(arena, admit, {SHARED: "3", MEMORY: "24Gi"}, HAMI))["env"]
     assert [each["name"] for each in env if limits.is_limit(each)] == [
         f"CUDA_DEVICE_MEMORY_LIMIT_{number}" for number in range(3)
     ]
 
 
-def test_by_label_all_containers_are_limited(arena: Arena) -> None:
-    pod = asks(arena, {}, {**HAMI, "genius/gpu-number": "2", "genius/gpu-memory-each": "8192"})
+def test_by_label_all_containers_are_limited(arena: Arena, admit: Admit) -> None:
+    pod = asks(arena, admit, {}, {**HAMI, "genius/gpu-number": "2", "genius/gpu-memory-each": "8192"})
     for each in pod["spec"]["containers"]:
         assert sum(map(limits.is_limit, each["env"])) == 2
 
@@ -91,18 +116,20 @@ def test_by_label_all_containers_are_limited(arena: Arena) -> None:
         pytest.param({}, HAMI, id="no GPUs"),
     ],
 )
-def test_others_get_no_library(arena: Arena, requests: dict[str, str], labels: dict[str, str] | None) -> None:
-    pod = asks(arena, requests, labels)
+def test_others_get_no_library(
+    arena: Arena, admit: Admit, requests: dict[str, str], labels: dict[str, str] | None
+) -> None:
+    pod = asks(arena, admit, requests, labels)
     assert not any(limits.is_limit(each) for each in main(pod).get("env", ()))
     assert "nodeSelector" not in pod["spec"]
 
 
-def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena) -> None:
+def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena, admit: Admit) -> None:
     own = {"name": "own", "emptyDir": {}}
     mount = {"name": "own", "mountPath": "/own"}
     container = {"name": "main", "image": "none", "resources": {"limits": {GPU: "50"}}, "volumeMounts": [mount]}
     made = arena.pod(labels=HAMI, containers=[container], volumes=[own], nodeSelector={"zone": "a"})
-    pod = admitted(arena, made)
+    pod = admit(made)
     assert pod["spec"]["nodeSelector"] == {"zone": "a", **HAMI}
     assert "own" in [each["name"] for each in pod["spec"]["volumes"]]
     assert mount in main(pod)["volumeMounts"]
@@ -118,13 +145,38 @@ def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena) -> None:
         pytest.param({"cpu": "1"}, None, id="no GPUs"),
     ],
 )
-def test_who_asks_for_gpus_gets_the_runtime(arena: Arena, requests: dict[str, str], expected: str | None) -> None:
-    assert asks(arena, requests)["spec"].get("runtimeClassName") == expected
+def test_who_asks_for_gpus_gets_the_runtime(
+    arena: Arena, admit: Admit, requests: dict[str, str], expected: str | None
+) -> None:
+    assert asks(arena, admit, requests)["spec"].get("runtimeClassName") == expected
 
 
-def test_a_runtime_that_a_pod_names_stays(arena: Arena) -> None:
+def test_a_runtime_that_a_pod_names_stays(arena: Arena, admit: Admit) -> None:
     arena.cluster.api.post(RUNTIMES, {"metadata": {"name": f"other-{arena.id}"}, "handler": "other"})
     pod = arena.pod(limits={GPU: "50"}, requests={GPU: "50"}, runtimeClassName=f"other-{arena.id}")
-    found = admitted(arena, pod)["spec"]["runtimeClassName"]
+    found = admit(pod)["spec"]["runtimeClassName"]
     arena.cluster.api.delete(f"{RUNTIMES}/other-{arena.id}")
     assert found == f"other-{arena.id}"
+
+
+@pytest.mark.parametrize("labels", [{}, HAMI, {**HAMI, "genius/gpu-number": "2"}], ids=["plain", "HAMi", "by label"])
+@pytest.mark.parametrize("requests", [{GPU: "50"}, {SHARED: "3", MEMORY: "24Gi"}, {NVIDIA: "1"}, {"cpu": "1"}], ids=str)
+def test_the_webhook_makes_of_a_pod_what_the_policies_make(
+    arena: Arena, requests: dict[str, str], labels: dict[str, str]
+) -> None:
+    mine = {"name": "berth-vgpu-of-mine"}
+    main = {
+        "name": "main",
+        "image": "none",
+        "resources": {"limits": requests},
+        "env": [PLAIN, {"name": "CUDA_DEVICE_MEMORY_LIMIT_1", "value": "0"}],
+        "volumeMounts": [{**mine, "mountPath": "/mine"}],
+    }
+    more: dict[str, Any] = {
+        "initContainers": [{"name": "side", "image": "none"}],
+        "volumes": [{**mine, "emptyDir": {}}],
+    }
+    # A token's volume has another name in each pod.
+    made = arena.pod(labels=labels, containers=[main], automountServiceAccountToken=False, **more)
+    by_policies, by_webhook = admitted(arena, made)["spec"], answered(arena, made)["spec"]
+    assert {**by_webhook, "schedulerName": arena.scheduler_name} == by_policies

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from berth_operator.core import injection
+from berth_operator.injection.mutations import patch
 from devcluster import Arena
 from devcluster.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, RDMA, SHARED
@@ -21,7 +22,9 @@ MAKES = {"name": "MAKES", "value": f"$({VARIABLE})"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> None:
-    probe = pod(arena, container("main", {GPU: "50"}))
+    arena.create([arena.pod("early", containers=[container("main", HALF)])])
+    debugged(arena, "early", debugger("d0", "main", LITERAL))
+    probe = pod(arena, container("main", HALF))
     enforce("injection.yaml", lambda: envs(admitted(arena, probe)) == {"main": [seen("main")]})
 
 
@@ -125,6 +128,55 @@ def test_many_containers_are_within_the_budget(arena: Arena) -> None:
         assert found[name] == [seen(name) if number % 2 else VOID, *variables]
 
 
+# --- ephemeral containers ---------------------------------------------------------------------------------------
+
+
+def debugger(name: str, target: str = "", *env: Manifest) -> Manifest:
+    made = {"name": name, "image": "none", "env": list(env)}
+    return {**made, "targetContainerName": target} if target else made
+
+
+def debugged(arena: Arena, name: str, *containers: Manifest) -> dict[str, list[Manifest]]:
+    """Put ephemeral containers into a pod, and give the variables of all that it has."""
+    found = arena.cluster.api.request(
+        "PATCH",
+        f"/api/v1/namespaces/{arena.namespace}/pods/{name}/ephemeralcontainers",
+        body={"spec": {"ephemeralContainers": list(containers)}},
+        content_type="application/strategic-merge-patch+json",
+    )
+    return {each["name"]: each.get("env", []) for each in found["spec"]["ephemeralContainers"]}
+
+
+def test_an_ephemeral_container_sees_what_its_target_sees(arena: Arena) -> None:
+    arena.create([arena.pod("debugged", containers=[container("main", HALF), container("side")])])
+    assert debugged(arena, "debugged", debugger("d1", "main", LITERAL, PLAIN)) == {"d1": [seen("main"), PLAIN]}
+    more = [debugger("d2", "side"), debugger("d3", "", LITERAL), debugger("d4", "main")]
+    found = debugged(arena, "debugged", *more)
+    assert found == {"d1": [seen("main"), PLAIN], "d2": [VOID], "d3": [VOID], "d4": [seen("main")]}
+    assert envs(arena.get("pods", "debugged")) == {"main": [seen("main")], "side": [VOID]}
+
+
+def test_by_label_an_ephemeral_container_sees_what_any_target_sees(arena: Arena) -> None:
+    labels = {"genius/gpu-number": "1"}
+    arena.create([arena.pod("labelled", labels=labels, containers=[container("a")])])
+    assert debugged(arena, "labelled", debugger("d1", "a"), debugger("d2")) == {"d1": [seen("a")], "d2": [VOID]}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("kubelets", {"requests": {NVIDIA: "1"}}), ("others", {"requests": HALF, "schedulerName": "default-scheduler"})],
+)
+def test_ephemeral_containers_of_other_pods_are_left_alone(arena: Arena, name: str, fields: dict[str, Any]) -> None:
+    requests, spec = fields["requests"], {key: value for key, value in fields.items() if key != "requests"}
+    arena.create([arena.pod(name, containers=[container("main", requests)], **spec)])
+    assert debugged(arena, name, debugger("d1", "main", LITERAL)) == {"d1": [LITERAL]}
+
+
+def test_an_ephemeral_container_that_was_there_before_the_policy_stays(arena: Arena) -> None:
+    """It cannot be changed: a patch of it would keep out all that come later."""
+    assert debugged(arena, "early", debugger("d1", "main")) == {"d0": [LITERAL], "d1": [seen("main")]}
+
+
 # --- beside the same in Python ----------------------------------------------------------------------------------
 
 ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, MAKES, seen("c0"), seen("c1")])
@@ -155,5 +207,5 @@ def test_python_says_the_same(arena: Arena, drawn: Manifest) -> None:
     as_sent = admitted(arena, arena.pod(labels=labels, schedulerName="default-scheduler", **spec))
     by_policy = admitted(arena, arena.pod(labels=labels, **spec))
     assert envs(injection.injected(as_sent)) == envs(by_policy)
-    assert injection.patch(by_policy) == []
+    assert patch(by_policy, injection.injected(by_policy)) == []
     assert injection.lacking(by_policy["spec"], labels) == ()

@@ -63,6 +63,12 @@ def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
     ]
 
 
+def test_the_webhook_is_told_what_policies_would_do(build: Build) -> None:
+    found = build("webhook", "webhook-hami-core", "webhook-runtime-class")
+    [container] = found["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["webhook", "--hami-core", "--runtime-class=nvidia"]
+
+
 @pytest.mark.parametrize("components", [("webhook",), ("hami-core", "runtime-class", "debug-api")])
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
     api, found = arena.cluster.api, build(*components)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from berth_operator.core import injection
-from berth_operator.injection import certificates
+from berth_operator.injection import certificates, hami
 from devcluster import Arena, waiting
 from devcluster.api import ApiError, Manifest
 from tests.builders import GPU
@@ -97,6 +97,30 @@ def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
     assert side["env"] == [{"name": injection.VARIABLE, "value": "void"}, PLAIN]
 
 
+def test_it_injects_into_ephemeral_containers(hook: Hook) -> None:
+    hook.start()
+    hook.until_injecting()
+    hook.arena.create([hook.arena.pod("a", requests=HALF, limits=HALF)])
+    hook.arena.merge("pods", "a", {"spec": {"ephemeralContainers": [DEBUGGER]}}, subresource="ephemeralcontainers")
+    [main] = hook.arena.get("pods", "a")["spec"]["containers"]
+    [found] = hook.arena.get("pods", "a")["spec"]["ephemeralContainers"]
+    assert found["env"] == main["env"]
+
+
+def test_it_gives_limits_and_a_runtime_where_it_is_told_to(hook: Hook) -> None:
+    runtime = hook.arena.id
+    hook.api.post(RUNTIMES, {"metadata": {"name": runtime}, "handler": "nvidia"})
+    hook.start(hami_core=True, runtime_class=runtime)
+    hook.until_injecting()
+    spec = hook.admitted(limits=HALF, labels={hami.PROVIDER: hami.HAMI_CORE})["spec"]
+    hook.api.delete(f"{RUNTIMES}/{runtime}")
+    assert spec["runtimeClassName"] == runtime
+    assert spec["nodeSelector"] == {hami.PROVIDER: hami.HAMI_CORE}
+    assert {"name": "LD_PRELOAD", "value": hami.LIBRARY} in spec["containers"][0]["env"]
+
+
+RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
+DEBUGGER = {"name": "d", "image": "none", "targetContainerName": "main"}
 PLAIN = {"name": "PLAIN", "value": "1"}
 SIDE = {"name": "side", "image": "none", "env": [{"name": injection.VARIABLE, "value": "all"}, PLAIN]}
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from berth_operator.core import injection
 from berth_operator.core.cycle import Failure, decide
 from berth_operator.core.policy import Policy
+from berth_operator.injection.mutations import patch
 from berth_operator.state import pods
 from tests.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
 
@@ -82,11 +83,11 @@ def manifests(draw: st.DrawFn) -> Raw:
 @given(manifests())
 def test_a_patch_makes_a_pod_well_once_and_changes_nothing_else(manifest: Raw) -> None:
     before = copy.deepcopy(manifest)
-    after = jsonpatch.apply_patch(manifest, injection.patch(manifest))
+    after = jsonpatch.apply_patch(manifest, patch(manifest, injection.injected(manifest)))
     assert manifest == before
     assert after == injection.injected(manifest)
     assert lacking(after) == ()
-    assert injection.patch(after) == []
+    assert patch(after, injection.injected(after)) == []
     assert without(after) == without(manifest)
 
 
@@ -96,6 +97,38 @@ def without(manifest: Raw) -> Raw:
     for each in (*left["spec"]["containers"], *left["spec"].get("initContainers", ())):
         each["env"] = [entry for entry in each.get("env", ()) if entry["name"] != VARIABLE]
     return left
+
+
+# --- ephemeral containers -----------------------------------------------------------------------------------
+
+
+def debugger(name: str, target: str = "", *env: Raw) -> Raw:
+    return {"name": name, "env": list(env), **({"targetContainerName": target} if target else {})}
+
+
+@pytest.mark.parametrize(
+    ("containers", "labels", "expected"),
+    [
+        pytest.param([container("a", HALF), container("b")], {}, [[seen("a")], [VOID], [VOID]], id="shares"),
+        pytest.param(
+            [container("a"), container("b")],
+            {"genius/gpu-number": "1"},
+            [[seen("a")], [seen("b")], [VOID]],
+            id="labels",
+        ),
+        pytest.param([container("a", {NVIDIA: "1"}), container("b")], {}, [[LITERAL], [], []], id="kubelet's"),
+        pytest.param([container("a"), container("b")], {}, [[LITERAL], [], []], id="no GPUs"),
+    ],
+)
+def test_an_ephemeral_container_sees_what_its_target_sees(
+    containers: list[Raw], labels: Raw, expected: list[list[Raw]]
+) -> None:
+    there, fresh = debugger("d0", "a", LITERAL), [debugger("d1", "a", LITERAL), debugger("d2", "b"), debugger("d3")]
+    before = bare(*containers, labels=labels, ephemeralContainers=[there])
+    after = bare(*containers, labels=labels, ephemeralContainers=[there, *fresh])
+    made = jsonpatch.apply_patch(after, patch(after, injection.joined(after, before)))
+    assert [each["env"] for each in made["spec"]["ephemeralContainers"]] == [[LITERAL], *expected]
+    assert made["spec"]["containers"] == containers
 
 
 # --- what decisions make of it ------------------------------------------------------------------------------

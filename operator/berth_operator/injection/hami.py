@@ -1,0 +1,75 @@
+"""The library that keeps containers to their part of a card (HAMi-core): manifests/components/hami-core in Python."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from berth_api import names, request
+from berth_operator.core.injection import Object, Put, asking, labels_of, with_containers
+
+PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
+"""Label of pods that ask for it, and of nodes that have it."""
+HAMI_CORE: Final = "HAMi-core"
+LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
+LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - of the library
+MOST_CARDS: Final = 16
+"""A node has no more."""
+_OWN: Final = "berth-vgpu"
+"""How the names of our volumes begin."""
+_MEMORY: Final = "CUDA_DEVICE_MEMORY_LIMIT_{}"
+_CORE: Final = "CUDA_DEVICE_SM_LIMIT"
+_PRELOAD: Final = "LD_PRELOAD"
+_MOUNTS: Final = (
+    {"name": _OWN, "mountPath": LIBRARY, "readOnly": True},
+    {"name": f"{_OWN}lock", "mountPath": LOCKS},
+)
+_VOLUMES: Final = (
+    {"name": _OWN, "hostPath": {"path": LIBRARY, "type": "File"}},
+    {"name": f"{_OWN}lock", "hostPath": {"path": LOCKS, "type": "DirectoryOrCreate"}},
+)
+
+
+def limited(pod: Object) -> Object:
+    """Give a pod that asks for it with the library and its limits in each container that asks for GPUs.
+
+    Raises:
+        ValueError: for how many cards it asks is no number.
+    """
+    spec, labels = pod["spec"], labels_of(pod)
+    found = list(asking(spec, labels)) if labels.get(PROVIDER) == HAMI_CORE else []
+    if not found:
+        return pod
+    cards = min(max(_cards(container, labels) for _, _, container in found), MOST_CARDS)
+    fresh = with_containers(spec, _with_library(found, cards))
+    fresh["volumes"] = [*_of_others(spec.get("volumes")), *_VOLUMES]
+    fresh["nodeSelector"] = {**(spec.get("nodeSelector") or {}), PROVIDER: HAMI_CORE}
+    return {**pod, "spec": fresh}
+
+
+def _cards(container: Object, labels: Object) -> int:
+    """Give how many cards a container may see: shares are of one card unless they are spread."""
+    requests = (container.get("resources") or {}).get("requests")
+    if requests:
+        return max(int(requests.get(prefix + names.GPU_SHARED, 1)) for prefix in (names.PREFIX, names.OTHER_PREFIX))
+    return int(labels.get(names.GENIUS_NUMBER, 1)) if any(each in labels for each in request.LABELS) else 1
+
+
+def _with_library(found: Iterable[Put], cards: int) -> Iterator[Put]:
+    for kind, number, container in found:
+        mounts = [*_of_others(container.get("volumeMounts")), *_MOUNTS]
+        yield kind, number, {**container, "env": _env(container, cards), "volumeMounts": mounts}
+
+
+def _env(container: Object, cards: int) -> list[Object]:
+    limits = {_MEMORY.format(card): ("memory", card) for card in range(cards)} | {_CORE: ("sm", 0)}
+    kept = [each for each in container.get("env") or () if each["name"] not in {*limits, _PRELOAD}]
+    told = [_read(name, container["name"], *limit) for name, limit in limits.items()]
+    return [*kept, *told, {"name": _PRELOAD, "value": LIBRARY}]
+
+
+def _read(name: str, container: str, what: str, card: int) -> Object:
+    path = f"metadata.annotations['{container}{names.LIMIT_PREFIX.format(what)}{card}']"
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _of_others(listed: Iterable[Any] | None) -> list[Any]:
+    return [each for each in listed or () if not each["name"].startswith(_OWN)]
