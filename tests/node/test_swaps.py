@@ -33,9 +33,7 @@ def test_pods_that_are_admitted_out_of_order_are_exchanged(
         with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(8)], kubeconfig=kubeconfig) as stage:
             swaps = [one_round(stage, number) for number in range(ROUNDS)]
     exchanged, slowest = sum(count for count, _ in swaps), max(took for _, took in swaps)
-    sys.stdout.write(
-        f"{ROUNDS} rounds, {exchanged} were given others' cards, exchanged in {slowest:.2f} s at most\n"
-    )
+    sys.stdout.write(f"{ROUNDS} rounds, {exchanged} were given others' cards, exchanged in {slowest:.2f} s at most\n")
     # Else this test would prove nothing.
     assert exchanged > 0
 
