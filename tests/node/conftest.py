@@ -13,6 +13,8 @@ REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 
 REPEAT = int(os.environ.get("BERTH_REPEAT", "2"))
 """How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`."""
+repeats = pytest.mark.timeout(240 + 240 * REPEAT)
+"""Marks a test that does so."""
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from berth_api import names
 from devcluster import Arena
 from devcluster.real_node import RealNode
 from devcluster.real_node.node import Container
-from tests.node.conftest import REPEAT
+from tests.node.conftest import REPEAT, repeats
 from tests.node.gate import Gate
 from tests.node.stage import GPU, SHARE, Stage
 from tests.nvml.fixture import a100
@@ -45,6 +45,7 @@ RESTARTS: Mapping[str, Callable[[Stage], None]] = {
 }
 
 
+@repeats
 @pytest.mark.parametrize("ends", RESTARTS)
 def test_pods_keep_their_devices_and_new_ones_work(arena: Arena, node: RealNode, tmp_path: Path, ends: str) -> None:
     with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(4)]) as stage:
@@ -63,6 +64,7 @@ def test_pods_keep_their_devices_and_new_ones_work(arena: Arena, node: RealNode,
             stage.remove(f"new-{number}", f"new-half-{number}")
 
 
+@repeats
 def test_an_agent_that_dies_between_choice_and_allocation_costs_one_pod_at_most(
     arena: Arena, node: RealNode, tmp_path: Path
 ) -> None:
@@ -88,6 +90,7 @@ def test_an_agent_that_dies_between_choice_and_allocation_costs_one_pod_at_most(
             stage.remove(successor)
 
 
+@repeats
 def test_an_xid_on_a_held_card_costs_no_pod_when_kubelet_restarts(arena: Arena, node: RealNode, tmp_path: Path) -> None:
     with Stage(node, arena, tmp_path, gpus=[a100(0), a100(1)], resync_interval=1.0) as stage:
         stage.submit({GPU: "1"}, "held")

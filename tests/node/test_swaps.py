@@ -9,7 +9,7 @@ from pathlib import Path
 from devcluster import Arena, Cluster
 from devcluster.api import Manifest
 from devcluster.real_node import RealNode
-from tests.node.conftest import REPEAT
+from tests.node.conftest import REPEAT, repeats
 from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
 from tests.proxy import FaultProxy
@@ -23,6 +23,7 @@ EXCHANGED = 2.0
 """Seconds in which two pods that hold each other's devices are exchanged."""
 
 
+@repeats
 def test_pods_that_are_admitted_out_of_order_are_exchanged(
     cluster: Cluster, arena: Arena, node: RealNode, tmp_path: Path
 ) -> None:
