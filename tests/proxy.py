@@ -18,19 +18,18 @@ import re
 import ssl
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import aiohttp
 import yaml
 import yarl
 from aiohttp import web
 
+from tests.background import Background
+
 HOP_BY_HOP: Final = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade"})
-START_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 10.0
 
 
@@ -117,33 +116,17 @@ class Answer(Rule):
 R = TypeVar("R", bound=Rule)
 
 
-class FaultProxy:
+class FaultProxy(Background):
     """The proxy; a context manager."""
 
     def __init__(self, *, server: str, ca_file: Path, folder: Path) -> None:
+        super().__init__(name="fault-proxy")
         self.requests: list[Seen] = []
         self.url = ""
         self._server = server
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._folder = folder
         self._rules: list[Rule] = []
-        self._started: Future[str] = Future()
-        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-
-    def __enter__(self) -> Self:
-        """Listen."""
-        self._thread.start()
-        self.url = self._started.result(START_SECONDS)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop; whatever is held or under way is dropped."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
 
     def kubeconfig(self, token: str) -> Path:
         """Write a kubeconfig that leads through this proxy."""
@@ -197,16 +180,7 @@ class FaultProxy:
         self._rules = [*self._rules, rule]  # replaced, not changed: the other thread may be walking it
         return rule
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
-
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
             self._upstream = await stack.enter_async_context(
@@ -221,7 +195,8 @@ class FaultProxy:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self._started.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._is_ready()
             await self._stop.wait()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -8,12 +8,9 @@ with Gate(kubelet=node.device_plugins) as gate:      # the plugin registers at g
 
 import asyncio
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import grpc.aio
 
@@ -26,65 +23,37 @@ from berth_agent.kubelet.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
     add_RegistrationServicer_to_server,
 )
+from tests.background import Background
 
-START_SECONDS: Final = 20.0
 SOCKET: Final = "kubelet.sock"
 
 
-class Gate:
-    """Runs in a thread and loop of its own, so that synchronous tests can use it; a context manager."""
+class Gate(Background):
+    """The gate; a context manager."""
 
     def __init__(self, *, kubelet: Path) -> None:
+        super().__init__(name="gate")
         self._kubelet = kubelet
         # Its path must be short enough for a socket's.
         self._folder = tempfile.TemporaryDirectory(prefix="berth-")
         self.socket = Path(self._folder.name) / SOCKET
         self.act: Callable[[], object] | None = None
-        self._started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-
-    def __enter__(self) -> Self:
-        """Listen."""
-        self._thread.start()
-        self._started.result(START_SECONDS)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop; kubelet sees its plugins end."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._folder.cleanup()
 
     def next_allocate(self, act: Callable[[], object]) -> None:
         """Do something when kubelet asks for an allocation the next time, before the plugin hears of it."""
         self.act = act
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
-
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         registrations = _Registrations(self, plugins=self.socket.parent, kubelet=self._kubelet)
         server = grpc.aio.server()
         add_RegistrationServicer_to_server(registrations, server)
         server.add_insecure_port(f"unix://{self.socket}")
         await server.start()
-        self._started.set_result(None)
+        self._is_ready()
         await self._stop.wait()
         for each in (server, *registrations.servers.values()):
             await each.stop(grace=None)
+        self._folder.cleanup()
 
 
 class _Registrations(RegistrationServicer):
