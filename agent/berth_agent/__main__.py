@@ -3,10 +3,10 @@
 import asyncio
 import sys
 
-from kubernetes_asyncio.config import ConfigException
 from pydantic import ValidationError
 
 from berth_agent import app, log
+from berth_agent.credentials import CredentialsError
 from berth_agent.device_plugin.manager import InitError
 from berth_agent.device_plugin.options import OptionsError
 from berth_agent.device_plugin.registration import CrashLoopError
@@ -23,7 +23,7 @@ def main() -> None:
         asyncio.run(app.run(settings, inventory=app.inventory_for(settings)))
     except ValidationError as error:
         _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
-    except (FleetError, PluginError, OptionsError, InitError, CrashLoopError, ConfigException) as error:
+    except (FleetError, PluginError, OptionsError, InitError, CrashLoopError, CredentialsError) as error:
         _give_up(str(error))
 
 

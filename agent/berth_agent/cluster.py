@@ -1,19 +1,17 @@
 """All calls to the API server: plain dicts in and out, one exception for whatever goes wrong.
 
-kubernetes-asyncio brings configuration, authentication and the connection; its typed models stay out, since an
-agent only ever applies and lists.
+It is a thin layer over aiohttp: kubernetes-asyncio's models alone would take more memory than the rest of the agent.
 """
 
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
-from kubernetes_asyncio import client, config
-from kubernetes_asyncio.client.exceptions import ApiException
+import orjson
 
+from berth_agent import credentials
+from berth_agent.credentials import Login
 from berth_agent.settings import Settings
 from berth_api import names
 
@@ -27,6 +25,7 @@ APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 PAGE: Final = 500
+HEADERS: Final = {"User-Agent": names.AGENT}
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
@@ -49,8 +48,9 @@ class CallError(Exception):
 class Cluster:
     """One connection to an API server, kept for the life of the process."""
 
-    def __init__(self, *, api: client.ApiClient, timeout: float) -> None:
-        self._api = api
+    def __init__(self, *, session: aiohttp.ClientSession, login: Login, timeout: float) -> None:
+        self._session = session
+        self._login = login
         self._timeout = timeout
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -110,27 +110,10 @@ class Cluster:
         """
         query = {"watch": "true", "fieldSelector": field, "resourceVersion": version, "allowWatchBookmarks": "true"}
         query["timeoutSeconds"] = str(WATCH_SECONDS)
-        try:
-            answer = await self._api.call_api(
-                path,
-                "GET",
-                query_params=list(query.items()),
-                header_params={"Accept": JSON},
-                auth_settings=["BearerToken"],
-                _return_http_data_only=True,
-                _preload_content=False,
-                _request_timeout=aiohttp.ClientTimeout(connect=self._timeout, sock_read=IDLE_SECONDS),
-            )
-            try:
-                async for line in _lines(answer):
-                    yield _checked(json.loads(line))
-            finally:
-                # It is not read to its end, and so cannot serve another call.
-                answer.close()
-        except ApiException as error:
-            raise CallError(_reason(error), status=error.status or 0) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise CallError(f"no answer: {error or type(error).__name__}") from error
+        limits = aiohttp.ClientTimeout(connect=self._timeout, sock_read=IDLE_SECONDS)
+        async with self._answer("GET", path, query=query, headers={"Accept": JSON}, limits=limits) as answer:
+            async for line in _lines(answer):
+                yield _checked(orjson.loads(line))
 
     async def _call(
         self,
@@ -142,23 +125,46 @@ class Cluster:
         content: str = JSON,
         accept: str = JSON,
     ) -> dict[str, Any]:
+        headers = {"Accept": accept, "Content-Type": content}
+        data = None if body is None else orjson.dumps(body)
+        limits = aiohttp.ClientTimeout(total=self._timeout)
+        async with self._answer(method, path, query=query, headers=headers, data=data, limits=limits) as answer:
+            found: dict[str, Any] = orjson.loads(await answer.read())
+        return found
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        limits: aiohttp.ClientTimeout,
+        data: bytes | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request, and give its answer if it is a good one.
+
+        Raises:
+            CallError: it is not, or there is none, or it breaks off, or cannot be understood.
+        """
         try:
-            answer: dict[str, Any] = await self._api.call_api(
-                path,
+            async with self._session.request(
                 method,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": accept, "Content-Type": content},
-                body=body,
-                response_types_map={200: "object", 201: "object"},
-                auth_settings=["BearerToken"],
-                _return_http_data_only=True,
-                _request_timeout=self._timeout,
-            )
-        except ApiException as error:
-            raise CallError(_reason(error), status=error.status or 0) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._login.server + path,
+                params=query,
+                data=data,
+                headers={**headers, **self._login.authorization()},
+                timeout=limits,
+                server_hostname=self._login.server_name,
+            ) as answer:
+                if not answer.ok:
+                    raise CallError(_reason(answer, await answer.read()), status=answer.status)
+                yield answer
+        except (aiohttp.ClientError, OSError) as error:
             raise CallError(f"no answer: {error or type(error).__name__}") from error
-        return answer
+        except ValueError as error:
+            raise CallError(f"no answer that can be read: {error}") from error
 
 
 @contextlib.asynccontextmanager
@@ -166,26 +172,28 @@ async def connect(settings: Settings) -> AsyncIterator[Cluster]:
     """Open the connection that the settings name; it is closed at the end of the block.
 
     Raises:
-        ConfigException: the kubeconfig or the service account cannot be used.
+        CredentialsError: the kubeconfig or the service account cannot be used.
     """
-    configuration = client.Configuration()
-    configuration.connection_pool_maxsize = 2 * settings.concurrency
-    if settings.kubeconfig:
-        if not settings.kubeconfig.exists():
-            raise config.ConfigException(f"{settings.kubeconfig}: no such kubeconfig")
-        await config.load_kube_config(
-            config_file=str(settings.kubeconfig), client_configuration=configuration, persist_config=False
-        )
-    else:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    async with client.ApiClient(configuration) as api:
-        yield Cluster(api=api, timeout=settings.request_timeout)
+    login = credentials.load(settings.kubeconfig)
+    async with opened(login, timeout=settings.request_timeout, connections=2 * settings.concurrency) as cluster:
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def opened(login: Login, *, timeout: float, connections: int) -> AsyncIterator[Cluster]:  # noqa: ASYNC109 -- of each call
+    """Open connections, so many at most, as a login says.
+
+    Raises:
+        CredentialsError: its certificates cannot be used.
+    """
+    connector = aiohttp.TCPConnector(limit=connections, ssl=credentials.tls(login))
+    # The variables of a proxy count.
+    async with aiohttp.ClientSession(connector=connector, headers=HEADERS, trust_env=True) as session:
+        yield Cluster(session=session, login=login, timeout=timeout)
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a stream; its own limit is far below an object's size."""
-    if answer.status != HTTPStatus.OK:
-        raise CallError(f"{answer.status} {answer.reason}", status=answer.status)
     rest = b""
     async for chunk in answer.content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -199,9 +207,9 @@ def _checked(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def _reason(error: ApiException) -> str:
+def _reason(answer: aiohttp.ClientResponse, body: bytes) -> str:
     """Take the server's own sentence out of its Status object."""
     try:
-        return str(json.loads(error.body or b"")["message"])
+        return str(orjson.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return f"{error.status} {error.reason}"
+        return f"{answer.status} {answer.reason}"

@@ -53,7 +53,7 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
         pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),
         pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
         pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
-        pytest.param(["--node-name", "a"], "Service host/port is not set.", id="outside a pod"),
+        pytest.param(["--node-name", "a"], "no --kubeconfig, and no pod either", id="outside a pod"),
         pytest.param(
             ["--node-name", "a", "--disable-healthchecks", "79,x"],
             'DP_DISABLE_HEALTHCHECKS: "x" is no Xid; allowed are',

@@ -1,0 +1,84 @@
+"""How an agent proves to a real API server who it is."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_agent import cluster, credentials
+from berth_agent.cluster import CallError
+from devcluster import Arena, waiting
+
+Start = Callable[..., Any]
+START = 60.0
+"""Seconds that an agent may take to start, or to try again, on a busy machine."""
+UNAUTHORIZED = 401
+FORBIDDEN = 403
+
+
+def token_of(arena: Arena, account: str) -> str:
+    """Create an account that may do everything, and give a token of it."""
+    return str(yaml.safe_load(arena.service_account(account, "cluster-admin").read_text())["users"][0]["user"]["token"])
+
+
+def exchange(file: Path, token: str) -> None:
+    """Give a token file other contents in one step, as kubelet does."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(token)
+    fresh.rename(file)
+
+
+def test_an_agent_takes_up_each_token_that_its_file_holds(arena: Arena, start: Start, fleet_file: Start) -> None:
+    (node,) = arena.nodes(1)
+    token = arena.folder / "token"
+    exchange(token, token_of(arena, "first"))
+    kubeconfig = arena.folder / "agent.kubeconfig"
+    document = yaml.safe_load(arena.cluster.kubeconfig_for("none"))
+    document["users"][0]["user"] = {"tokenFile": token.name}
+    kubeconfig.write_text(yaml.safe_dump(document))
+    fleet = fleet_file(f"- {{names: {node}, profile: a100, gpus: 1}}")
+    agent = start("--inventory=simulated", f"--fleet={fleet}", f"--kubeconfig={kubeconfig}")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{agent.lease_namespace}/leases/{node}"
+
+    def renewed() -> str:
+        found = arena.cluster.api.get(lease) if arena.cluster.api.exists(lease) else {}
+        return str(found.get("spec", {}).get("renewTime", ""))
+
+    arena.wait(renewed, deadline=START, what="the first heartbeat")
+    exchange(token, "worn-out")
+    arena.wait(lambda: "Unauthorized" in agent.log, deadline=START, what="the end of the first token")
+    last = renewed()
+    exchange(token, token_of(arena, "second"))
+    arena.wait(lambda: renewed() > last, deadline=START, what="a heartbeat by the second token")
+
+
+async def allowed(api: cluster.Cluster, namespace: str) -> bool:
+    """Tell whether a namespace can be read; a fresh account may do nothing for a moment."""
+    try:
+        return list(await api.metadata(cluster.NAMESPACES, only=namespace)) == [namespace]
+    except CallError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return False
+
+
+async def test_the_service_account_of_a_pod_opens_the_server(
+    arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = arena.cluster.server.removeprefix("https://").split(":")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+    (tmp_path / "ca.crt").write_bytes(arena.cluster.ca_file.read_bytes())
+    exchange(tmp_path / "token", token_of(arena, "pod"))
+    login = credentials.load(None, pod=tmp_path)
+    async with cluster.opened(login, timeout=START, connections=1) as api:
+        async with asyncio.timeout(START):
+            while not await allowed(api, arena.namespace):  # noqa: ASYNC110 -- the server tells nobody
+                await asyncio.sleep(waiting.POLL_SECONDS)
+        exchange(tmp_path / "token", "worn-out")
+        with pytest.raises(CallError, match="Unauthorized") as raised:
+            await api.get(cluster.NODES)
+        assert raised.value.status == UNAUTHORIZED
