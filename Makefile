@@ -82,6 +82,10 @@ bench-restart: binaries ## measure how soon a new operator binds its first pod: 
 bench-memory: binaries ## measure the operator's memory: NODES=5000 PODS=40000
 	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.memory
 
+.PHONY: bench-agent
+bench-agent: binaries ## measure what an agent takes while nothing changes: WARM=30 SECONDS=60
+	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) $(BIN)/python -m tests.bench.agent
+
 .PHONY: fmt
 fmt: setup ## format the code
 	@$(BIN)/ruff format $(SOURCES)

@@ -120,9 +120,11 @@ class Kubelet(RegistrationServicer):
         """Give the units of each resource that has told any, with their health."""
         return {resource: lists[-1] for resource, lists in self.lists.items() if lists}
 
-    async def sees(self, wanted: Callable[[dict[str, Mapping[str, str]]], bool]) -> dict[str, Mapping[str, str]]:
+    async def sees(
+        self, wanted: Callable[[dict[str, Mapping[str, str]]], bool], *, deadline: float = DEADLINE
+    ) -> dict[str, Mapping[str, str]]:
         """Wait until the units are as wanted, and give them."""
-        async with asyncio.timeout(DEADLINE), self._changed:
+        async with asyncio.timeout(deadline), self._changed:
             await self._changed.wait_for(lambda: wanted(self.capacity()))
         return self.capacity()
 

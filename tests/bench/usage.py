@@ -25,3 +25,10 @@ def peak_bytes(pid: int) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
+
+
+def proportional_bytes(pid: int) -> int:
+    """Give the memory that a process holds, with its share of what others hold too."""
+    found = re.search(r"Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
+    assert found is not None
+    return int(found[1]) * 1024

@@ -233,6 +233,8 @@ class NvmlFixture:
     loaded: bool = True
     wait_error: int = 0
     """With which code waiting for events fails."""
+    event_poll_ms: int = 20
+    """How often the library looks for events, which a driver would tell it of."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -325,6 +327,7 @@ class NvmlFixture:
             f"cuda {self.cuda}",
             f"driver {self.driver}",
             f"wait_error {self.wait_error}",
+            f"event_poll_ms {self.event_poll_ms}",
         ]
         cards = [line for gpu in self.gpus for line in self._gpu_lines(gpu)]
         return [*head, *cards, *(f"event {event}" for event in self.events)]

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_HANDLES = 1024, POLL_MS = 20, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
+enum { MAX_HANDLES = 1024, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 
 struct handle {
     char uuid[TEXT];
@@ -572,10 +572,11 @@ status_t nvmlDeviceRegisterEvents(device_t device, u64 types, struct event_set *
     END
 }
 
-static status_t take_event(struct event_set *set, struct event_data *data)
+static status_t take_event(struct event_set *set, struct event_data *data, unsigned *pause_ms)
 {
     pthread_mutex_lock(&lock);
     const struct event *event = next_event(set);
+    *pause_ms = current()->event_poll_ms ? (unsigned)current()->event_poll_ms : 1;
     status_t result = ready() == SUCCESS ? TIMEOUT : ready();
     if (result == TIMEOUT && current()->wait_error)
         result = (status_t)current()->wait_error;
@@ -592,11 +593,11 @@ static status_t take_event(struct event_set *set, struct event_data *data)
 status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms);
 status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms)
 {
-    const struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
-    for (unsigned waited = 0;; waited += POLL_MS) {
-        status_t result = take_event(set, data);
+    for (unsigned waited = 0, pause_ms = 0;; waited += pause_ms) {
+        status_t result = take_event(set, data, &pause_ms);
         if (result != TIMEOUT || waited >= timeout_ms)
             return result;
-        nanosleep(&pause, NULL);
+        pause_ms = pause_ms < timeout_ms - waited ? pause_ms : timeout_ms - waited;
+        nanosleep(&(struct timespec){.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000L}, NULL);
     }
 }

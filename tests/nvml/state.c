@@ -60,6 +60,7 @@ static const struct field MACHINE_FIELDS[] = {
     {"loaded", 0, offsetof(struct machine, loaded)},
     {"cuda", 0, offsetof(struct machine, cuda)},
     {"wait_error", 0, offsetof(struct machine, wait_error)},
+    {"event_poll_ms", 0, offsetof(struct machine, event_poll_ms)},
     {"driver", 1, offsetof(struct machine, driver)},
 };
 

@@ -54,7 +54,7 @@ struct event {
 };
 
 struct machine {
-    u64 loaded, cuda, wait_error;
+    u64 loaded, cuda, wait_error, event_poll_ms;
     char driver[TEXT];
     struct gpu gpus[MAX_GPUS];
     struct event events[MAX_EVENTS];

@@ -1,0 +1,181 @@
+"""What an agent takes while nothing changes: `python -m tests.bench.agent`.
+
+WARM and SECONDS are read from the environment. One node with eight cards of the NVML fixture, a kubelet in memory, and
+eight pods that hold a card each and compute on it; device plugin, truth, labels and health events are on, and all
+intervals are those that a user gets. The agent logs in as a pod does, by a token file. It is left alone for WARM
+seconds, and then looked at for SECONDS.
+"""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from devcluster import Arena, Cluster, fleet, waiting
+from tests.bench import figures, usage
+from tests.bench.contestants import BYTECODE
+from tests.kubelet import Kubelet
+from tests.nvml import fixture
+from tests.nvml.fixture import NvmlFixture
+from tests.pod_resources import PodResourcesServer
+from tests.processes import Process
+
+CARDS: Final = 8
+GPU: Final = "nvidia.com/gpu"
+TOLD_SECONDS: Final = 120.0
+MIB: Final = 2**20
+BOOT: Final = "sys/kernel/random/boot_id"
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Arena]:
+    """Give a namespace on a cluster of its own."""
+    figures.say_load()
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name, Cluster() as cluster:
+        cluster.install_crds(fleet.CRDS)
+        arena = Arena(cluster=cluster, folder=Path(name))
+        arena.open()
+        yield arena
+
+
+Opener = Callable[[], contextlib.AbstractContextManager[Arena]]
+"""Opens a cluster; a test gives its own."""
+
+
+def main(opener: Opener = opened) -> None:
+    """Run the benchmark."""
+    warm, seconds = figures.number("WARM", 30), figures.number("SECONDS", 60)
+    with opener() as arena:
+        found = asyncio.run(measure(arena, warm=warm, seconds=seconds))
+    figures.result({"bench": "agent", **found, "seconds": seconds})
+
+
+async def measure(arena: Arena, *, warm: int, seconds: int) -> dict[str, float]:
+    """Look at an agent that has told all that there is to tell."""
+    with tempfile.TemporaryDirectory(prefix="berth-") as name:
+        node = Node(arena=arena, name=arena.nodes(1)[0], folder=Path(name))
+        async with node.kubelet() as kubelet:
+            with node.holders(), node.agent(kubelet) as agent:
+                await kubelet.sees(lambda told: len(told.get(GPU, ())) == CARDS, deadline=TOLD_SECONDS)
+                await asyncio.to_thread(node.wait_until_told)
+                await asyncio.sleep(warm)
+                return await _look(agent.pid, seconds)
+
+
+async def _look(pid: int, seconds: int) -> dict[str, float]:
+    before = usage.cpu_seconds(pid)
+    await asyncio.sleep(seconds)
+    spent = usage.cpu_seconds(pid) - before
+    return {
+        "rss_mb": round(usage.resident_bytes(pid) / MIB, 1),
+        "pss_mb": round(usage.proportional_bytes(pid) / MIB, 1),
+        "cpu_percent": round(100 * spent / seconds, 2),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node with eight cards, all of them held."""
+
+    arena: Arena
+    name: str
+    folder: Path
+    """Its path is short enough for sockets."""
+
+    @contextlib.asynccontextmanager
+    async def kubelet(self) -> AsyncIterator[Kubelet]:
+        """Run a kubelet that takes device plugins."""
+        plugins = self.folder / "plugins"
+        plugins.mkdir()
+        running = Kubelet(plugins)
+        await running.start()
+        try:
+            yield running
+        finally:
+            await running.stop()
+
+    @contextlib.contextmanager
+    def holders(self) -> Iterator[None]:
+        """Make a pod for each card, a process of each, and a kubelet that tells which card it has."""
+        limits = {GPU: "1"}
+        pods = [
+            self.arena.pod(f"pod-{number}", limits=limits, requests=limits, nodeName=self.name)
+            for number in range(CARDS)
+        ]
+        uids = [each["metadata"]["uid"] for each in self.arena.create(pods)]
+        self._write_proc(uids)
+        self._machine().write()
+        with PodResourcesServer(self.folder / "resources.sock") as running:
+            running.given = {
+                (self.arena.namespace, f"pod-{number}", "main"): {GPU: [card.uuid]}
+                for number, card in enumerate(self._machine().gpus)
+            }
+            yield
+
+    @contextlib.contextmanager
+    def agent(self, kubelet: Kubelet) -> Iterator[Process]:
+        """Run the agent of the node."""
+        machine = self._machine()
+        options = {
+            "kubeconfig": self._login(),
+            "node-name": self.name,
+            "kubelet-socket": kubelet.socket,
+            "pod-resources-socket": self.folder / "resources.sock",
+            "proc-root": self.folder / "proc",
+            "checkpoint": self.folder / "checkpoint.json",
+            "cdi-folder": self.folder / "cdi",
+        }
+        words = ["--device-plugin", *machine.agent_options(), *(f"--{key}={value}" for key, value in options.items())]
+        environment = {**BYTECODE, "BERTH_NVML_STATE": str(machine.state)}
+        command = [sys.executable, "-m", "berth_agent", *words]
+        process = Process(name="agent", command=command, folder=self.folder, environment=environment)
+        try:
+            yield process
+        finally:
+            process.stop()
+
+    def wait_until_told(self) -> None:
+        """Wait until the API server knows of every card and of every pod's."""
+
+        def told() -> bool:
+            devices = [each for each in self.arena.list("devices") if each["metadata"]["name"] == self.name]
+            held = [pod for each in devices for pod in each.get("status", {}).get("held", ())]
+            labelled = f"{GPU}.count" in self.arena.get("nodes", self.name)["metadata"]["labels"]
+            return labelled and len(held) == len(self.arena.list("gpupods")) == CARDS
+
+        waiting.until(told, deadline=TOLD_SECONDS, what="all that the agent has to tell", poll=0.5)
+
+    def _login(self) -> Path:
+        """Give a kubeconfig whose token is in a file, as a pod has it."""
+        kubeconfig = self.arena.service_account("bench-agent", "cluster-admin")
+        document = yaml.safe_load(kubeconfig.read_text())
+        user = document["users"][0]["user"]
+        token = self.folder / "token"
+        token.write_text(user.pop("token"))
+        user["tokenFile"] = str(token)
+        kubeconfig.write_text(yaml.safe_dump(document))
+        return kubeconfig
+
+    def _machine(self) -> NvmlFixture:
+        cards = [fixture.a100(number) for number in range(CARDS)]
+        for number, card in enumerate(cards):
+            card.processes = [fixture.Process(pid=1000 + number, used=2**30)]
+        # A driver's library sleeps until there is an event; the fixture's looking is not the agent's work.
+        return NvmlFixture(self.folder, gpus=cards, event_poll_ms=1000)
+
+    def _write_proc(self, uids: list[str]) -> None:
+        files = {f"{1000 + number}/cgroup": f"0::/kubepods/pod{uid}/c\n" for number, uid in enumerate(uids)}
+        for path, text in {**files, BOOT: "boot-1\n"}.items():
+            file = self.folder / "proc" / path
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

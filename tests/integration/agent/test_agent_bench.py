@@ -1,0 +1,21 @@
+"""The benchmark of the agent runs to its end, short, so that it does not rot. Its figures mean nothing here."""
+
+import contextlib
+import json
+
+import pytest
+
+from devcluster import Arena
+from tests.bench import agent
+
+
+def test_the_benchmark_of_the_agent_ends_with_its_figures(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WARM", "0")
+    monkeypatch.setenv("SECONDS", "1")
+    agent.main(lambda: contextlib.nullcontext(arena))
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found.keys() == {"bench", "rss_mb", "pss_mb", "cpu_percent", "seconds"}
+    assert found["rss_mb"] >= found["pss_mb"] > 0
+    assert found["cpu_percent"] >= 0
