@@ -21,6 +21,8 @@ from tests.pod_resources import PodResourcesServer
 GPU = "nvidia.com/gpu"
 IDS = [f"GPU-a1000000-0000-4000-8000-{minor:012d}" for minor in range(4)]
 RBAC = Path(__file__).parents[3] / "manifests/base/agent-rbac.yaml"
+NOT_STARTED = {"pod-ready.stage.kwok.x-k8s.io/delay": "1h"}
+"""Keeps kwok from starting a pod: one that has started is not the next that kubelet admits."""
 START = 30.0
 """Seconds that an agent may take to start on a busy machine."""
 SOON = 2.0
@@ -219,7 +221,7 @@ async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
     await kubelet.sees(lambda told: GPU in told)
     whole = '{"gpu": [{"minor": %d, "id": "%s", "resources": {"kubernetes.io/gpu-core": "100"}}]}'
     for name, minor in (("a", 2), ("b", 0)):
-        bound(arena, node, name, annotations={names.ALLOCATED: whole % (minor, IDS[minor])})
+        bound(arena, node, name, annotations={names.ALLOCATED: whole % (minor, IDS[minor]), **NOT_STARTED})
     assert await kubelet.prefer(IDS, 1) == [IDS[2]]
     assert (await kubelet.allocate(IDS[2])).envs["NVIDIA_VISIBLE_DEVICES"] == IDS[2]
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2]]}}
