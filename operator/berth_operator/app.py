@@ -23,6 +23,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
 from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.policy import Policy
 from berth_operator.core.verdict import ANY
 from berth_operator.extender import debug
 from berth_operator.handlers.memo import Memo
@@ -68,57 +69,14 @@ class App:
             if settings.config is None
             else ConfigurationFile(settings.config, first=configuration, use=self._use, refused=self._refused)
         )
-        self._cluster = Cluster(
-            grace=settings.agent_grace,
-            gang_timeout=settings.gang_timeout,
-            confined=bool(settings.node_selector),
-            plugins=plugins,
-            charges_foreign=settings.charge_foreign,
-        )
-        self._cluster.schedulers = configuration.policies
+        self._cluster = _cluster(settings, configuration, plugins)
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
         self._pods = PodWatches(api=client, cluster=self._cluster)
         self._reporter = Reporter(api=client, instance=settings.identity, clock=self._cluster.clock)
-        volumes = VolumeBinder(api=client, cluster=self._cluster, timeout=settings.volume_timeout)
-        self._storage.on_claim = volumes.changed
-        self._preemptor = Preemptor(
-            cluster=self._cluster,
-            pods=client,
-            reporter=self._reporter,
-            policy=lambda name: self._configuration.policies[name],
-            term=lambda: election.term,
-        )
-        self._scheduler = Scheduler(
-            cluster=self._cluster,
-            preemptor=self._preemptor,
-            pods=client,
-            volumes=volumes,
-            reporter=self._reporter,
-            policy=lambda name: self._configuration.policies[name],
-            lease=settings.lease,
-            term=lambda: election.term,
-        )
-        self._gangs = GangKeeper(
-            cluster=self._cluster,
-            pods=client,
-            reporter=self._reporter,
-            keeps=self._keeps,
-            leads=lambda: election.term is not None,
-        )
-        self._evictor = Evictor(
-            cluster=self._cluster,
-            pods=client,
-            per_minute=settings.evictions_per_minute,
-            told=self._reporter.evicted,
-            leads=lambda: election.term is not None,
-        )
-        self._drift = DriftKeeper(
-            cluster=self._cluster,
-            pods=client,
-            reporter=self._reporter,
-            leads=lambda: election.term is not None,
-        )
+        self._preemptor = self._make_preemptor()
+        self._scheduler = self._make_scheduler()
+        self._gangs, self._evictor, self._drift = self._make_keepers()
         self._cluster.on_unknown = self._reporter.unknown
         self._cluster.on_settled = self._reporter.dismiss
         self._memo = Memo(
@@ -138,6 +96,53 @@ class App:
         """Set once the first lists of a term are read."""
         counters.CONFIGURATION_VALID.set(1)
         self._show()
+
+    def _make_preemptor(self) -> Preemptor:
+        return Preemptor(
+            cluster=self._cluster,
+            pods=self._client,
+            reporter=self._reporter,
+            policy=self._policy,
+            term=self._term,
+        )
+
+    def _make_scheduler(self) -> Scheduler:
+        volumes = VolumeBinder(api=self._client, cluster=self._cluster, timeout=self._settings.volume_timeout)
+        self._storage.on_claim = volumes.changed
+        return Scheduler(
+            cluster=self._cluster,
+            preemptor=self._preemptor,
+            pods=self._client,
+            volumes=volumes,
+            reporter=self._reporter,
+            policy=self._policy,
+            lease=self._settings.lease,
+            term=self._term,
+        )
+
+    def _make_keepers(self) -> tuple[GangKeeper, Evictor, DriftKeeper]:
+        gangs = GangKeeper(
+            cluster=self._cluster, pods=self._client, reporter=self._reporter, keeps=self._keeps, leads=self._leads
+        )
+        evictor = Evictor(
+            cluster=self._cluster,
+            pods=self._client,
+            per_minute=self._settings.evictions_per_minute,
+            told=self._reporter.evicted,
+            leads=self._leads,
+        )
+        drift = DriftKeeper(cluster=self._cluster, pods=self._client, reporter=self._reporter, leads=self._leads)
+        return gangs, evictor, drift
+
+    def _policy(self, name: str) -> Policy:
+        """Return how a scheduler name's pods are placed, by the configuration of now."""
+        return self._configuration.policies[name]
+
+    def _term(self) -> int | None:
+        return self._election.term
+
+    def _leads(self) -> bool:
+        return self._election.term is not None
 
     async def run(self) -> None:
         """Stand by, then lead until the term ends.
@@ -279,6 +284,19 @@ class App:
             agent_namespace=self._settings.agent_namespace,
         )
         return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in found.items()}
+
+
+def _cluster(settings: Settings, configuration: Configuration, plugins: Mapping[str, DevicePlugin]) -> Cluster:
+    """Return the picture of the cluster, empty."""
+    cluster = Cluster(
+        grace=settings.agent_grace,
+        gang_timeout=settings.gang_timeout,
+        confined=bool(settings.node_selector),
+        plugins=plugins,
+        charges_foreign=settings.charge_foreign,
+    )
+    cluster.schedulers = configuration.policies
+    return cluster
 
 
 @contextlib.contextmanager
