@@ -7,9 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := api operator agent devcluster demo tests examples
 KUBELET := berth_agent/kubelet
-# Messages and services with their types, into the folder that stands in for `agent`.
-STUBS = PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I agent agent/$(KUBELET)/*.proto --python_out=$(1) \
-	--grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet,only_async:$(1)
+STUBS := .build/stubs
+OTHER_SIDE := tests/kubelet_stubs
 
 .PHONY: help
 help: ## list the verbs
@@ -101,19 +100,28 @@ types: setup ## check the types
 imports: setup ## check who imports whom
 	@$(BIN)/lint-imports
 
+# Messages, services as the agent speaks them (grpclib), and as the other side does in tests (grpcio).
+.PHONY: stubs
+stubs: setup ## write what protoc makes of the interfaces of kubelet into .build
+	@rm -rf $(STUBS) && mkdir -p $(STUBS)/agent $(STUBS)/tests
+	@PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I agent agent/$(KUBELET)/*.proto \
+		--python_out=$(STUBS)/agent --mypy_out=quiet:$(STUBS)/agent --grpclib_python_out=$(STUBS)/agent \
+		--grpc_python_out=$(STUBS)/tests --mypy_grpc_out=quiet,only_async:$(STUBS)/tests
+
 .PHONY: generate
-generate: setup ## write the files that are made from the models and interfaces
+generate: stubs ## write the files that are made from the models and interfaces
 	@$(BIN)/python -m berth_api.crd crds
 	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
-	@$(call STUBS,agent)
+	@cp $(STUBS)/agent/$(KUBELET)/* agent/$(KUBELET)
+	@cp $(STUBS)/tests/$(KUBELET)/* $(OTHER_SIDE)
 
 .PHONY: verify
-verify: setup ## fail where a generated file differs from its model
+verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
 	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
-	@rm -rf .build/stubs && mkdir -p .build/stubs && $(call STUBS,.build/stubs)
-	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
-		agent/$(KUBELET) .build/stubs/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
+	@for pair in "agent/$(KUBELET) $(STUBS)/agent/$(KUBELET)" "$(OTHER_SIDE) $(STUBS)/tests/$(KUBELET)"; do \
+		diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' $$pair \
+			|| { echo "run \`make generate\`" >&2; exit 1; }; done
 
 .PHONY: lint
 lint: setup verify types imports ## check format, style, types, layers and generated files

@@ -30,6 +30,8 @@ CARDS: Final = 8
 GPU: Final = "nvidia.com/gpu"
 TOLD_SECONDS: Final = 120.0
 MIB: Final = 2**20
+SHIPPED: Final = "import sys; sys.modules['rich'] = None; from berth_agent.__main__ import main; main()"
+"""structlog loads rich where it finds it. An agent's image has none, for nothing in it asks for rich."""
 BOOT: Final = "sys/kernel/random/boot_id"
 
 
@@ -133,7 +135,7 @@ class Node:
         }
         words = ["--device-plugin", *machine.agent_options(), *(f"--{key}={value}" for key, value in options.items())]
         environment = {**BYTECODE, "BERTH_NVML_STATE": str(machine.state)}
-        command = [sys.executable, "-m", "berth_agent", *words]
+        command = [sys.executable, "-c", SHIPPED, *words]
         process = Process(name="agent", command=command, folder=self.folder, environment=environment)
         try:
             yield process

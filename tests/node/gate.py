@@ -15,7 +15,8 @@ from typing import Any, Final
 import grpc.aio
 
 from berth_agent.kubelet import deviceplugin_pb2 as messages
-from berth_agent.kubelet.deviceplugin_pb2_grpc import (
+from tests.background import Background
+from tests.kubelet_stubs.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     DevicePluginStub,
     RegistrationServicer,
@@ -23,7 +24,6 @@ from berth_agent.kubelet.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
     add_RegistrationServicer_to_server,
 )
-from tests.background import Background
 
 SOCKET: Final = "kubelet.sock"
 

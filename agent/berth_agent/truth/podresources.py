@@ -2,27 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import grpc
-
+from berth_agent import rpc
 from berth_agent.admission.chooser import Away
 from berth_agent.admission.mirror import Told
 from berth_agent.admission.pods import is_of_plugin
 from berth_agent.kubelet import podresources_pb2 as messages
-from berth_agent.kubelet import podresources_pb2_grpc as services
+from berth_agent.kubelet.podresources_grpc import PodResourcesListerStub
 
 ANSWER_SECONDS: Final = 2.0
 """Kubelet answers in a millisecond, or hangs."""
-MAX_ANSWER: Final = 16 * 2**20
-"""Bytes; kubelet's own limit."""
-OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_ANSWER),
-    # A kubelet that restarts is back within seconds; the default waits up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 
 
 class PodResources:
@@ -30,8 +20,7 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
-        self._stub: Any = services.PodResourcesListerStub(self._channel)
+        self._line = rpc.Line(socket)
 
     async def told(self) -> tuple[Told, ...]:
         """Ask what containers have.
@@ -39,15 +28,16 @@ class PodResources:
         Raises:
             Away: kubelet does not answer.
         """
+        stub = PodResourcesListerStub(self._line.channel())
         try:
-            answer = await self._stub.List(messages.ListPodResourcesRequest(), timeout=ANSWER_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise Away(f"{self._socket}: {error.details() or error.code().name}") from error
+            answer = await rpc.call(stub.List, messages.ListPodResourcesRequest(), seconds=ANSWER_SECONDS)
+        except rpc.CallError as error:
+            raise Away(f"{self._socket}: {error}") from error
         return tuple(_told(answer))
 
     async def close(self) -> None:
         """Let go of the connection."""
-        await self._channel.close()
+        self._line.close()
 
 
 def _told(answer: messages.ListPodResourcesResponse) -> Iterator[Told]:
