@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ import yaml
 from grpc import aio
 
 from berth_agent.conditions import Finding
+from berth_agent.device_plugin import resources
 from berth_agent.device_plugin.chooser import RefusedError
 from berth_agent.device_plugin.manager import LOOK, DevicePlugin, InitError
+from berth_agent.device_plugin.options import Options
 from berth_agent.device_plugin.registration import CrashLoopError
+from berth_agent.device_plugin.response import Machine
+from berth_agent.device_plugin.server import Server
 from berth_agent.device_plugin.servers import SETTLING
 from berth_agent.inventory import Reading
 from berth_agent.settings import Settings
@@ -35,6 +40,8 @@ class Choices:
     def __init__(self) -> None:
         self.preferred: list[str] = []
         self.refusal = ""
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.kept: frozenset[int] = frozenset()
         self.admitted: list[tuple[str, list[str]]] = []
         self.looks = 0
@@ -53,6 +60,7 @@ class Choices:
         if self.refusal:
             raise RefusedError(self.refusal)
         self.admitted.append((resource, list(ids)))
+        await self.may_answer.wait()
 
     def withheld(self) -> frozenset[int]:
         self.looks += 1
@@ -282,6 +290,44 @@ async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices
     with pytest.raises(asyncio.CancelledError):
         await running
     assert [each.name for each in (folder / "plugins").iterdir()] == ["kubelet.sock"]
+
+
+@asynccontextmanager
+async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncIterator[Server]:
+    """Run the server of one card alone, so that a test can end it."""
+    options = Options()
+    [offer] = resources.offers(spec(1), options).offers
+    machine = Machine(spec=spec(1), options=options)
+    server = Server(offer, machine, chooser=choices, folder=folder / "plugins", with_numa=False, changed=lambda: None)
+    await server.start()
+    await server.register(kubelet.socket)
+    await kubelet.sees(lambda told: GPU in told)
+    yield server
+
+
+async def test_the_end_waits_for_calls_under_way(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
+    async with served(kubelet, folder, choices) as server:
+        choices.may_answer.clear()
+        answer = asyncio.create_task(kubelet.allocate("GPU-0"))
+        await until(lambda: bool(choices.admitted))
+        stopping = asyncio.create_task(server.stop(grace=DEADLINE))
+        await until(lambda: kubelet.ended == [GPU])
+        assert not server.path.exists()
+        choices.may_answer.set()
+        assert dict((await answer).envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
+        await stopping
+
+
+async def test_the_end_does_not_wait_for_ever(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
+    async with served(kubelet, folder, choices) as server:
+        choices.may_answer.clear()
+        answer = asyncio.create_task(kubelet.allocate("GPU-0"))
+        await until(lambda: bool(choices.admitted))
+        await server.stop()
+        with pytest.raises(aio.AioRpcError) as error:
+            await answer
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        await until(lambda: kubelet.ended == [GPU])
 
 
 async def test_without_a_kubelets_socket_nothing_is_registered(kubelet: Kubelet, begin: Any) -> None:

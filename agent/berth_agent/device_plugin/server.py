@@ -132,7 +132,7 @@ class Server(DevicePluginBase):
             self._offer = offer
             self._announce()
 
-    async def stop(self) -> None:
+    async def stop(self, *, grace: float = GRACE) -> None:
         """Take the socket away, and end all calls after what they still have to tell."""
         self._ending = True
         self._announce()
@@ -141,7 +141,7 @@ class Server(DevicePluginBase):
                 self.path.unlink()
             await self._listener.shut()
             if self._calls:
-                await asyncio.wait(self._calls, timeout=GRACE)
+                await asyncio.wait(self._calls, timeout=grace)
             self._listener.drop()
         with contextlib.suppress(OSError):
             # The last one takes the folder away.
