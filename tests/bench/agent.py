@@ -2,8 +2,8 @@
 
 WARM and SECONDS are read from the environment. One node with eight cards of the NVML fixture, a kubelet in memory, and
 eight pods that hold a card each and compute on it; device plugin, truth, labels and health events are on, and all
-intervals are those that a user gets. The agent logs in as a pod does, by a token file. It is left alone for WARM
-seconds, and then looked at for SECONDS.
+intervals are those that a user gets. The agent logs in as a pod does, by a token file, and finds no library that an
+agent's image does not have. It is left alone for WARM seconds, and then looked at for SECONDS.
 """
 
 import asyncio
@@ -134,7 +134,9 @@ class Node:
             "cdi-folder": self.folder / "cdi",
         }
         words = ["--device-plugin", *machine.agent_options(), *(f"--{key}={value}" for key, value in options.items())]
-        environment = {**BYTECODE, "BERTH_NVML_STATE": str(machine.state)}
+        # As in the manifest: a pod trusts the cluster's authority and no other.
+        authority = {"SSL_CERT_FILE": str(self.arena.cluster.ca_file)}
+        environment = {**BYTECODE, **authority, "BERTH_NVML_STATE": str(machine.state)}
         command = [sys.executable, "-c", SHIPPED, *words]
         process = Process(name="agent", command=command, folder=self.folder, environment=environment)
         try:
