@@ -224,6 +224,11 @@ class RealNode:
         waiting.until(lambda: not self._pods(), deadline=START_SECONDS, what="the pods to go")
         waiting.until(lambda: not self.ctr("tasks", "ls", "-q"), deadline=START_SECONDS, what="their containers to end")
 
+    def tail(self, daemon: str) -> str:
+        """Return the last lines that kubelet or containerd has logged."""
+        log = self.cluster.folder / f"{self.name}-{daemon}.log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+
     @property
     def _path(self) -> str:
         return f"/api/v1/nodes/{self.name}"
@@ -302,13 +307,9 @@ class RealNode:
         try:
             waiting.until(is_over, deadline=START_SECONDS, what=what)
         except TimeoutError as error:
-            raise DevclusterError(f"{error}; the last lines of {daemon}:\n{self._tail(daemon)}") from None
+            raise DevclusterError(f"{error}; the last lines of {daemon}:\n{self.tail(daemon)}") from None
         if not state.is_alive(self._pids[daemon]):
-            raise DevclusterError(f"{daemon} of {self.name} ended; its last lines:\n{self._tail(daemon)}")
-
-    def _tail(self, daemon: str) -> str:
-        log = self.cluster.folder / f"{self.name}-{daemon}.log"
-        return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            raise DevclusterError(f"{daemon} of {self.name} ended; its last lines:\n{self.tail(daemon)}")
 
     def _end(self, daemon: str, number: int) -> None:
         pid, wrapper = self.pid(daemon), self._pids.pop(daemon)

@@ -84,7 +84,8 @@ class Stage:
     ) -> None:
         if error is not None:
             # Shown by pytest where the test failed.
-            sys.stdout.write(self._processes.tails())
+            daemons = "\n".join(f"--- {name}\n{self.node.tail(name)}" for name in ("kubelet", "containerd"))
+            sys.stdout.write(f"{self._processes.tails()}\n{daemons}\n")
         self.close()
 
     def close(self) -> None:
