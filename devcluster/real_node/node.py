@@ -220,8 +220,7 @@ class RealNode:
 
     def clear(self) -> None:
         """Delete every pod of the node and wait until none of their containers runs; kubelet has to."""
-        self._delete_pods(grace_seconds=GRACE_SECONDS)
-        waiting.until(lambda: not self._pods(), deadline=START_SECONDS, what="the pods to go")
+        waiting.until(self._is_empty, deadline=START_SECONDS, what="the pods to go")
         waiting.until(lambda: not self.ctr("tasks", "ls", "-q"), deadline=START_SECONDS, what="their containers to end")
 
     def tail(self, daemon: str) -> str:
@@ -240,6 +239,12 @@ class RealNode:
     def _pods(self) -> list[Manifest]:
         pods: list[Manifest] = self.cluster.api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={self.name}")["items"]
         return pods
+
+    def _is_empty(self) -> bool:
+        """Tell whether no pod is left; those that are there are deleted, also such as came after the last look."""
+        if any("deletionTimestamp" not in pod["metadata"] for pod in self._pods()):
+            self._delete_pods(grace_seconds=GRACE_SECONDS)
+        return not self._pods()
 
     def _delete_pods(self, *, grace_seconds: int) -> None:
         for pod in self._pods():

@@ -1,9 +1,11 @@
 """Pods of another scheduler share a node with ours, and neither takes what the other has."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from devcluster import Arena
+from devcluster.api import Manifest
 from devcluster.real_node import RealNode
 from tests.node.stage import GPU, SHARE, Stage
 from tests.nvml.fixture import a100
@@ -11,7 +13,7 @@ from tests.nvml.fixture import a100
 CARDS = 8
 
 
-def replica_set(stage: Stage, count: int) -> dict[str, Any]:
+def replica_set(stage: Stage, count: int) -> Manifest:
     """Return a ReplicaSet of pods with a card each, for the default scheduler."""
     labels = {"app": "stranger"}
     pod = stage.pod("stranger", {GPU: "1"}, scheduler_name="default-scheduler", nodeSelector=stage.arena.labels)
@@ -34,24 +36,38 @@ def test_a_shared_card_is_never_given_to_a_stranger(arena: Arena, node: RealNode
         stage.hold("half")
         stage.wait(lambda: node.allocatable(GPU) == CARDS - 1, what="the shared card to be withheld")
 
-        arena.create([replica_set(stage, CARDS)])
-        stage.wait(lambda: sorted(strangers(stage).values()) == ["Pending", *["Running"] * (CARDS - 1)], what="seven")
-        [shared] = stage.entries("half")
-        held = {unit for key, units in stage.held().items() if key[0] in strangers(stage) for unit in units}
-        assert len(held) == CARDS - 1
-        assert shared["id"] not in held
+        with kept(stage, replica_set(stage, CARDS)):
+            look_at(stage)
 
-        # Ours finds the other half of its card, and then nothing.
-        stage.submit({SHARE: "50"}, "other-half")
-        stage.hold("half", "other-half")
-        assert stage.cards("other-half") == [shared["minor"]]
-        stage.submit({SHARE: "50"}, "late-half")
-        stage.submit({GPU: "1"}, "late")
-        stage.wait(lambda: stage.waits("late-half") and stage.waits("late"), what="those without a card to say so")
-        # Nobody was refused and made anew.
-        assert len(strangers(stage)) == CARDS
-        assert len(stage.events("SuccessfulCreate")) == CARDS
-        assert set(stage.phases().values()) == {"Running", "Pending"}
+
+@contextmanager
+def kept(stage: Stage, controller: Manifest) -> Iterator[None]:
+    """Create a ReplicaSet, and end it before its pods are deleted: else it makes others."""
+    stage.arena.create([controller])
+    yield
+    stage.arena.delete("replicasets", controller["metadata"]["name"])
+    stage.wait(lambda: not strangers(stage), what="the end of its pods")
+
+
+def look_at(stage: Stage) -> None:
+    """See that seven strangers run, and that ours keep the card that they share."""
+    stage.wait(lambda: sorted(strangers(stage).values()) == ["Pending", *["Running"] * (CARDS - 1)], what="seven")
+    [shared] = stage.entries("half")
+    held = {unit for key, units in stage.held().items() if key[0] in strangers(stage) for unit in units}
+    assert len(held) == CARDS - 1
+    assert shared["id"] not in held
+
+    # Ours finds the other half of its card, and then nothing.
+    stage.submit({SHARE: "50"}, "other-half")
+    stage.hold("half", "other-half")
+    assert stage.cards("other-half") == [shared["minor"]]
+    stage.submit({SHARE: "50"}, "late-half")
+    stage.submit({GPU: "1"}, "late")
+    stage.wait(lambda: stage.waits("late-half") and stage.waits("late"), what="those without a card to say so")
+    # Nobody was refused and made anew.
+    assert len(strangers(stage)) == CARDS
+    assert len(stage.events("SuccessfulCreate")) == CARDS
+    assert set(stage.phases().values()) == {"Running", "Pending"}
 
 
 def strangers(stage: Stage) -> dict[str, str]:
