@@ -223,10 +223,10 @@ class RealNode:
         waiting.until(self._is_empty, deadline=START_SECONDS, what="the pods to go")
         waiting.until(lambda: not self.ctr("tasks", "ls", "-q"), deadline=START_SECONDS, what="their containers to end")
 
-    def tail(self, daemon: str) -> str:
+    def tail(self, daemon: str, *, lines: int = LAST_LINES) -> str:
         """Return the last lines that kubelet or containerd has logged."""
         log = self.cluster.folder / f"{self.name}-{daemon}.log"
-        return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
     @property
     def _path(self) -> str:

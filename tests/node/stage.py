@@ -36,6 +36,8 @@ SHARE: Final = "kubernetes.io/gpu"
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 PATIENCE: Final = 60.0
 """Seconds within which anything must happen that has no bound of its own: the machine may be busy."""
+CRASH_LINES: Final = 400
+"""Of a daemon's log, where a test fails: what a crash of kubelet says first stands far above its end."""
 NULL: Final = os.makedev(1, 3)
 """The device that stands for cards: every machine has it."""
 
@@ -84,7 +86,9 @@ class Stage:
     ) -> None:
         if error is not None:
             # Shown by pytest where the test failed.
-            daemons = "\n".join(f"--- {name}\n{self.node.tail(name)}" for name in ("kubelet", "containerd"))
+            daemons = "\n".join(
+                f"--- {name}\n{self.node.tail(name, lines=CRASH_LINES)}" for name in ("kubelet", "containerd")
+            )
             sys.stdout.write(f"{self._processes.tails()}\n{daemons}\n")
         self.close()
 
