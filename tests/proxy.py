@@ -119,12 +119,18 @@ R = TypeVar("R", bound=Rule)
 class FaultProxy(Background):
     """The proxy; a context manager."""
 
-    def __init__(self, *, server: str, ca_file: Path, folder: Path) -> None:
+    def __init__(self, *, server: str, ca_file: Path, folder: Path, key_file: Path | None = None) -> None:
+        """With the key of the server's certificate it serves TLS: without, programs in Go do not say who they are."""
         super().__init__(name="fault-proxy")
         self.requests: list[Seen] = []
         self.url = ""
         self._server = server
         self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._ca_file = ca_file
+        self._own_tls: ssl.SSLContext | None = None
+        if key_file is not None:
+            self._own_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._own_tls.load_cert_chain(ca_file, key_file)
         self._folder = folder
         self._rules: list[Rule] = []
 
@@ -133,7 +139,9 @@ class FaultProxy(Background):
         content = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": {"server": self.url}}],
+            "clusters": [
+                {"name": "proxy", "cluster": {"server": self.url, "certificate-authority": str(self._ca_file)}}
+            ],
             "users": [{"name": "user", "user": {"token": token}}],
             "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "user"}}],
             "current-context": "proxy",
@@ -194,8 +202,9 @@ class FaultProxy(Background):
             runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._own_tls).start()
+            scheme = "http" if self._own_tls is None else "https"
+            self.url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
             self._is_ready()
             await self._stop.wait()
 

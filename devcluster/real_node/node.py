@@ -80,6 +80,7 @@ class RealNode:
         cluster: the cluster that this process owns.
         name: the Node's name.
         labels: the Node's labels from its first moment on.
+        kubeconfig: an administrator's, by which kubelet reaches the API server; the cluster's unless another is given.
         folder: its configuration and data.
         root: kubelet's folder, `/var/lib/kubelet` for whatever runs within the node.
         device_plugins: where device plugins put their sockets and find kubelet's.
@@ -87,10 +88,18 @@ class RealNode:
         cdi: where containerd looks for CDI specifications.
     """
 
-    def __init__(self, *, cluster: Cluster, name: str = NAME, labels: nodes.Strings | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        name: str = NAME,
+        labels: nodes.Strings | None = None,
+        kubeconfig: Path | None = None,
+    ) -> None:
         self.cluster = cluster
         self.name = name
         self.labels = dict(labels or {})
+        self.kubeconfig = kubeconfig or cluster.kubeconfig
         self.folder = cluster.folder / name
         self.root = self.folder / "kubelet"
         self.device_plugins = self.root / "device-plugins"
@@ -263,7 +272,7 @@ class RealNode:
         )
         cgroups.sweep()
         cgroups.make(plan.group)
-        for name, text in plan.files(kubeconfig=self.cluster.kubeconfig.read_text()).items():
+        for name, text in plan.files(kubeconfig=self.kubeconfig.read_text()).items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             state.write_private(self.folder / name, text)
         self.cdi.mkdir(exist_ok=True)
