@@ -64,8 +64,9 @@ def sweep() -> None:
 
 def processes(container: str) -> list[int]:
     """Return the process ids of a container, as this machine counts them."""
-    listed = (file for group in _groups() for file in group.glob(f"**/{container}/cgroup.procs"))
-    return sorted({pid for file in listed for pid in _pids(file)})
+    # Unlike a glob, a walk bears it that others' groups go meanwhile.
+    folders = (Path(folder) for group in _groups() for folder, _, _ in os.walk(group))
+    return sorted({pid for folder in folders if folder.name == container for pid in _pids(folder / "cgroup.procs")})
 
 
 def _mounts(table: Path) -> Iterator[tuple[Path, str, frozenset[str]]]:
