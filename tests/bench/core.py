@@ -66,6 +66,8 @@ def main() -> None:
 def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> Fleet:
     """Give a fleet whose cards are taken as far as `FULL`, by pods of the templates' applications."""
     fleet = Fleet()
+    for each in templates:
+        fleet.workload.see(each.request)
     serial = itertools.count()
     for number in range(nodes):
         name = f"node-{number}"

@@ -137,7 +137,8 @@ def _wait_until_gone(folder: Path) -> None:
 
 
 def _groups(supervisor: int) -> list[Path]:
-    return [group for group in Path("/sys/fs/cgroup").glob("**/berth-*") if f"-{supervisor}-" in group.name]
+    groups = (Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup"))
+    return [group for group in groups if group.name.startswith("berth-") and f"-{supervisor}-" in group.name]
 
 
 def _machine() -> dict[str, object]:

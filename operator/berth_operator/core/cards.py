@@ -18,7 +18,7 @@ from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVI
 from berth_api.selectors import Labels
 from berth_operator.core.catalogue import Catalogue, Functions, Links
 from berth_operator.core.copies import with_own
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.rowwise import ALL, Rows, pick
 
 V = TypeVar("V")
 Mask = npt.NDArray[np.bool_]
@@ -159,6 +159,10 @@ class Cards:
     def free(self) -> Column:
         """What is left of each card, negative where more is charged than there is."""
         return self.total - self.used
+
+    def left(self, index: int, rows: Rows) -> Column:
+        """Give what is left of one resource of each card, negative where more is charged than there is."""
+        return pick(self.total[index], rows) - pick(self.used[index], rows)
 
     def grow(self, rows: int, slots: int) -> None:
         """Make room, keeping what is there."""

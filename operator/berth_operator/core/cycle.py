@@ -9,7 +9,6 @@ decision sees it, and binds concurrently.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -111,8 +110,11 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
     """Give the rows that pass every filter, or those that are given."""
-    asked = filters.of(request, Policy()) if order is None else order
-    return reduce(np.logical_and, (each.passes(fleet, request) for each in asked), fleet.present)
+    fits = fleet.present
+    for each in filters.of(request, Policy()) if order is None else order:
+        if (passing := each.passes(fleet, request)) is not fleet.present:
+            fits = fits & passing
+    return fits
 
 
 def _leans(request: PodRequest) -> bool:
@@ -154,6 +156,8 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
             counts.update(each.explain(fleet, request, rejected))
             wakes_on |= each.WAKES_ON
         left &= ~rejected
+        if not left.any():
+            break
     if others and left.any():
         counts[others] += int(left.sum())
         wakes_on |= Change.PLACED | Change.RELEASED

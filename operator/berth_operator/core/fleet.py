@@ -29,7 +29,7 @@ from berth_operator.core.peers.wishes import NO_WISHES, NOBODY, Identity, Wishes
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.ports import Ports
 from berth_operator.core.request import HostPort, Membership, Taint
-from berth_operator.core.rowwise import ALL, Rows, Rowwise
+from berth_operator.core.rowwise import ALL, Rows, Rowwise, pick
 from berth_operator.core.volumes.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
 from berth_operator.core.volumes.store import Volumes
 from berth_operator.core.workload import Workload
@@ -413,8 +413,7 @@ class Fleet:
         index = self.resources.get(name)
         if index is None:
             return np.zeros_like(self.vendor[rows], np.int64)
-        free: Column = self.allocatable[index, rows] - self.requested[index, rows]
-        return free
+        return pick(self.allocatable[index], rows) - pick(self.requested[index], rows)
 
     def total(self, name: str) -> Column:
         """Give what each row offers of a resource."""

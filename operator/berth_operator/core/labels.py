@@ -18,7 +18,7 @@ from berth_api.selectors import IN, Requirement
 from berth_operator.core.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.intp]
 
 ABSENT: Final = 0
 """The number of the value of a label that a node does not have."""
@@ -33,7 +33,7 @@ class LabelColumn:
         self.key = key
         self.values: dict[str, int] = {}
         """Value -> its number, from 1; one that no node has any more keeps it."""
-        self.numbers: Numbers = np.zeros(len(labels), np.int32)
+        self.numbers: Numbers = np.zeros(len(labels), np.intp)
         self._tables: dict[Requirement, Mask] = {}
         for row, each in enumerate(labels):
             self.put(row, each)

@@ -46,7 +46,7 @@ def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Colu
     cards = fleet.cards[part.type]
     times = np.where(candidates.fitting(fleet, request, part, rows), MOST, 0)
     for index, amount in candidates.needs(cards, part, rows):
-        free = cards.total[index, rows] - cards.used[index, rows]
+        free = cards.left(index, rows)
         times = np.minimum(times, np.maximum(free, 0) // np.maximum(amount, 1))
     served: Column = times.sum(axis=1) // part.count
     return served

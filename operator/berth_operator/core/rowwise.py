@@ -34,6 +34,19 @@ FEW: Final = 4
 """So many rows at most are looked at one by one; more are computed side by side."""
 
 
+def only(row: int) -> slice:
+    """Give a row as one that is asked for alone: nothing is copied to pick it."""
+    return slice(row, row + 1)
+
+
+def pick(values: Values, rows: Rows) -> Values:
+    """Give what these rows have of an array whose first axis is the rows; to be read alone, it may be the array's own.
+
+    Picking is most of what a repair costs, and `take` does it in a third of the time that an index needs.
+    """
+    return values[rows] if isinstance(rows, slice) else values.take(rows, 0)
+
+
 class _Memory:
     """What was said of rows, by their looks."""
 
@@ -132,11 +145,10 @@ class Rowwise:
     def _repair(self, kept: _Kept, compute: Callable[[Rows], Values]) -> None:
         """Compute the rows that have moved since; all, where they are so many that picking them costs more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        alike = len(rows) <= FEW and kept.memory.pays
-        if alike:
+        if alike := len(rows) <= FEW and kept.memory.pays:
             rows -= {row for row in rows if self._recalled(kept, row)}
-        if not rows:
-            return
+            if not rows:
+                return
         picked = np.fromiter(rows, np.intp, len(rows)) if 2 * len(rows) < len(kept.values) else ALL
         kept.values[picked] = compute(picked)
         if alike:

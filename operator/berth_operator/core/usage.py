@@ -70,7 +70,7 @@ def _left_of_amounts(
         return np.asarray(CARD * of_node, np.float64)
     index = cards.index.get(GPU_MEMORY_RATIO, 0)
     need = dict(candidates.needs(cards, part, rows)).get(index, 0)
-    left = cards.total[index, rows] - cards.used[index, rows] - need
+    left = cards.left(index, rows) - need
     worst = 0 if most else CARD
     ordered = np.sort(np.where(candidates.fitting(fleet, request, part, rows), left, worst), axis=1)
     taken = ordered[:, -part.count :] if most else ordered[:, : part.count]

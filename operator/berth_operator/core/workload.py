@@ -44,6 +44,12 @@ class Typical:
     """The part of all cards asked for that is asked for with each of the constraints."""
     enough: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
     """Steps of processor time -> the part of all cards asked for that need no more each."""
+    _starved: npt.NDArray[np.float64] = field(init=False)
+    """The other part, one step later: the first place is of all numbers below 0."""
+
+    def __post_init__(self) -> None:
+        """Turn it round once: it is read with every decision."""
+        object.__setattr__(self, "_starved", np.append(1.0, 1.0 - self.enough))
 
     @property
     def constrained(self) -> bool:
@@ -52,9 +58,7 @@ class Typical:
 
     def starved(self, cpu: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Give the part of all cards asked for that need more processor time than this for a single one."""
-        steps = np.minimum(cpu // STEP, STEPS - 1)
-        part: npt.NDArray[np.float64] = np.where(steps < 0, 1.0, 1.0 - self.enough[steps])
-        return part
+        return self._starved.take(cpu // STEP + 1, mode="clip")
 
 
 class Workload:

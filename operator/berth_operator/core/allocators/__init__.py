@@ -24,7 +24,7 @@ from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.rowwise import ALL, Rows, pick
 
 
 class Allocator(Protocol):
@@ -57,12 +57,13 @@ def _of(fleet: Fleet, part: Part) -> Allocator:
 
 def passes(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
     """Pass rows that can give every part of the request now."""
-    mask = np.ones_like(fleet.present[rows])
+    # Never changed in place: it may be the Fleet's own.
+    mask = pick(fleet.present, rows)
     for part in request.devices.parts:
-        mask &= _of(fleet, part).passes(fleet, request, part, rows)
-        mask &= fleet.cards[part.type].unknown[rows] == 0
+        mask = mask & _of(fleet, part).passes(fleet, request, part, rows)
+        mask &= pick(fleet.cards[part.type].unknown, rows) == 0
     if bound := joint.bound(request):
-        mask &= joint.passes(fleet, request, bound, rows)
+        mask = mask & joint.passes(fleet, request, bound, rows)
     return mask
 
 

@@ -11,7 +11,7 @@ from berth_api.request import AMOUNTS, CARD, Part
 from berth_operator.core.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.rowwise import ALL, Rows, only, pick
 
 _CAP: Final = 2**56
 
@@ -32,15 +32,15 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mas
 
 def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mask) -> Mask:
     cards = fleet.cards[part.type]
-    mask = usable[rows] & accepted(fleet, request, part, rows)
+    mask = pick(usable, rows) & accepted(fleet, request, part, rows)
     if part.min_memory:
         mask &= large(cards, part, rows)
     if part.whole:
-        mask &= cards.users[rows] == 0
+        mask &= pick(cards.users, rows) == 0
     elif len(cards.index) > len(cards.counted):
         mask &= ~cards.in_pieces(rows)
     for index, amount in needs(cards, part, rows):
-        mask &= cards.total[index, rows] - cards.used[index, rows] >= amount
+        mask &= cards.left(index, rows) >= amount
     return mask
 
 
@@ -76,7 +76,7 @@ def _held(cards: Cards, rows: Rows, *policies: str) -> Mask:
 
 def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
     """Give the slots of a row whose cards can serve the part."""
-    [mask] = fitting(fleet, request, part, np.array([row]))
+    [mask] = fitting(fleet, request, part, only(row))
     return np.flatnonzero(mask)
 
 
@@ -114,11 +114,11 @@ def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 def of_model(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the cards of a model that the pod accepts."""
     cards = fleet.cards[part.type]
-    present: Mask = cards.present[rows]
+    present = pick(cards.present, rows)
     if part.type != GPU or not request.model:
         return present
     models = fleet.accepted_models(request.model)
-    chosen: Mask = present & models[cards.model[rows]] if models.size else np.zeros_like(present)
+    chosen: Mask = present & models[pick(cards.model, rows)] if models.size else np.zeros_like(present)
     return chosen
 
 
@@ -133,9 +133,10 @@ def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Col
             yield cards.index[name], amount
     if cards.kind != GPU:
         return
-    memory = cards.total[cards.index[GPU_MEMORY], rows]
     if GPU_MEMORY_RATIO in wanted:
+        memory = pick(cards.total[cards.index[GPU_MEMORY]], rows)
         yield cards.index[GPU_MEMORY], wanted[GPU_MEMORY_RATIO] * memory // CARD
     elif GPU_MEMORY in wanted:
+        memory = pick(cards.total[cards.index[GPU_MEMORY]], rows)
         # No card is near the cap, so a larger amount is refused by the memory itself and need not overflow here.
         yield cards.index[GPU_MEMORY_RATIO], min(wanted[GPU_MEMORY], _CAP) * CARD // np.maximum(memory, 1)

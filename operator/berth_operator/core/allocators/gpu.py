@@ -42,11 +42,10 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
     """Pass rows on which so many of the cards that fit will do together."""
-    within, alone = reach.required(request, part), partitions.bound(fleet, request, part, rows)
     mask = ~shortage.few(fits, part)
-    if within:
+    if within := reach.required(request, part):
         mask &= reach.most(fleet, GPU, within, fits, rows) >= part.count
-    if alone.any():
+    if part.whole and (alone := partitions.bound(fleet, request, part, rows)).any():
         mask &= ~alone | partitions.feasible(fleet, request, part, fits, rows)
     return mask
 

@@ -17,7 +17,7 @@ from berth_operator.core.allocators import candidates
 from berth_operator.core.cards import RESOURCES, Cards, Column, Indices
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.rowwise import ALL, Rows, only, pick
 
 _HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))
 SPOILT: Final = 4
@@ -28,7 +28,7 @@ UNFIT: Final = (1 + 2 * SPOILT) * CARD
 
 def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
     """Give what the part would waste on each slot of a row."""
-    rows = np.array([row])
+    rows = only(row)
     [wasted] = _wasted(fleet, part, left(fleet.cards[GPU], rows), rows)
     found: Column = wasted[slots]
     return found
@@ -36,8 +36,8 @@ def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
 
 def left(cards: Cards, rows: Rows = ALL) -> Column:
     """Give the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
-    core, ratio = (cards.total[i, rows] - cards.used[i, rows] for i in _HUNDREDTHS)
-    found: Column = np.maximum(np.minimum(core, ratio), 0) * cards.healthy[rows]
+    core, ratio = (cards.left(index, rows) for index in _HUNDREDTHS)
+    found: Column = np.maximum(np.minimum(core, ratio), 0) * pick(cards.healthy, rows)
     return found
 
 

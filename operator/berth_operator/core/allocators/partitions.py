@@ -20,7 +20,7 @@ from berth_operator.core.allocators.topology import Board
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.rowwise import ALL, Rows, pick
 
 _WORTH: Final = {8: 10_000, 4: 100, 2: 1}
 """Size of a set -> what it is worth that one stays whole."""
@@ -29,7 +29,7 @@ _ANY: Final = PartitionSpec()
 
 def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the rows on which the part can be given by partition alone."""
-    honors: Mask = fleet.honors[rows]
+    honors = pick(fleet.honors, rows)
     if not part.whole:
         return np.zeros_like(honors)
     return honors if request.devices.partition is None else np.ones_like(honors)

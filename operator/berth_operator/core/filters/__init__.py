@@ -50,7 +50,7 @@ class Filter(Protocol):
     """The changes that may turn a rejection into a pass."""
 
     def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
-        """Tell for each row whether it can take the pod."""
+        """Tell for each row whether it can take the pod; `fleet.present` itself where the pod minds nothing of it."""
 
     def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
         """Count the rejected rows by reason; the counts add up to the rows."""

@@ -7,8 +7,6 @@ both are told by the same reason, so that nobody hears of two changes.
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest, Taint
@@ -24,7 +22,7 @@ TAINT: Final = Taint(key="node.kubernetes.io/unschedulable")
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass nodes that are not cordoned, or all if the pod tolerates the cordon."""
     if request.tolerates(TAINT):
-        return np.ones_like(fleet.cordoned)
+        return fleet.present
     tainted = fleet.taints().get(TAINT)
     return ~fleet.cordoned if tainted is None else ~(fleet.cordoned | tainted)
 

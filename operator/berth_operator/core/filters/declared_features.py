@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -18,9 +16,10 @@ REASON: Final = "kubelet without a feature that the pod needs"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows that declare all that the pod needs."""
-    mask = np.ones(len(fleet.names), np.bool_)
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
     for each in request.features:
-        mask &= fleet.declaring(each)
+        mask = mask & fleet.declaring(each)
     return mask
 
 

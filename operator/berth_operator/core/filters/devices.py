@@ -8,7 +8,7 @@ from berth_operator.core import allocators
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.rowwise import Rows, pick
 from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "devices"
@@ -25,7 +25,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
-    mask = fleet.has_device[rows] & fleet.fresh[rows]
+    mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)
     if request.devices.vendor:
         mask &= fleet.of_vendor(request.devices.vendor, rows)
     return mask & allocators.passes(fleet, request, rows)
@@ -43,6 +43,9 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
     for reason, missing in _reasons(fleet, request, rejected):
         counts[reason] += int((left & missing).sum())
         left &= ~missing
+        # Later reasons cost as much as the first.
+        if not left.any():
+            break
     return +counts
 
 

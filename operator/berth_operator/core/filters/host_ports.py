@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -18,9 +16,10 @@ REASON: Final = "host ports in use"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows where all the ports are free."""
-    mask = np.ones(len(fleet.names), np.bool_)
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
     for port in request.ports:
-        mask &= ~fleet.ports.taken(port)
+        mask = mask & ~fleet.ports.taken(port)
     return mask
 
 

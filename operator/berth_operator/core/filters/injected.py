@@ -19,7 +19,7 @@ ADVICE: Final = "apply manifests/base/injection.yaml or the webhook, then create
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass everywhere unless a container lacks the variable."""
-    return np.full(len(fleet.names), not request.uninjected, np.bool_)
+    return np.zeros_like(fleet.present) if request.uninjected else fleet.present
 
 
 def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:

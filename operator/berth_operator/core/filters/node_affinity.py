@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core import node_terms
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
@@ -20,7 +18,7 @@ REASON: Final = "node affinity does not match"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows that some term matches, or all if the pod has no such affinity."""
     if request.node_affinity is None:
-        return np.ones(len(fleet.names), np.bool_)
+        return fleet.present
     return node_terms.any_of(fleet, request.node_affinity)
 
 

@@ -24,8 +24,10 @@ UNREACHABLE: Final = Taint(key="node.kubernetes.io/unreachable")
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass ready nodes, and of the others those of a kind that the pod tolerates."""
-    tolerated = np.where(fleet.unreachable, request.tolerates(UNREACHABLE), request.tolerates(NOT_READY))
-    return fleet.ready | tolerated
+    unreachable, other = request.tolerates(UNREACHABLE), request.tolerates(NOT_READY)
+    if not unreachable and not other:
+        return fleet.ready
+    return fleet.ready | np.where(fleet.unreachable, unreachable, other)
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core.cards import Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
@@ -18,9 +16,10 @@ REASON: Final = "node selector does not match"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows with all the labels."""
-    mask = np.ones(len(fleet.names), np.bool_)
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
     for each in request.node_selector:
-        mask &= fleet.labels.meeting(each)
+        mask = mask & fleet.labels.meeting(each)
     return mask
 
 

@@ -17,7 +17,7 @@ WAKES_ON: Final = Change(0)
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass everywhere unless a field of the pod is not supported."""
-    return np.full(len(fleet.names), not request.unsupported, np.bool_)
+    return np.zeros_like(fleet.present) if request.unsupported else fleet.present
 
 
 def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-import numpy as np
-
 from berth_operator.core.cards import Mask
 from berth_operator.core.filters import cordon
 from berth_operator.core.fleet import Fleet
@@ -19,10 +17,11 @@ WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows without a taint that the pod does not tolerate."""
-    rejected = np.zeros(len(fleet.names), np.bool_)
+    # Never changed in place: it is the Fleet's own.
+    mask = fleet.present
     for _, rows in _untolerated(fleet, request):
-        rejected |= rows
-    return ~rejected
+        mask = mask & ~rows
+    return mask
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:

@@ -20,7 +20,7 @@ UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass all rows or none."""
-    return np.full(len(fleet.names), not _problem(fleet, request), np.bool_)
+    return np.zeros_like(fleet.present) if _problem(fleet, request) else fleet.present
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:

@@ -43,5 +43,5 @@ def sums(fleet: Fleet, key: str, counts: Counts) -> Amounts:
 
 def around(fleet: Fleet, key: str, counts: Counts) -> Amounts:
     """Give for each row what is counted in its whole domain."""
-    found: Amounts = sums(fleet, key, counts)[fleet.labels.column(key).numbers]
+    found: Amounts = sums(fleet, key, counts).take(fleet.labels.column(key).numbers)
     return found

@@ -144,9 +144,10 @@ class Neighbours:
             del population.rows[row]
             if not population.rows:
                 self._drop_population(identity, terminating=terminating)
-        self.repelling.place(row, wishes.apart, sign)
-        self.drawing.place(row, wishes.preferred, sign)
-        self.drawing.place(row, ((each, HARD_WEIGHT) for each in wishes.near), sign)
+        if wishes.apart:
+            self.repelling.place(row, wishes.apart, sign)
+        if wishes.preferred or wishes.near:
+            self.drawing.place(row, (*wishes.preferred, *((each, HARD_WEIGHT) for each in wishes.near)), sign)
 
     def count(self, crowd: Crowd) -> Counts:
         """Give the number of pods per row that are in the crowd; not to be changed."""

@@ -1,6 +1,6 @@
 """Counts per node under many names: a matrix of shape (lines, nodes), a line for each name in use."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -47,8 +47,11 @@ class Tally(Generic[K]):
         self._free.append(line)
         return line
 
-    def sum(self, names: Iterable[K], weights: Sequence[int] | None = None) -> Counts:
-        """Add up the lines of several names, each as often as its weight says."""
+    def sum(self, names: Sequence[K], weights: Sequence[int] | None = None) -> Counts:
+        """Add up the lines of several names, each as often as its weight says; not to be changed."""
+        if len(names) == 1:  # as is usual: a tenth of the work
+            line: Counts = self.counts[self.lines[names[0]]]
+            return line if weights is None else weights[0] * line
         lines = self.counts[[self.lines[each] for each in names]]
         total: Counts = lines.sum(axis=0) if weights is None else np.asarray(weights) @ lines
         return total

@@ -24,7 +24,8 @@ from berth_operator.core.allocators import least_waste
 from berth_operator.core.cards import Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.rowwise import Rows, pick
+from berth_operator.core.workload import Typical
 
 NAME: Final = "fragmentation"
 PIECES: Final = "pieces"
@@ -44,7 +45,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
     if least >= most:
         return np.full(len(lost), BEST)
     # Other preferences are weighed against true hundredths, unless there are more of them than points.
-    points: Amounts = BEST - np.clip(lost - least, 0.0, most - least) * min(1.0, BEST / (most - least))
+    points: Amounts = BEST - (lost - least) * min(1.0, BEST / (most - least))
     return points
 
 
@@ -69,14 +70,14 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
 
 def _without_cards(fleet: Fleet, cpu: int, rows: Rows) -> Amounts:
     left = least_waste.left(fleet.cards[GPU], rows).sum(axis=1)
-    return _mismatch(fleet, cpu, left, 0, rows) + _tie(fleet, left, rows)
+    return _of_node(fleet, cpu, left, 0, rows)
 
 
 def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
-    lost: Amounts = _of_all(part, wasted) + _mismatch(fleet, cpu, left, taken, rows) + _tie(fleet, left, rows)
+    lost: Amounts = _of_all(part, wasted) + _of_node(fleet, cpu, left, taken, rows)
     return lost
 
 
@@ -113,18 +114,22 @@ def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.ND
     return found
 
 
-def _mismatch(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
-    """Give by how much each node's free cpu and free cards match less, in hundredths of a card."""
-    typical = fleet.workload.typical
+def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
+    """Give by how much each node's free cpu and free cards match less, in hundredths of a card; with the tie."""
+    typical, free = fleet.workload.typical, fleet.left(CPU, rows)
+    tie = _tie(fleet, free, left, rows)
     if not typical.cpu_per_card:
-        return np.zeros(len(left))
-    free, after = fleet.left(CPU, rows), left - taken
-    rest, per_hundredth = free - cpu, typical.cpu_per_card / CARD
-    imbalance = np.abs(rest / per_hundredth - after) - np.abs(free / per_hundredth - left)
-    stranded = after * typical.starved(rest) - left * typical.starved(free)
+        return tie
+    before, after = _mismatched(typical, free, left), _mismatched(typical, free - cpu, left - taken)
     # Whole hundredths, so that equal nodes are equal whatever the rounding of fractions.
-    change: Amounts = np.rint(imbalance + stranded)
-    return change
+    return np.rint(after - before) + tie
+
+
+def _mismatched(typical: Typical, free: Column, cards: Column) -> Amounts:
+    """Give how far free processor time and free cards are from each other, and how much of the cards is stranded."""
+    mismatch: Amounts = np.abs(free * (CARD / typical.cpu_per_card) - cards)
+    mismatch += cards * typical.starved(free)
+    return mismatch
 
 
 def _scarcity(fleet: Fleet) -> Amounts:
@@ -138,14 +143,14 @@ def _scarcity(fleet: Fleet) -> Amounts:
 
 def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
     cards = fleet.cards[GPU]
-    left, model = least_waste.left(cards, rows), cards.model[rows]
+    left, model = least_waste.left(cards, rows), pick(cards.model, rows)
     by_model = [np.where(model == each, left, 0).sum(axis=1) for each in range(fleet.models)]
     return np.stack(by_model, axis=1).astype(np.float32)
 
 
-def _tie(fleet: Fleet, left: Column, rows: Rows) -> Amounts:
+def _tie(fleet: Fleet, free: Column, left: Column, rows: Rows) -> Amounts:
     """Give less than a hundredth: nodes with cards are filled one after the other, the others evenly."""
-    cpu = fleet.left(CPU, rows) / np.maximum(fleet.allocatable[fleet.resource(CPU), rows], 1)
-    cards = left / np.maximum(CARD * fleet.cards[GPU].healthy[rows].sum(axis=1), 1)
-    tie: Amounts = np.where(fleet.has_device[rows], 0.9 * cpu + 0.09 * cards, 0.9 - 0.9 * cpu)
+    cpu = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
+    cards = 0.09 / CARD * left / np.maximum(pick(fleet.cards[GPU].healthy, rows).sum(axis=1), 1)
+    tie: Amounts = np.where(pick(fleet.has_device, rows), cpu + cards, 0.9 - cpu)
     return tie

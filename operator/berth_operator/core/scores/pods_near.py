@@ -25,7 +25,8 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
     total = np.zeros(len(fleet.names))
     for key, pulls in found.items():
         total += domains.around(fleet, key, pulls)
-    lowest, highest = total[fits].min(initial=np.inf), total[fits].max(initial=-np.inf)
+    among = total[fits]
+    lowest, highest = among.min(), among.max()
     if lowest >= highest:
         return None
     share: npt.NDArray[np.float64] = np.floor(100.0 * ((total - lowest) / (highest - lowest)))
