@@ -7,7 +7,7 @@ import importlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import structlog
 import uvloop
@@ -23,6 +23,9 @@ from berth_operator.core.plugins import DevicePlugin
 from berth_operator.settings import Settings
 
 Plugins = Mapping[str, DevicePlugin]
+
+COLLECT: Final = (20_000, 20, 20)
+"""How many objects more than went must have come before cycles are looked for; of a burst of pods nearly all stay."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -69,6 +72,7 @@ async def _work(settings: Settings, configuration: Configuration, plugins: Plugi
     # Most of the program: loading it takes half of the pause after a takeover, and so goes on during it.
     app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
     gc.freeze()
+    gc.set_threshold(*COLLECT)
     gc.enable()
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
     try:
