@@ -109,7 +109,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
-    """Give the rows that pass every filter, or those that are given."""
+    """Give the rows that pass every filter, or those that are given; not to be changed, it may be the Fleet's own."""
     fits = fleet.present
     for each in filters.of(request, Policy()) if order is None else order:
         if (passing := each.passes(fleet, request)) is not fleet.present:

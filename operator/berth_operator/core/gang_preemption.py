@@ -109,8 +109,8 @@ class _Clearing:
         stage, policy, total = self._stage, self._policy, 0
         without = emptied(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
-            fits = feasible(without, request, filters.LOCAL)
-            fits &= helpable(stage, request, policy) | feasible(stage, request, filters.of(request, policy))
+            helped = helpable(stage, request, policy) | feasible(stage, request, filters.of(request, policy))
+            fits = feasible(without, request, filters.LOCAL) & helped
             total += Class(request=request, count=count, room=room.of_class(without, request, fits)).possible
         return total
 

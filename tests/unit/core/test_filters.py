@@ -353,6 +353,15 @@ def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
 
 
+def test_a_filter_that_minds_nothing_of_a_pod_gives_the_fleets_own_mask() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"), inventory(*cards(1)))
+    plain = asks({"cpu": 1})
+    minding = {each.NAME for each in filters.UNMOUNTED if each.passes(fleet, plain) is not fleet.present}
+    # What every pod minds.
+    assert minding == {"node-ready", "cordon", "resources"}
+
+
 def test_selector_and_affinity_must_both_hold() -> None:
     fleet = Fleet()
     add(fleet, node_info("both", labels={"zone": "x", "disk": "ssd"}))
