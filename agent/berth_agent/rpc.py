@@ -8,8 +8,9 @@ from weakref import WeakSet
 
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, StreamTerminatedError
-from grpclib.protocol import H2Protocol
+from grpclib.protocol import Connection, H2Protocol
 from grpclib.server import Server
+from h2.connection import H2Connection
 from h2.exceptions import H2Error
 
 Asked = TypeVar("Asked")
@@ -39,6 +40,11 @@ async def call(method: UnaryUnaryMethod[Asked, Answer], request: Asked, *, secon
         raise CallError(error.message or error.status.name) from error
     except (OSError, StreamTerminatedError, H2Error) as error:
         raise CallError(str(error)) from error
+    except AttributeError as error:
+        # grpclib takes a connection apart that ends, and may be about to say the first word on it.
+        if not isinstance(error.obj, Connection | H2Connection):
+            raise
+        raise CallError("Connection lost") from error
 
 
 class Line:

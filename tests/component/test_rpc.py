@@ -1,9 +1,12 @@
 """Calls at real sockets whose other side is away, hangs, dies, or says a lot."""
 
 import asyncio
+import contextlib
+import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,37 @@ async def test_who_hangs_up_is_noticed_at_once_and_ends_that_call_alone(line: rp
     # A later timeout would take it for somebody's wish that all of the task ends.
     assert task
     assert not task.cancelling()
+
+
+async def test_who_hangs_up_before_the_first_word_ends_that_call_alone(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with hanging_up(listener):
+            # In about one of fifteen the end is heard after the connection has been made, and before it is used.
+            for _ in range(300):
+                line = rpc.Line(path)
+                with pytest.raises(rpc.CallError, match="Connection lost"):
+                    await ask(line)
+                line.close()
+
+
+@contextmanager
+def hanging_up(listener: socket.socket) -> Iterator[None]:
+    """Take connections and close them at once."""
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 async def test_a_refusal_is_told_in_its_words(line: rpc.Line, path: Path) -> None:
