@@ -34,7 +34,7 @@ def kubelets_way(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def real_node(root_on_linux: None, cluster: Cluster, kubelets_way: FaultProxy) -> Iterator[RealNode]:  # noqa: ARG001
+def real_node(root_on_linux: None, cluster: Cluster, kubelets_way: FaultProxy) -> Iterator[RealNode]:  # noqa: ARG001 - asked for its skip
     """A real node whose kubelet can be kept from its pods."""
     with RealNode(cluster=cluster, kubeconfig=kubelets_way.kubeconfig(cluster.token)) as running:
         yield running
