@@ -177,9 +177,9 @@ def test_kubelet_s_absence_takes_nothing_away_and_is_told_once(
 ) -> None:
     (node,) = arena.nodes(1)
     agent = begin(node)
-    bound(arena, node, "a")
+    uid = bound(arena, node, "a")["metadata"]["uid"]
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
-    arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=START, what="the GpuPod")
+    arena.wait(lambda: held(arena, node) == [("a", uid, [1])], deadline=START, what="what the pod holds")
     before = status(arena, node)
     resources.stop()
     arena.wait(lambda: "kubelet does not tell" in agent.log, what="a word on kubelet")
