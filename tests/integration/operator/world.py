@@ -24,6 +24,8 @@ from tests.processes import Process, Processes
 T = TypeVar("T")
 
 POLL: Final = 0.03
+START: Final = 30.0
+"""Seconds that a process may take to start on a busy machine."""
 PROMPT: Final = 5.0
 """Seconds in which a freed place must be taken."""
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
