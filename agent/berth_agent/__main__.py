@@ -6,13 +6,13 @@ import sys
 from pydantic import ValidationError
 
 from berth_agent import app, log
-from berth_agent.credentials import CredentialsError
 from berth_agent.device_plugin.manager import InitError
 from berth_agent.device_plugin.options import OptionsError
 from berth_agent.device_plugin.registration import CrashLoopError
 from berth_agent.fleet import FleetError
 from berth_agent.settings import Settings
 from berth_api.plugins import PluginError
+from berth_client.credentials import CredentialsError
 
 
 def main() -> None:

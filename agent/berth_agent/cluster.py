@@ -10,10 +10,10 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from berth_agent import credentials
-from berth_agent.credentials import Login
 from berth_agent.settings import Settings
 from berth_api import names
+from berth_client import credentials
+from berth_client.credentials import Login
 
 NODES: Final = "/api/v1/nodes"
 NAMESPACES: Final = "/api/v1/namespaces"

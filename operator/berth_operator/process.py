@@ -15,6 +15,7 @@ from prometheus_client import start_http_server
 from pydantic import ValidationError
 
 from berth_api.plugins import PluginError
+from berth_client.credentials import CredentialsError
 from berth_operator import device_plugins, logs
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
@@ -99,7 +100,7 @@ async def _until_the_end(work: Awaitable[None]) -> int:
 
 
 def main() -> None:
-    """Start the operator; a mistake in its settings, configuration or plug-ins ends it with one line and status 2."""
+    """Start the operator; a mistake in what it is given ends it with one line and status 2."""
     try:
         settings = Settings()
         configuration = settings.configuration()
@@ -111,8 +112,11 @@ def main() -> None:
     logs.configure(settings.log_format)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(operate(settings, configuration, plugins)))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            sys.exit(runner.run(operate(settings, configuration, plugins)))
+    except CredentialsError as error:
+        _give_up(str(error))
 
 
 def _plain(location: tuple[int | str, ...], message: str) -> str:

@@ -22,7 +22,9 @@ import aiohttp
 import orjson
 import yarl
 
-from berth_operator.clients import credentials
+from berth_client import credentials
+from berth_client.credentials import CredentialsError, Login
+from berth_operator.clients.credentials import Credentials
 from berth_operator.clients.wire import Answer, Wire
 
 TRIES: Final = 5
@@ -72,17 +74,21 @@ class Unreachable(Exception):  # noqa: N818 - a state of the world, not a mistak
 class KubeClient:
     """Requests to one API server as one user."""
 
-    def __init__(self, *, session: aiohttp.ClientSession, wire: Wire | None, login: credentials.Credentials) -> None:
-        self._session, self._wire, self._login = session, wire, login
-        self._server = yarl.URL(login.host)
+    def __init__(self, *, session: aiohttp.ClientSession, wire: Wire | None, who: Credentials) -> None:
+        self._session, self._wire, self._who = session, wire, who
+        self._server = yarl.URL(who.login.server)
         agent = session.headers["User-Agent"]
         self._head = f"Host: {self._server.authority}\r\nUser-Agent: {agent}\r\nAccept: {JSON}\r\n"
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, user_agent: str, *, limit: int = 64) -> Self:
-        """Log in by a kubeconfig, or in-cluster without one; `limit` connections at most."""
-        login = await credentials.Credentials.load(kubeconfig)
-        tls = login.ssl_context()
+        """Log in by a kubeconfig, or in-cluster without one; `limit` connections at most.
+
+        Raises:
+            CredentialsError: neither can be used.
+        """
+        who = await Credentials.load(kubeconfig)
+        tls = credentials.tls(who.login)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=limit, ssl=tls),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -90,7 +96,7 @@ class KubeClient:
             headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
             read_bufsize=2**18,
         )
-        return cls(session=session, wire=None if login.proxy else _wire(login, tls, limit), login=login)
+        return cls(session=session, wire=None if who.proxy else _wire(who.login, tls, limit), who=who)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -158,8 +164,8 @@ class KubeClient:
 
     async def facts(self) -> dict[str, Any]:
         """Return current server and identity for a client that makes its own session."""
-        await self._login.authorization()
-        return self._login.facts()
+        await self._who.authorization()
+        return self._who.facts()
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         """Read a pod at quorum."""
@@ -220,7 +226,7 @@ class KubeClient:
 
     async def _headers(self, content_type: str) -> dict[str, str]:
         headers = {"Content-Type": content_type}
-        authorization = await self._login.authorization()
+        authorization = await self._who.authorization()
         if authorization is not None:
             headers["Authorization"] = authorization
         return headers
@@ -240,8 +246,8 @@ class KubeClient:
             headers=headers,
             timeout=timeout,
             allow_redirects=False,
-            proxy=self._login.proxy,
-            server_hostname=self._login.server_name,
+            proxy=self._who.proxy,
+            server_hostname=self._who.login.server_name,
         )
 
     async def _send(self, method: str, url: str, data: bytes, content_type: str, seconds: float) -> bytes:
@@ -266,14 +272,14 @@ class KubeClient:
 
     def _error(self, answer: Answer) -> ApiError:
         if answer.status == 401:  # noqa: PLR2004 - Unauthorized
-            self._login.refused()
+            self._who.refused()
         return _error_of(answer)
 
 
-def _wire(login: credentials.Credentials, tls: ssl.SSLContext, limit: int) -> Wire:
-    server = yarl.URL(login.host)
+def _wire(login: Login, tls: ssl.SSLContext, limit: int) -> Wire:
+    server = yarl.URL(login.server)
     if server.host is None or server.port is None:
-        raise ValueError(f'"{login.host}" is not the address of an API server; it looks like https://host:6443')
+        raise CredentialsError(f'"{login.server}" is not the address of an API server; it looks like https://host:6443')
     return Wire(
         host=server.host,
         port=server.port,

@@ -17,8 +17,8 @@ import structlog
 
 from berth_api import names
 from berth_api.plugins import PluginError
+from berth_client.credentials import CredentialsError
 from berth_operator import configuration, device_plugins
-from berth_operator.clients.credentials import LoginError
 from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
 from berth_operator.commands import reports, snapshots, tables, workload
 from berth_operator.commands.errors import InputError
@@ -103,10 +103,8 @@ async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object
     login = _kubeconfig(options.kubeconfig)
     try:
         client = await KubeClient.connect(login, "berth-operator/commands", limit=4)
-    except (LoginError, OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # To a file of another form the library says what Python says.
-        told = f"cannot be used: {type(error).__name__}: {error}"
-        raise InputError(f"{login or 'the service account of this pod'}: {told}") from error
+    except CredentialsError as error:
+        raise InputError(str(error)) from error
     try:
         taken = snapshot.taken(client, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
         return [each async for each in taken]

@@ -4,10 +4,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-import kopf
-
 from berth_operator.handlers.memo import Memo
-from berth_operator.handlers.operator import REGISTRY
 
 
 class KopfThread:
@@ -45,6 +42,11 @@ class KopfThread:
             self._memo.loop.call_soon_threadsafe(self._memo.failed, error)
 
     async def _operate(self) -> None:
+        # With what it finds installed beside it kopf takes 0.2 s to load, and the first pods need none of it.
+        import kopf  # noqa: PLC0415 - only now
+
+        from berth_operator.handlers.operator import REGISTRY  # noqa: PLC0415 - only now
+
         await kopf.operator(
             registry=REGISTRY,
             memo=self._memo,

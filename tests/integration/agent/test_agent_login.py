@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_agent import cluster, credentials
+from berth_agent import cluster
 from berth_agent.cluster import CallError
+from berth_client import credentials
 from devcluster import Arena, waiting
 
 Start = Callable[..., Any]

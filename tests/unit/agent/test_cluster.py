@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from berth_agent import cluster
 from berth_agent.cluster import CallError
-from berth_agent.credentials import Login
+from berth_client.credentials import Login
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REFUSAL = {"kind": "Status", "message": "pods is forbidden", "code": 403}

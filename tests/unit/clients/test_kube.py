@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,9 @@ import orjson
 import pytest
 import yaml
 from aiohttp import web
+from kopf import ConnectionInfo
 
+from berth_client.credentials import CredentialsError, Login
 from berth_operator.clients import credentials, kube
 
 TOKEN = {"token": "one"}
@@ -306,3 +311,43 @@ async def test_a_login_that_cannot_be_renewed_goes_on_with_the_old_token(server:
     plugin.write_text("#!/bin/sh\nexit 1\n")
     login.refused()
     assert await login.authorization() == "Bearer good"
+
+
+async def test_of_several_kubeconfigs_each_says_a_part(server: Server, tmp_path: Path) -> None:
+    whole = yaml.safe_load(kubeconfig(tmp_path, server.url, **TOKEN).read_text())
+    parts = [tmp_path / "first", tmp_path / "second"]
+    parts[0].write_text(yaml.safe_dump({**whole, "users": []}))
+    parts[1].write_text(yaml.safe_dump({"users": whole["users"]}))
+    async with connected(Path(":".join(map(str, parts)))) as client:
+        assert (await client.request("GET", "/"))["headers"]["Authorization"] == "Bearer one"
+
+
+@pytest.mark.parametrize(
+    ("user", "message"),
+    [
+        ({"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}, "KeyError|ConfigException"),
+        ({"exec": {"command": "/none", "apiVersion": "client.authentication.k8s.io/v1"}}, "FileNotFoundError"),
+        ({"client-key": "x"}, "of client-certificate and client-key one is missing"),
+    ],
+)
+async def test_a_login_that_cannot_be_used_names_its_file(tmp_path: Path, user: dict[str, Any], message: str) -> None:
+    path = kubeconfig(tmp_path, "https://10.0.0.1", **user)
+    with pytest.raises(CredentialsError, match=f"^{path}: .*({message})"):
+        await credentials.Credentials.load(path)
+
+
+async def test_kopf_is_told_the_same_login() -> None:
+    login = Login(server="https://kube", authority=b"# ours\nCA", verified=False, certificate=Path("/crt"), key=b"KEY")
+
+    async def renew() -> Login:
+        return login
+
+    found = ConnectionInfo(**credentials.Credentials(login=login, renew=renew, proxy="http://p").facts())
+    assert (found.server, found.insecure, found.proxy_url, found.token) == ("https://kube", True, "http://p", None)
+    assert (b64decode(found.ca_data or ""), b64decode(found.private_key_data or "")) == (b"# ours\nCA", b"KEY")
+    assert (found.ca_path, found.certificate_path, found.private_key_path) == (None, Path("/crt"), None)
+
+
+def test_what_only_unusual_logins_need_is_not_loaded_at_the_start() -> None:
+    asked = "import berth_operator.process, berth_operator.app, sys; print('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", asked], text=True) == "False\n"

@@ -465,14 +465,21 @@ def test_the_workload_may_come_by_standard_input(desk: Desk, monkeypatch: pytest
     assert (status, found(report)) == (0, {"default/p": "a [0]"})
 
 
-@pytest.mark.parametrize("content", [None, "", "clusters: [{}]"])
-def test_a_kubeconfig_that_cannot_be_used_is_told(desk: Desk, tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "no such kubeconfig"),
+        ("", "not a kubeconfig"),
+        ("clusters: [{}]", "current-context: is not set"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_told(desk: Desk, tmp_path: Path, content: str | None, told: str) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
     assert main(["snapshot", "--kubeconfig", str(path)]) == 2
     status, out, err = main(["snapshot", "--kubeconfig", str(path)]), *desk._capture.readouterr()
-    assert (status, out.count("{"), f"{path}: cannot be used: " in err) == (2, 0, True)
+    assert (status, out.count("{"), f"{path}: {told}" in err) == (2, 0, True)
 
 
 def test_memory_is_told_in_binary_units(desk: Desk) -> None:

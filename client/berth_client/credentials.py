@@ -1,7 +1,7 @@
 """Where the API server is and who we are: by a kubeconfig, or the service account of the pod.
 
-It knows what agents use: tokens, token files and client certificates. Whatever else a kubeconfig asks for ends the
-agent with the field's name, for a login that is half understood fails later, and says less.
+It knows what works without a program or provider beside it: tokens, token files and client certificates. Whatever else
+a kubeconfig asks for is an error with the field's name, for a login that is half understood fails later, and says less.
 """
 
 import contextlib
@@ -18,10 +18,16 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from pydantic_core import ErrorDetails
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+UNKNOWN: Final = "extra_forbidden"
+"""What pydantic calls the mistake of a field that a model lacks."""
 
 
 class CredentialsError(Exception):
     """The kubeconfig, or the service account of the pod, cannot be used."""
+
+
+class UnknownLoginError(CredentialsError):
+    """The kubeconfig is sound as far as it is understood, and asks for what only others know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +61,19 @@ def load(kubeconfig: Path | None, *, pod: Path = SERVICE_ACCOUNT) -> Login:
     """Read a kubeconfig, or the service account in the folder `pod` where none is named.
 
     Raises:
+        UnknownLoginError: it asks for what only others know, or there are several.
         CredentialsError: it cannot be used.
     """
     if kubeconfig is None:
         return _tried(of_pod(os.environ, pod))
+    file = kubeconfig.expanduser()
     try:
-        return _tried(of_kubeconfig(yaml.safe_load(kubeconfig.read_bytes()), kubeconfig.parent))
+        return _tried(of_kubeconfig(yaml.safe_load(file.read_bytes()), file.parent))
+    except UnknownLoginError as error:
+        raise UnknownLoginError(f"{kubeconfig}: {error}") from error
     except FileNotFoundError as error:
+        if os.pathsep in str(kubeconfig):
+            raise UnknownLoginError(f"{kubeconfig}: not supported; supported is a single kubeconfig") from error
         raise CredentialsError(f"{kubeconfig}: no such kubeconfig") from error
     except (CredentialsError, OSError, yaml.YAMLError) as error:
         raise CredentialsError(f"{kubeconfig}: {error}") from error
@@ -177,6 +189,7 @@ def of_kubeconfig(document: Any, folder: Path) -> Login:
     """Read what the current context of a kubeconfig says; relative paths are seen from its folder.
 
     Raises:
+        UnknownLoginError: it asks for what only others know.
         CredentialsError: it cannot be used.
     """
     if not isinstance(document, dict):
@@ -211,11 +224,13 @@ def _entry(shape: type[_F], document: Mapping[str, Any], kind: Kind, name: Any) 
     try:
         return shape.model_validate(entry)
     except ValidationError as error:
-        raise CredentialsError("; ".join(_plain(f"{kind}s[{name}]", each) for each in error.errors())) from error
+        told = "; ".join(_plain(f"{kind}s[{name}]", each) for each in error.errors())
+        unknown = all(each["type"] == UNKNOWN for each in error.errors())
+        raise (UnknownLoginError if unknown else CredentialsError)(told) from error
 
 
 def _plain(where: str, mistake: ErrorDetails) -> str:
     field = ".".join(map(str, (where, *mistake["loc"])))
-    if mistake["type"] == "extra_forbidden":
-        return f"{field}: not supported by the agent, which knows token, tokenFile and client certificates"
+    if mistake["type"] == UNKNOWN:
+        return f"{field}: not supported; supported are token, tokenFile and client certificates"
     return f"{field}: {mistake['msg'].removeprefix('Value error, ')}"

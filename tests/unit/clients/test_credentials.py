@@ -1,4 +1,4 @@
-"""What agents make of a kubeconfig, and of a pod's service account."""
+"""What operator and agent make of a kubeconfig, and of a pod's service account."""
 
 import base64
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_agent import credentials
-from berth_agent.credentials import CredentialsError, Login
+from berth_client import credentials
+from berth_client.credentials import CredentialsError, Login
 
 FOLDER = Path("/etc/berth")
 SERVER = "https://10.0.0.1:6443"
@@ -16,7 +16,7 @@ TOKEN = "abc"  # noqa: S105 -- opens nothing
 
 
 def kubeconfig(*, user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:
-    """Compose one whose current context has this cluster and user, beside others that no agent could use."""
+    """Compose one whose current context has this cluster and user, beside others that could not be used."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -88,7 +88,7 @@ def test_a_kubeconfig_says_how_to_log_in(cluster: dict[str, Any], user: dict[str
     assert credentials.of_kubeconfig(kubeconfig(user=user, **cluster), FOLDER) == expected
 
 
-UNSUPPORTED = "not supported by the agent, which knows token, tokenFile and client certificates"
+UNSUPPORTED = "not supported; supported are token, tokenFile and client certificates"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""How operator and agent log in to the API server."""
