@@ -44,6 +44,8 @@ def _start(track: Track, ours: Contestant, name: str, *, free: crowd.Card) -> fl
     """Give the seconds from the start of an operator to its first bind."""
     arena = track.arena
     arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
+    # The check of the start before read all pods, which is no part of this one.
+    time.sleep(track.calm)
     with Watcher(arena.cluster, arena.namespace) as watcher:
         began = time.monotonic()
         process = ours.start()
