@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
-import aiohttp
 import structlog
 
 from berth_client import credentials
@@ -69,7 +68,7 @@ class Credentials:
     async def _refresh(self) -> None:
         try:
             self._header = _header(await self._renew())
-        except (CredentialsError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (CredentialsError, OSError, UnicodeDecodeError) as error:
             # The token at hand is most likely still good; if not, the server says so with a 401.
             log.warning("credentials not renewed", error=str(error))
 

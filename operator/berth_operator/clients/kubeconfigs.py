@@ -2,11 +2,24 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 from kubernetes_asyncio import client, config
 
 from berth_client.credentials import CredentialsError, Login
+
+REFUSALS: Final = (
+    config.ConfigException,
+    aiohttp.ClientError,
+    OSError,
+    # To a file of another form the library says what Python says.
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What it raises where it cannot log in."""
 
 
 async def load(kubeconfig: str) -> tuple[Login, Callable[[], Awaitable[Login]], str | None]:
@@ -18,15 +31,14 @@ async def load(kubeconfig: str) -> tuple[Login, Callable[[], Awaitable[Login]], 
     configuration = client.Configuration()
     try:
         loader = await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
-    except (config.ConfigException, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError) as error:
-        # To a file of another form the library says what Python says.
+    except REFUSALS as error:
         raise CredentialsError(f"{kubeconfig}: {type(error).__name__}: {error}") from error
 
     async def renew() -> Login:
         try:
             await loader.load_and_set(configuration)
-        except config.ConfigException as error:
-            raise CredentialsError(f"{kubeconfig}: {error}") from error
+        except REFUSALS as error:
+            raise CredentialsError(f"{kubeconfig}: {type(error).__name__}: {error}") from error
         return _login(configuration)
 
     return _login(configuration), renew, configuration.proxy
