@@ -392,6 +392,16 @@ def test_the_documentation_names_everything() -> None:
             "--scheduler-names: String should match pattern",
             id="names that are none",
         ),
+        pytest.param(
+            ["--metrics-port=0", "--kubeconfig", "berth.kubeconfig"],
+            "berth.kubeconfig: no such kubeconfig",
+            id="no kubeconfig",
+        ),
+        pytest.param(
+            ["--metrics-port=0"],
+            "no --kubeconfig, and no pod either",
+            id="no login",
+        ),
     ],
 )
 def test_a_mistake_ends_the_operator_with_one_plain_line(options: list[str], message: str, tmp_path: Path) -> None:
