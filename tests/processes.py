@@ -18,8 +18,8 @@ LOG_LINES: Final = 25
 STOP_SECONDS: Final = 15.0
 LEADING: Final = '"event": "leading"'
 
-QUICK_TERMS: Final = {"lease_duration": 2, "renew_deadline": 1.5, "retry_period": 0.2}
-"""The shortest leadership that an operator accepts."""
+QUICK_TERMS: Final = {"lease_duration": 6, "renew_deadline": 5.0, "retry_period": 0.2}
+"""A leadership that is soon over, but not on a machine that is merely busy."""
 
 
 class Process:

@@ -18,7 +18,7 @@ from berth_api.plugins import PluginError
 from berth_client.credentials import CredentialsError
 from berth_operator import device_plugins, logs
 from berth_operator.clients.kube import KubeClient
-from berth_operator.clients.leader import LeaderElection, TermLostError
+from berth_operator.clients.leader import COPIES, LeaderElection, TermLostError
 from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.settings import Settings
@@ -38,7 +38,7 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with contextlib.AsyncExitStack() as stack:
         # Of its own, so that renewals never queue behind a thousand binds.
-        lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=2)
+        lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
         stack.push_async_callback(lease_client.close)
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))

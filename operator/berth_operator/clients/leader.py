@@ -12,7 +12,7 @@
 import asyncio
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -25,6 +25,9 @@ from berth_operator.clients import kube
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
 """Second 0 of the numbers that a new Lease starts from; as an int32 they last until 2093."""
 
+COPIES: Final = 5
+"""How often a request is sent while no answer to it comes, spread evenly over the renew deadline."""
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -35,7 +38,7 @@ class TermLostError(Exception):
 class Api(Protocol):
     """What an election needs of a `kube.KubeClient`."""
 
-    async def request(self, method: str, path: str, *, body: Any = None, timeout: float = ...) -> Any:  # noqa: ASYNC109
+    def request(self, method: str, path: str, *, body: Any = None, timeout: float = ...) -> Coroutine[Any, Any, Any]:
         """Return the decoded answer."""
 
 
@@ -70,6 +73,7 @@ class LeaderElection:
     _highest: int = field(default=0, init=False)  # number known to be taken
     _told: int | None = field(default=None, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _expiry: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if not self.lease_duration > self.renew_deadline > 2 * self.retry_period > 0:
@@ -95,11 +99,11 @@ class LeaderElection:
         """Stand for election until cancelled, then release the Lease. Stop using the term first."""
         try:
             while True:
+                started = self.clock()
                 await self._turn()
                 self._tell()
-                left = self._ends_at - self.clock()
-                await asyncio.sleep(min(self.retry_period, left) if left > 0 else self.retry_period)
-                self._tell()  # the term may just have ended
+                # From the start of the last turn: a slow answer must not delay the next renewal.
+                await asyncio.sleep(started + self.retry_period - self.clock())
         finally:
             self._ends_at = 0.0
             self._tell()
@@ -161,6 +165,13 @@ class LeaderElection:
         self._highest = max(self._highest, number)
         await self._write(number, self.identity, self.lease_duration)
         self._number, self._ends_at = number, started + self.renew_deadline
+        self._announce_end()
+
+    def _announce_end(self) -> None:
+        """Announce the end of the term when it comes, also while a call waits for its answer."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(self._ends_at - self.clock(), self._tell)
 
     async def _write(self, number: int, holder: str, seconds: int) -> None:
         # Carries resourceVersion and uid: a Lease changed, deleted or made anew since then is a 409.
@@ -183,12 +194,31 @@ class LeaderElection:
             log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
     async def _call(self, method: str, path: str, body: kube.Object | None = None) -> kube.Object:
-        # Never beyond the term, so that its end is noticed when it comes.
-        left = self._ends_at - self.clock()
-        timeout = min(0.75 * self.retry_period, left if left > 0 else self.lease_duration)
+        """Return the first answer to a request, which is sent `COPIES` times while none comes.
+
+        A slow API server is waited for as long as a term lasts, and a request that hangs in a broken connection delays
+        the election by one copy's time only. Of the copies of a write one is executed: it carries the resourceVersion.
+
+        Raises:
+            ApiError: the first answer is an error; a 409 may be the answer to a copy.
+            Unreachable: there is no answer within the renew deadline.
+        """
         url = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases{path}"
-        lease: kube.Object = await self.api.request(method, url, body=body, timeout=timeout)
-        return lease
+        requests: list[asyncio.Task[kube.Object]] = []
+        try:
+            for _ in range(COPIES):
+                request = self.api.request(method, url, body=body, timeout=self.renew_deadline)
+                requests.append(asyncio.create_task(request))
+                answered, _ = await asyncio.wait(
+                    requests, timeout=self.renew_deadline / COPIES, return_when=asyncio.FIRST_COMPLETED
+                )
+                if answered:
+                    return answered.pop().result()
+            raise kube.Unreachable(f"{method} {url}: no answer within {self.renew_deadline:g} s")
+        finally:
+            for task in requests:
+                task.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
 
     def _tell(self) -> None:
         if self.term != self._told:

@@ -20,7 +20,7 @@ GATHER: Final = 0.05
 T = TypeVar("T")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Memo:
     """One for all objects: kopf copies it for each, so copying gives the same one."""
 
@@ -50,7 +50,8 @@ class Memo:
 
     async def lead(self) -> None:
         """Begin to write what Devices and Nodes should show."""
-        own = await asyncio.wrap_future(self.own)
+        # Shielded: a term that ends meanwhile must not cancel what kopf is about to set.
+        own = await asyncio.shield(asyncio.wrap_future(self.own))
         await _in(own, self._write())
 
     def mark_from_outside(self, name: str) -> None:

@@ -84,6 +84,9 @@ class LeaseClient:
     deaf: bool = False
     """Requests arrive, their answers are lost."""
     latency: Callable[[], float] = lambda: 0.0
+    """Seconds that a request takes to arrive."""
+    answer_latency: Callable[[], float] = lambda: 0.0
+    """Seconds that its answer takes."""
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared: the whole process stands still, its timeouts included."""
     calls: list[str] = field(default_factory=list)
@@ -99,7 +102,10 @@ class LeaseClient:
         if self.down:
             await asyncio.sleep(max(0.0, timeout - latency))
             raise kube.Unreachable("down")
-        answer = self.store.handle(method, path, body)
-        if self.deaf or latency >= timeout:
-            raise kube.Unreachable("the answer was lost")
-        return answer
+        late = self.answer_latency()
+        try:
+            return self.store.handle(method, path, body)
+        finally:
+            await asyncio.sleep(max(0.0, min(late, timeout - latency)))
+            if self.deaf or latency + late >= timeout:
+                raise kube.Unreachable("the answer was lost")

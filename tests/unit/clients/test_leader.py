@@ -82,6 +82,56 @@ async def test_a_short_outage_is_survived() -> None:
         assert election.term == term
 
 
+SLOW = [0.5, 1, 2, 4]
+"""Seconds; kube-scheduler keeps its Lease at each of them with the same durations."""
+
+
+@pytest.mark.parametrize("seconds", SLOW)
+@pytest.mark.parametrize("direction", ["latency", "answer_latency"])
+async def test_slow_api_server_costs_no_term(direction: str, seconds: float) -> None:
+    client = LeaseStore().client()
+    setattr(client, direction, lambda: seconds)
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        await asyncio.sleep(120)
+        assert election.term == term
+
+
+async def test_renewal_that_hangs_is_sent_again_while_the_term_lasts() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.latency = iter([60.0, 60.0, *[0.0] * 99]).__next__
+        await asyncio.sleep(30)
+        assert election.term == term
+
+
+async def test_lost_term_is_back_within_a_retry_period_of_the_recovery() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.latency = lambda: 1e9  # a request that was sent during the overload is never answered
+        await asyncio.sleep(61)
+        assert election.term is None
+        client.latency = lambda: 0.0
+        recovered = now()
+        assert await election.acquired() > term
+        assert now() - recovered <= election.retry_period
+
+
+async def test_end_of_a_term_is_announced_while_a_renewal_waits() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.latency = lambda: 1e9
+        await election.lost(term)
+        assert now() == election.renew_deadline
+
+
 async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_duration() -> None:
     store = LeaseStore()
     first, second = store.client(), store.client()
@@ -181,7 +231,7 @@ async def test_a_lost_answer_to_the_taking_write_costs_a_number_and_nothing_else
     store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": {"leaseTransitions": 7}})
     client = store.client()
     election = candidate(client, "a")
-    client.latency = iter([0.0, 5.0, *[0.0] * 9]).__next__  # the PUT arrives, its answer does not
+    client.answer_latency = iter([0.0, 60.0, *[0.0] * 9]).__next__  # the PUT arrives, its answer does not
     async with running(election):
         term = await election.acquired()
     assert store.numbers == [7, FIRST, FIRST + 1]

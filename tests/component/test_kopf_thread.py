@@ -1,0 +1,60 @@
+"""kopf's thread starts and ends in order, whenever the term ends."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from berth_operator.handlers.memo import Memo
+from berth_operator.handlers.thread import KopfThread
+from berth_operator.settings import Settings
+from berth_operator.state.cluster import Cluster
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
+"""Of an API server that is away: kopf keeps trying."""
+
+
+def memo(folder: Path, failures: list[BaseException]) -> Memo:
+    (folder / "kubeconfig").write_text(KUBECONFIG)
+    settings = Settings.model_construct(
+        **{name: field.default for name, field in Settings.model_fields.items()}
+        | {"kubeconfig": folder / "kubeconfig", "health": ""}
+    )
+    return Memo(
+        settings=settings,
+        problem=lambda: "",
+        busy=lambda: False,
+        failed=failures.append,
+        cluster=Cluster(grace=10),
+        loop=asyncio.get_running_loop(),
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.03, 0.3])
+async def test_term_that_ends_while_kopf_starts_leaves_no_traceback(
+    tmp_path: Path, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[BaseException] = []
+    shared = memo(tmp_path, failures)
+    kopf = KopfThread(memo=shared)
+    kopf.start()
+    leading = asyncio.create_task(shared.lead())
+    await asyncio.wait([leading], timeout=seconds)
+
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    await asyncio.wait_for(kopf.stop(), 30)
+
+    assert not failures
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_memo_can_be_printed_before_kopf_has_started(tmp_path: Path) -> None:
+    assert "Memo" in repr(memo(tmp_path, []))
