@@ -118,8 +118,9 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "json"
     """Form of a log line."""
 
-    identity: Annotated[str, Field(default_factory=lambda: f"{socket.gethostname()}_{uuid4()}")]
-    """This process's name in the Lease; it must be new at every start."""
+    identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
+    """This process's name in the Lease; no two running processes may share it. A container that was restarted finds the
+    name of its predecessor, which is dead, and need not wait until that term runs out."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -140,3 +141,8 @@ class Settings(BaseSettings):
             return configuration.load(self.config)
         policy = Policy(switched_off=frozenset() if self.require_injection else frozenset({injected.NAME}))
         return Configuration(policies=dict.fromkeys(self.scheduler_names.split(","), policy))
+
+
+def _identity(pod: str) -> str:
+    """Return a name in the Lease: that of the pod, whose UID outlives a restart of its container, if there is one."""
+    return f"{socket.gethostname()}_{pod.rpartition('/')[2] or uuid4()}"

@@ -1,7 +1,7 @@
 """The two schedulers of the race, each a process with a name for its pods and a user of its own."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -42,11 +42,20 @@ class Contestant:
         return Process(name=self.name, command=command, folder=self.folder, environment=BYTECODE)
 
 
-def ours(arena: Arena, folder: Path, timing: Mapping[str, float] = STOPPED) -> Contestant:
-    """Give our operator."""
+Via = Callable[[Path], Path]
+"""Makes of a kubeconfig one that takes another way to the API server."""
+
+
+def straight(kubeconfig: Path) -> Path:
+    """Return the kubeconfig of the API server itself."""
+    return kubeconfig
+
+
+def ours(arena: Arena, folder: Path, timing: Mapping[str, float | str] = STOPPED, *, via: Via = straight) -> Contestant:
+    """Return our operator."""
     account = "bench-ours"
     flags = {
-        "kubeconfig": arena.service_account(account, "cluster-admin"),
+        "kubeconfig": via(arena.service_account(account, "cluster-admin")),
         "scheduler_names": arena.scheduler_name,
         "namespace": arena.namespace,
         "lease": arena.lease_name,
@@ -67,16 +76,16 @@ def ours(arena: Arena, folder: Path, timing: Mapping[str, float] = STOPPED) -> C
     )
 
 
-def kube_scheduler(arena: Arena, folder: Path) -> Contestant:
-    """Give kube-scheduler as it is by default, but for its client's limits."""
+def kube_scheduler(arena: Arena, folder: Path, *, elects: bool = False, via: Via = straight) -> Contestant:
+    """Return kube-scheduler as it is by default, but for its client's limits, and for elections unless it `elects`."""
     account, name = "bench-kube-scheduler", f"{arena.scheduler_name}-kube"
     config: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
+        "leaderElection": {"leaderElect": elects, "resourceNamespace": arena.namespace, "resourceName": name},
         # What --kube-api-qps and --kube-api-burst would say; beside a file these flags mean nothing.
         "clientConnection": {
-            "kubeconfig": str(arena.service_account(account, "cluster-admin")),
+            "kubeconfig": str(via(arena.service_account(account, "cluster-admin"))),
             "qps": 5000,
             "burst": 10000,
         },

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import core, memory, restart, throughput, track, wake
+from tests.bench import core, election, memory, restart, throughput, track, wake
 from tests.bench.track import Opener, Track
 
 Sizes = dict[str, int]
@@ -88,6 +88,19 @@ def test_the_race_ends_with_the_figures_of_both(open_track: Callable[[float], Op
         assert figures.keys() == FIGURES
         assert figures["pods_per_s"] > 0
         assert all(math.isfinite(value) and value >= 0 for value in figures.values())
+
+
+def test_the_benchmark_of_elections_ends_with_the_rows_of_both(
+    open_track: Callable[[float], Opener], result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELAYS", "0.2")
+
+    found = result(lambda: election.main(open_track(NONE)), SECONDS=1, OVERLOAD=0)
+
+    for who in ("ours", "kube_scheduler"):
+        figures = found[who]
+        assert isinstance(figures, dict)
+        assert figures["delays"]["0.2"]["leads_after_s"] > 0
 
 
 def test_the_benchmark_of_the_core_ends_with_its_figures(

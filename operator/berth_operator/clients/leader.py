@@ -51,7 +51,7 @@ class LeaderElection:
     namespace: str
     name: str
     identity: str
-    """Unique to this start of this process: who finds its own name in the Lease takes it at once."""
+    """Unique among running processes: a candidate that finds its own name in the Lease takes it at once."""
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0

@@ -1,0 +1,140 @@
+"""How slow an API server may be for a leader to lead: `python -m tests.bench.election`.
+
+DELAYS (seconds, joined by spaces), SECONDS and OVERLOAD are read from the environment. kube-scheduler and ours stand
+for election at the same time, each through a proxy of its own that delays every answer, both with the defaults 15/10/2.
+For each delay: seconds until each leads, and the terms that it loses in `SECONDS` from then on. At the end, the
+recovery: no answer comes for `OVERLOAD` seconds, which ends both terms. A process that ends is started again at once,
+as the same pod; the figure is the seconds from the first answer to the next term.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.bench import contestants, figures, track
+from tests.bench.contestants import KUBE_SCHEDULER, OURS, Contestant
+from tests.bench.track import Opener, Track
+from tests.delay import DelayProxy
+from tests.processes import Process
+
+DELAYS: Final = "0.5 1 2 4"
+LEAD_SECONDS: Final = 60.0
+"""A candidate that does not lead by then is taken for one that never will."""
+POLL: Final = 0.02
+STUCK: Final = 1e9
+"""A delay in which no answer comes."""
+DEFAULTS: Final = {"lease_duration": 15, "renew_deadline": 10, "retry_period": 2}
+POD: Final = "berth-system/berth-operator/0"
+"""As the manifest names it: kubelet starts a container again only after it has ended."""
+LEADS: Final = {OURS: '"event": "term changed"', KUBE_SCHEDULER: "uccessfully acquired lease"}
+"""What a log says of a term that has begun."""
+
+
+@dataclass(kw_only=True)
+class Candidate:
+    """A scheduler that is started again whenever it ends, as by kubelet for the first time."""
+
+    who: Contestant
+    ends: int = 0
+    led_at: float | None = None
+    """When the running process was first seen to lead."""
+    process: Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = self.who.start()
+
+    def look(self) -> None:
+        """Start the process again if it has ended, and note whether it leads."""
+        if self.process.exit_code is not None:
+            self.ends, self.led_at = self.ends + 1, None
+            self.process = self.who.start()
+        if self.led_at is None and LEADS[self.who.name] in self.process.text():
+            self.led_at = time.monotonic()
+
+
+def main(opener: Opener = track.opened) -> None:
+    """Run the benchmark."""
+    delays = [float(delay) for delay in os.environ.get("DELAYS", DELAYS).split()]
+    seconds, overload = figures.number("SECONDS", 60), figures.number("OVERLOAD", 30)
+    with opener(1) as opened:
+        result = measure(opened, delays=delays, seconds=seconds, overload=overload)
+    figures.result({"bench": "election", "seconds": seconds, "overload_s": overload, **result})
+
+
+def measure(track: Track, *, delays: Sequence[float], seconds: float, overload: float) -> dict[str, Any]:
+    """Return for each scheduler a row for each delay, and the seconds of its recovery."""
+    server, arena, folder = track.arena.cluster.server, track.arena, track.folder
+    result: dict[str, Any] = {OURS: {"delays": {}}, KUBE_SCHEDULER: {"delays": {}}}
+    with DelayProxy(server=server) as first, DelayProxy(server=server) as second:
+        proxies = {OURS: first, KUBE_SCHEDULER: second}
+        contenders = [
+            contestants.ours(arena, folder, timing={**DEFAULTS, "pod": POD}, via=first.kubeconfig),
+            contestants.kube_scheduler(arena, folder, elects=True, via=second.kubeconfig),
+        ]
+        for delay in delays:
+            rows = _under_delay(contenders, proxies, delay, seconds)
+            figures.say(f"{delay:g} s: {rows}")
+            for name, row in rows.items():
+                result[name]["delays"][f"{delay:g}"] = row
+        for name, recovery in _after_overload(contenders, proxies, overload).items():
+            result[name]["recovery_s"] = recovery
+    return result
+
+
+def _under_delay(
+    contenders: Sequence[Contestant], proxies: Mapping[str, DelayProxy], delay: float, seconds: float
+) -> dict[str, dict[str, float | None]]:
+    """Return the seconds until each leads (None: never), and the terms that each loses in `seconds` after that."""
+    _delay(proxies, delay)
+    began = time.monotonic()
+    candidates = [Candidate(who=who) for who in contenders]
+    _watch(candidates, until_all_lead=LEAD_SECONDS)
+    led = {each.who.name: each.led_at and round(each.led_at - began, 2) for each in candidates}
+    _watch(candidates, seconds=seconds)
+    _delay(proxies, 0)
+    for each in candidates:
+        each.process.stop()
+    return {each.who.name: {"leads_after_s": led[each.who.name], "terms_lost": each.ends} for each in candidates}
+
+
+def _after_overload(
+    contenders: Sequence[Contestant], proxies: Mapping[str, DelayProxy], seconds: float
+) -> dict[str, float | None]:
+    """Return the seconds from the first answer after an overload to the next term of each."""
+    candidates = [Candidate(who=who) for who in contenders]
+    _watch(candidates, until_all_lead=LEAD_SECONDS)
+    _delay(proxies, STUCK)
+    _watch(candidates, seconds=seconds)
+    lost = [each.who.name for each in candidates if each.ends or each.led_at is None]
+    _delay(proxies, 0)
+    recovered = time.monotonic()
+    _watch(candidates, until_all_lead=LEAD_SECONDS)
+    for each in candidates:
+        each.process.stop()
+    return {
+        each.who.name: each.led_at and round(max(0.0, each.led_at - recovered), 2)
+        for each in candidates
+        if each.who.name in lost
+    }
+
+
+def _watch(candidates: Sequence[Candidate], *, seconds: float = 0.0, until_all_lead: float = 0.0) -> None:
+    """Look after candidates for so many seconds, or until all of them lead."""
+    end = time.monotonic() + max(seconds, until_all_lead)
+    while time.monotonic() < end:
+        for each in candidates:
+            each.look()
+        if until_all_lead and all(each.led_at is not None for each in candidates):
+            return
+        time.sleep(POLL)
+
+
+def _delay(proxies: Mapping[str, DelayProxy], seconds: float) -> None:
+    for proxy in proxies.values():
+        proxy.seconds = seconds
+
+
+if __name__ == "__main__":
+    main()

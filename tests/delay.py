@@ -1,0 +1,78 @@
+"""A TCP proxy on loopback whose answers come late, as from an API server under too much load.
+
+with DelayProxy(server=cluster.server) as proxy:
+    proxy.seconds = 2.0     # from now on, also for answers that are on their way
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from tests.background import Background
+
+CHUNK: Final = 1 << 16
+POLL: Final = 0.01
+"""Seconds between two looks at a delay that may have changed."""
+
+
+class DelayProxy(Background):
+    """The proxy; a context manager. It does not look into TLS, so that handshakes are late, too."""
+
+    def __init__(self, *, server: str) -> None:
+        super().__init__(name="delay-proxy")
+        self.seconds = 0.0
+        self.url = ""
+        self._server = urlsplit(server)
+
+    def kubeconfig(self, original: Path) -> Path:
+        """Write a copy of a kubeconfig that leads through this proxy, next to it."""
+        content = yaml.safe_load(original.read_text())
+        for cluster in content["clusters"]:
+            cluster["cluster"]["server"] = self.url
+        path = original.with_name(f"{original.name}.port-{urlsplit(self.url).port}")
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._is_ready()
+        await self._stop.wait()
+        server.close()
+
+    async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        upstream, to_upstream = await asyncio.open_connection(self._server.hostname, self._server.port)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(self._pass_on(client, to_upstream), self._pass_on_late(upstream, to_client))
+
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(CHUNK):
+            target.write(data)
+        target.close()
+
+    async def _pass_on_late(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        arrived: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        reading = asyncio.create_task(_read_into(source, arrived))
+        try:
+            while True:
+                at, data = await arrived.get()
+                while asyncio.get_running_loop().time() < at + self.seconds:  # noqa: ASYNC110 - another thread changes it
+                    await asyncio.sleep(POLL)
+                if not data:
+                    break
+                target.write(data)
+        finally:
+            reading.cancel()
+            target.close()
+
+
+async def _read_into(source: asyncio.StreamReader, arrived: asyncio.Queue[tuple[float, bytes]]) -> None:
+    data = b"-"
+    while data:
+        data = await source.read(CHUNK)
+        arrived.put_nowait((asyncio.get_running_loop().time(), data))
