@@ -29,6 +29,7 @@ from berth_agent.inventory import Alarm, Inventory, NoGpus, Reading
 from berth_agent.labelling import Labeller
 from berth_agent.lease import Heartbeat
 from berth_agent.nodes import Nodes
+from berth_agent.numbering import Numbering
 from berth_agent.nvml.inventory import NvmlInventory
 from berth_agent.plugins import DeviceAgent, Plugged
 from berth_agent.publish import Publisher
@@ -36,7 +37,7 @@ from berth_agent.settings import Settings
 from berth_agent.simulated import SimulatedInventory
 from berth_agent.truth import keeper
 from berth_agent.truth.keeper import Keeper
-from berth_api.names import RECOVERED_DEVICES
+from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 
 LEAVE_SECONDS: Final = 2.0
 """How long the last word to the API server may take: a pod's end is not to wait for it."""
@@ -55,12 +56,19 @@ def inventory_for(settings: Settings) -> Inventory:
     if settings.inventory == "simulated" and settings.fleet:
         return _with_others(SimulatedInventory(path=settings.fleet), brought, settings)
     own: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
-    # A plug-in that brings a type that is looked for in sysfs, too, knows it better.
-    return _with_others(own, {**_in_sysfs(settings), **brought}, settings)
+    # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
+    in_sysfs = {name: each for name, each in _in_sysfs(settings).items() if name not in brought}
+    return _with_others(own, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
 
 
-def _with_others(own: Inventory, others: Mapping[str, DeviceAgent], settings: Settings) -> Inventory:
-    return Plugged(own, others, timeout=settings.read_timeout) if others else own
+def _with_others(
+    own: Inventory,
+    others: Mapping[str, DeviceAgent],
+    settings: Settings,
+    *,
+    unnumbered: frozenset[str] = frozenset(),
+) -> Inventory:
+    return Plugged(own, others, timeout=settings.read_timeout, unnumbered=unnumbered) if others else own
 
 
 def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
@@ -155,6 +163,7 @@ class Agent:
         self._labeller = Labeller(cluster=cluster, nodes=self._nodes)
         self._heartbeat = Heartbeat(cluster=cluster, nodes=self._nodes, settings=settings, tasks=tasks)
         self._monitor = Monitor(boot_id=boot_id(settings.proc_root), quiet=settings.quiet_period, clock=time.monotonic)
+        self._numbering = Numbering()
         self._tasks = tasks
         self._readings: Mapping[str, Reading] = {}
         self._seen: Mapping[str, Reading] = self._readings
@@ -252,7 +261,7 @@ class Agent:
 
     def _judged(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return what is to be told of the nodes whose Devices were recalled: nothing is handed out before that."""
-        known = {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
+        known = self._numbered(readings)
         if readings is not self._seen:
             self._monitor.see(known)
             self._seen = readings
@@ -261,15 +270,23 @@ class Agent:
             for name, reading in known.items()
         }
 
+    def _numbered(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
+        """Return the readings of the nodes whose Devices were recalled, each device with its minor."""
+        recalled = {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
+        return {name: self._numbering.numbered(name, reading) for name, reading in recalled.items()}
+
     async def _recall(self, names: Sequence[str]) -> None:
         await asyncio.gather(*(self._recall_one(name) for name in names if self._nodes.owner(name)))
 
     async def _recall_one(self, name: str) -> None:
         """Take up what the Device of a node tells; a failure is tried again in the next round."""
         try:
-            self._monitor.recall(name, await self._publisher.recall(name))
+            earlier = await self._publisher.recall(name)
         except CallError as error:
             _log.warning("Device not read, will try again", node=name, error=str(error))
+        else:
+            self._numbering.recall(name, earlier.spec, earlier.annotations.get(RESERVED_MINORS, ""))
+            self._monitor.recall(name, earlier.spec)
 
     def _use_changed(self) -> None:
         """Tell kubelet at once what is withheld, and the server what pods hold."""
@@ -282,8 +299,9 @@ class Agent:
         # Before it looks: people may speak meanwhile.
         self._resync_at = time.monotonic() + self._settings.resync_interval
         try:
-            await self._nodes.refresh(readings)
+            # Devices first: a node whose Device was not looked for would be taken for one that has none.
             await self._publisher.resync(readings)
+            await self._nodes.refresh(readings)
             await self._forgive(readings)
         except CallError as error:
             self._resync_at = 0.0
@@ -294,9 +312,9 @@ class Agent:
 
     async def _forgive(self, readings: Mapping[str, Reading]) -> None:
         """Obey people who say that devices are repaired, once: then their annotation goes."""
-        for name, reading in readings.items():
+        for name, reading in self._numbered(readings).items():
             text = self._publisher.annotations(name).get(RECOVERED_DEVICES)
-            if text is None or not self._monitor.knows(name):
+            if text is None:
                 continue
             if not self._monitor.forgive(name, reading, text).problems:
                 await self._publisher.remove_annotation(name, RECOVERED_DEVICES)

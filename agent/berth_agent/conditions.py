@@ -51,9 +51,9 @@ def keep_times(fresh: Sequence[Condition], before: Sequence[Condition]) -> list[
 
 def keep_card_times(fresh: Sequence[DeviceInfo], before: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """Do so for the conditions of cards."""
-    old = {(card.type, card.minor): card.conditions for card in before}
+    old = {(card.type, card.id): card.conditions for card in before}
     return [
-        card.model_copy(update={"conditions": keep_times(card.conditions, old.get((card.type, card.minor), []))})
+        card.model_copy(update={"conditions": keep_times(card.conditions, old.get((card.type, card.id), []))})
         if card.conditions
         else card
         for card in fresh

@@ -37,6 +37,10 @@ class Reading:
     """UUIDs of the GPUs that were reset since the reading before."""
     facts: Facts | None = None
     """What the Node's labels are to tell of, beside the spec; none where the inventory has no say in them."""
+    unnumbered: frozenset[str] = frozenset()
+    """Types whose devices have no minors of their own: those in the spec only count them; `numbering` replaces them."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the Device: what the agent has to know after its restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,10 +81,25 @@ def _made(plugin: Plugin) -> DeviceAgent:
 
 
 class Plugged:
-    """An inventory, with the devices that plug-ins find on its nodes."""
+    """An inventory, with the devices that plug-ins find on its nodes.
 
-    def __init__(self, inner: Inventory, agents: Mapping[str, DeviceAgent], *, timeout: float) -> None:
+    Args:
+        inner: the inventory.
+        agents: the plug-ins by type.
+        unnumbered: the types whose devices have no minors of their own.
+        timeout: of one reading of a plug-in, in seconds.
+    """
+
+    def __init__(
+        self,
+        inner: Inventory,
+        agents: Mapping[str, DeviceAgent],
+        *,
+        timeout: float,
+        unnumbered: frozenset[str] = frozenset(),
+    ) -> None:
         self._inner = inner
+        self._unnumbered = unnumbered
         self._sources = [Source(agent, timeout=timeout) for agent in agents.values()]
         self._merged: dict[str, tuple[object, Reading]] = {}
 
@@ -110,17 +125,19 @@ class Plugged:
     def _merge(self, node: str, reading: Reading, told: list[Told]) -> tuple[object, Reading]:
         known = self._merged.get(node)
         # The very Reading of before tells the publisher at no cost that nothing changed.
-        return known if known is not None and known[0] == (reading, told) else ((reading, told), _with(reading, told))
+        return (
+            known if known is not None and known[0] == (reading, told) else ((reading, told), self._with(reading, told))
+        )
 
-
-def _with(reading: Reading, told: Iterable[Told]) -> Reading:
-    for devices, finding in told:
-        problem = _misfit(reading, devices)
-        added = [] if problem else devices
-        found = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding
-        spec = reading.spec.model_copy(update={"devices": [*reading.spec.devices, *added]})
-        reading = replace(reading, spec=spec, findings=(*reading.findings, found))
-    return reading
+    def _with(self, reading: Reading, told: Iterable[Told]) -> Reading:
+        reading = replace(reading, unnumbered=self._unnumbered)
+        for devices, finding in told:
+            problem = _misfit(reading, devices)
+            added = [] if problem else devices
+            found = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding
+            spec = reading.spec.model_copy(update={"devices": [*reading.spec.devices, *added]})
+            reading = replace(reading, spec=spec, findings=(*reading.findings, found))
+        return reading
 
 
 def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:

@@ -8,7 +8,7 @@ tried again at the next call, so there is no queue here.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -30,6 +30,7 @@ class _Known:
     cards: list[DeviceInfo] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
     boot_id: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
     reading: Reading | None = None
     """The reading that was published in full."""
     device: dict[str, Any] = field(default_factory=dict)
@@ -46,9 +47,16 @@ class _Known:
         """Tell whether the server's object is still as it was applied."""
         if metadata is None:
             return False
-        mine: dict[str, str] = self.device.get("metadata", {}).get("labels", {})
-        theirs: dict[str, str] = metadata.get("labels", {})
-        return mine.items() <= theirs.items() and self.generation == int(metadata["generation"])
+        mine: dict[str, dict[str, str]] = self.device.get("metadata", {})
+        same = all(mine.get(each, {}).items() <= metadata.get(each, {}).items() for each in ("labels", "annotations"))
+        return same and self.generation == int(metadata["generation"])
+
+
+class Earlier(NamedTuple):
+    """What a Device said before this agent wrote to it."""
+
+    spec: DeviceSpec
+    annotations: Mapping[str, str]
 
 
 class Publisher:
@@ -74,15 +82,15 @@ class Publisher:
             name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
         }
 
-    async def recall(self, name: str) -> DeviceSpec:
-        """Return what the Device of a node told before this agent wrote to it; nothing where there is none.
+    async def recall(self, name: str) -> Earlier:
+        """Return what the Device of a node said before this agent wrote to it; nothing where there is none.
 
         Raises:
             CallError: the Device could not be read.
         """
         async with self._gate:
             known = self._known[name] = await self._recall(name)
-        return DeviceSpec(boot_id=known.boot_id, devices=known.cards)
+        return Earlier(DeviceSpec(boot_id=known.boot_id, devices=known.cards), known.annotations)
 
     def annotations(self, name: str) -> Mapping[str, str]:
         """Return the annotations of a Device at the last look."""
@@ -142,15 +150,17 @@ class Publisher:
         if name not in self._present:
             return _Known()
         try:
-            device = Device.model_validate(await self._cluster.get(f"{DEVICES}/{name}"))
+            found = await self._cluster.get(f"{DEVICES}/{name}")
         except CallError as error:
             if error.status == NOT_FOUND:
                 return _Known()
             raise
+        device = Device.model_validate(found)
         return _Known(
             cards=device.spec.devices,
             conditions=device.status.conditions,
             boot_id=device.spec.boot_id,
+            annotations=found["metadata"].get("annotations", {}),
             use=_use(device.status),
         )
 
@@ -180,14 +190,16 @@ def device_body(
 ) -> dict[str, Any]:
     """Compose what we apply to a Device: only fields that were set, so that we own no others.
 
-    Empty labels stay out: the server drops them, and would see a change in each apply that brings them again.
+    Empty labels and annotations stay out: the server drops them, and would see a change in each apply that brings them
+    again.
     """
     spec = reading.spec.model_copy(update={"devices": cards})
     labels = {"labels": dict(reading.labels)} if reading.labels else {}
+    annotations = {"annotations": dict(reading.annotations)} if reading.annotations else {}
     return {
         "apiVersion": names.API_VERSION,
         "kind": "Device",
-        "metadata": {"name": name, **labels, "ownerReferences": [owner] if owner else []},
+        "metadata": {"name": name, **labels, **annotations, "ownerReferences": [owner] if owner else []},
         "spec": spec.model_dump(by_alias=True, exclude_unset=True),
     }
 

@@ -79,6 +79,9 @@ PARTITION_POLICY_LABEL: Final = "node.koordinator.sh/gpu-partition-policy"
 CORDONED_DEVICES: Final = "berth.dev/cordoned-devices"
 RECOVERED_DEVICES: Final = "berth.dev/recovered-devices"
 
+# And one of the agent's own: the minors of NICs and FPGAs that are gone, which no other device takes.
+RESERVED_MINORS: Final = "berth.dev/reserved-minors"
+
 # Labels of single devices, which selectors of hints may ask beside those that their Device tells.
 DEVICE_MODEL: Final = "berth.dev/model"
 DEVICE_NUMA_NODE: Final = "berth.dev/numa-node"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from berth_agent.discovery.numbers import Numbers
 from berth_agent.health import catalogue
 from berth_agent.health.faults import Fault, mark
 from berth_agent.nvml import sysfs
@@ -41,7 +40,6 @@ class Fpgas:
     def __init__(self, root: Path, *, ids: Sequence[str]) -> None:
         self._root = root
         self._ids = frozenset(ids)
-        self._numbers = Numbers()
 
     def start(self) -> None:
         """Need nothing."""
@@ -51,8 +49,7 @@ class Fpgas:
         functions = [each for each in sorted((self._root / "bus/pci/devices").glob("*")) if self._is_fpga(each)]
         # The order is by address, so the last function of each card stays.
         cards = {each.name.rpartition(".")[0]: each for each in functions}
-        minors = self._numbers.of(each.name for each in cards.values())
-        return [self._device(each, minors[each.name]) for each in cards.values()]
+        return [self._device(each, count) for count, each in enumerate(cards.values())]
 
     def _is_fpga(self, device: Path) -> bool:
         if not sysfs.text(device / "class").startswith(ACCELERATOR) or (device / "physfn").exists():

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berth_agent.discovery.numbers import Numbers
 from berth_agent.health import catalogue
 from berth_agent.health.faults import Fault, mark
 from berth_agent.nvml import sysfs
@@ -55,7 +54,7 @@ class Function:
     """Of its RDMA device: `mlx5_0`."""
     address: str
     parent: str
-    """PCI address of the physical function; empty where it is one itself."""
+    """PCI address of the physical function; empty for one that is physical itself, or whose own another machine has."""
     model: str
     ports: tuple[Port, ...]
 
@@ -67,7 +66,6 @@ class Nics:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._numbers = Numbers()
 
     def start(self) -> None:
         """Need nothing."""
@@ -75,10 +73,9 @@ class Nics:
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Look at all RDMA devices."""
         functions = {each.address: each for each in _functions(self._root)}
-        physical = [each for each in functions.values() if each.parent not in functions]
-        minors = self._numbers.of(each.address for each in physical)
-        devices = [self._device(each, minors[each.address], functions) for each in physical]
-        return sorted(devices, key=lambda device: device.minor)
+        # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
+        physical = sorted(each.address for each in functions.values() if not each.parent)
+        return [self._device(functions[each], count, functions) for count, each in enumerate(physical)]
 
     def _device(self, function: Function, minor: int, functions: Mapping[str, Function]) -> DeviceInfo:
         virtual = _virtual_functions(self._root, function.address, functions)

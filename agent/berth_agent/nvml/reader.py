@@ -67,8 +67,8 @@ class Reader:
         cards = self._with_links([look.node for look in sound.values()], sound)
         self.handles = {look.card.id: look.node.handle for look in sound.values()}
         failed = [look for look in looks if isinstance(look, _Failed)]
-        remembered = [self._remembered(look, alive=list(cards.values())) for look in failed]
-        listed = [*cards.values(), *(card for card in remembered if card)]
+        listed = list(cards.values())
+        remembered = [self._remembered(look, listed) for look in failed]
         self._known = {index: self._known[index] for index in range(len(looks)) if index in self._known} | cards
         unread = [look for look, card in zip(failed, remembered, strict=True) if card is None]
         facts = self._facts | {look.card.id: look.facts for look in sound.values()}
@@ -135,12 +135,16 @@ class Reader:
     def _with_links(self, nodes: Sequence[Node], sound: Mapping[int, _Look]) -> dict[int, DeviceInfo]:
         return {index: look.card.model_copy(update={"links": links(look.node, nodes)}) for index, look in sound.items()}
 
-    def _remembered(self, failed: _Failed, *, alive: Sequence[DeviceInfo]) -> DeviceInfo | None:
-        """Return what the card at this index was, unless that card now answers at another index."""
+    def _remembered(self, failed: _Failed, listed: list[DeviceInfo]) -> DeviceInfo | None:
+        """List what the card at this index was and return it, unless its id or minor is that of a listed card.
+
+        A reloaded driver may exchange indices and minors. The API server refuses all cards if two have one minor.
+        """
         card = self._known.get(failed.index)
-        if card is None or card.id in {other.id for other in alive}:
+        if card is None or any(card.id == other.id or card.minor == other.minor for other in listed):
             return None
-        return mark(card, [Fault(kind=failed.error.reason, message=str(failed.error))])
+        listed.append(mark(card, [Fault(kind=failed.error.reason, message=str(failed.error))]))
+        return card
 
 
 _Division = tuple[Mig | None, Mapping[str, Mapping[str, int]]]

@@ -191,6 +191,18 @@ async def test_a_card_that_moved_up_is_not_taken_for_a_lost_one(machine: Machine
     assert [(card.minor, card.health) for card in cards] == [(1, True)]
 
 
+async def test_a_lost_card_whose_minor_another_card_has_now_is_not_listed(machine: Machine, agent: Start) -> None:
+    """The API server would refuse the whole Device, the health of all other cards included."""
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.gpus = [replace(fixture.gpus[0], minor=1), replace(fixture.gpus[1], minor=0, lost=True)]
+    fixture.write()
+    reading = await probe.read()
+    assert [(card.minor, card.id, card.health) for card in reading.spec.devices] == [(1, a100(0).uuid, True)]
+    assert finding(reading, names.INVENTORY_READ).reason == "CardsUnread"
+
+
 async def test_no_driver_is_a_condition_until_there_is_one(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), loaded=False)
     probe = agent(fixture)

@@ -75,6 +75,20 @@ async def test_devices_are_added_with_a_finding_of_their_own() -> None:
     assert reading.findings[:2] == FINDINGS
 
 
+async def test_an_id_that_stands_twice_is_passed_on() -> None:
+    """The operator gives out neither, and says so; left out here, one would be given out as if all were well."""
+    twice = [device(id="same"), device(minor=1, id="same")]
+    reading = (await plugged(Npus(lambda _node: twice)).read())["n"]
+    assert [(each.minor, each.id) for each in reading.spec.devices[1:]] == [(0, "same"), (1, "same")]
+
+
+async def test_only_types_without_minors_of_their_own_are_numbered_by_the_agent() -> None:
+    nics = Npus(lambda _node: [device("rdma")], name="rdma")
+    inventory = Plugged(Own("n"), {"rdma": nics}, timeout=20.0, unnumbered=frozenset({"rdma"}))
+    assert (await inventory.read())["n"].unnumbered == {"rdma"}
+    assert (await plugged(nics).read())["n"].unnumbered == frozenset()
+
+
 async def test_each_node_has_its_own() -> None:
     readings = await plugged(Npus(lambda node: [device()] if node == "a" else []), nodes=("a", "b")).read()
     assert {node: len(each.spec.devices) for node, each in readings.items()} == {"a": 2, "b": 1}

@@ -1,6 +1,7 @@
 """The pure parts of publishing: labels, times of conditions, and the objects that are applied."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,16 @@ def test_cards_keep_the_times_of_their_conditions() -> None:
     assert kept[0] is fresh[0]
 
 
+def test_the_times_of_a_condition_go_with_the_id_of_its_card() -> None:
+    old = conditions.unhealthy(card(1), reason="GpuIsLost", message="")
+    old = old.model_copy(update={"conditions": [condition("False", "2026-01-01T00:00:00Z")]})
+    moved = conditions.unhealthy(card(1), reason="GpuIsLost", message="").model_copy(update={"minor": 0})
+    replaced = conditions.unhealthy(card(1), reason="GpuIsLost", message="").model_copy(update={"id": "GPU-new"})
+    (first,), (second,) = (kept.conditions for kept in conditions.keep_card_times([moved, replaced], [old]))
+    assert first.last_transition_time == "2026-01-01T00:00:00Z"
+    assert second.last_transition_time != "2026-01-01T00:00:00Z"
+
+
 def test_the_applied_object_has_only_fields_that_were_set() -> None:
     place = Topology(node_id=-1, bus_id="0000:3b:00.0")
     cards = [card().model_copy(update={"topology": place})]
@@ -83,9 +94,12 @@ def test_the_applied_object_has_only_fields_that_were_set() -> None:
     assert Device.model_validate(json.loads(json.dumps(body))).spec.devices == cards
 
 
-def test_empty_labels_are_not_applied() -> None:
+def test_empty_labels_and_annotations_are_not_applied() -> None:
     reading = Reading(spec=DeviceSpec(devices=[]), findings=())
-    assert "labels" not in device_body("a", reading=reading, cards=[], owner=OWNER)["metadata"]
+    metadata = device_body("a", reading=reading, cards=[], owner=OWNER)["metadata"]
+    assert metadata == {"name": "a", "ownerReferences": [OWNER]}
+    annotated = device_body("a", reading=replace(reading, annotations={"k": "v"}), cards=[], owner=OWNER)
+    assert annotated["metadata"]["annotations"] == {"k": "v"}
 
 
 def test_the_applied_status_has_only_our_conditions() -> None:

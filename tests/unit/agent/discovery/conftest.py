@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.discovery.sysfs_tree import SysfsTree
+from tests.sysfs_tree import SysfsTree
 
 
 @pytest.fixture

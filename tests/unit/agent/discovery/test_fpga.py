@@ -5,7 +5,7 @@ import pytest
 from berth_agent.discovery.fpga import Fpgas
 from berth_agent.settings import FPGA_IDS
 from berth_api.device import DeviceInfo, Topology
-from tests.unit.agent.discovery.sysfs_tree import SysfsTree
+from tests.sysfs_tree import SysfsTree
 
 
 def fpgas(sysfs: SysfsTree, ids: tuple[str, ...] = FPGA_IDS) -> Fpgas:

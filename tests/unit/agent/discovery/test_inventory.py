@@ -9,7 +9,7 @@ from berth_agent.inventory import Reading
 from berth_agent.settings import Settings
 from berth_api import names
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.unit.agent.discovery.sysfs_tree import SysfsTree
+from tests.sysfs_tree import SysfsTree
 
 
 async def read(settings: Settings) -> Reading:

@@ -1,12 +1,10 @@
 """RDMA NICs as sysfs shows them."""
 
-import shutil
-
 import pytest
 
 from berth_agent.discovery.rdma import Nics, Port, link_faults
 from berth_api.device import DeviceInfo, Topology, VirtualFunction, VirtualFunctionGroup
-from tests.unit.agent.discovery.sysfs_tree import SysfsTree
+from tests.sysfs_tree import SysfsTree
 
 SWITCHED = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:04.0"
 
@@ -45,16 +43,6 @@ def test_nics_are_numbered_by_their_addresses_not_by_their_names(sysfs: SysfsTre
     ]
 
 
-def test_a_nic_keeps_its_number_when_others_come_and_go(sysfs: SysfsTree) -> None:
-    nics = Nics(sysfs.root)
-    sysfs.rdma("mlx5_0", sysfs.device("0000:2b:00.0"))
-    sysfs.rdma("mlx5_1", sysfs.device("0000:3b:00.0"))
-    nics.read("n")
-    shutil.rmtree(sysfs.root / "class/infiniband/mlx5_0")
-    sysfs.rdma("mlx5_2", sysfs.device("0000:1b:00.0"))
-    assert [(each.minor, each.id) for each in nics.read("n")] == [(1, "0000:3b:00.0"), (2, "0000:1b:00.0")]
-
-
 def test_virtual_functions_stand_with_their_nic(sysfs: SysfsTree) -> None:
     nic = sysfs.device("0000:1b:00.0")
     sysfs.rdma("mlx5_0", nic)
@@ -78,10 +66,40 @@ def test_a_virtual_function_without_an_rdma_device_is_not_told(sysfs: SysfsTree)
 
 
 def test_a_function_that_a_hypervisor_gave_is_a_nic_itself(sysfs: SysfsTree) -> None:
+    sysfs.rdma("mlx5_1", sysfs.device("0000:1b:01.0"))
+    assert [each.id for each in Nics(sysfs.root).read("n")] == ["0000:1b:01.0"]
+
+
+def test_a_virtual_function_is_no_nic_while_its_own_has_no_rdma_device(sysfs: SysfsTree) -> None:
+    """The pods that hold it hold it as a part of its NIC: as a NIC of its own it would be given out a second time."""
     nic, virtual = sysfs.device("0000:1b:00.0"), sysfs.device("0000:1b:01.0")
     sysfs.virtual(nic, 0, virtual)
     sysfs.rdma("mlx5_1", virtual)
-    assert [each.id for each in Nics(sysfs.root).read("n")] == ["0000:1b:01.0"]
+    assert Nics(sysfs.root).read("n") == []
+    sysfs.rdma("mlx5_0", nic)
+    (found,) = Nics(sysfs.root).read("n")
+    assert [each.bus_id for group in found.vf_groups for each in group.vfs] == ["0000:1b:01.0"]
+
+
+@pytest.mark.parametrize("went", [[], ["0000:1b:01.0"], ["0000:1b:01.1", "0000:1b:01.2"]])
+def test_virtual_functions_have_the_kernels_numbers_whichever_are_there(sysfs: SysfsTree, went: list[str]) -> None:
+    nic = sysfs.device("0000:1b:00.0")
+    sysfs.rdma("mlx5_0", nic)
+    for number in range(4):
+        virtual = sysfs.device(f"0000:1b:01.{number}")
+        sysfs.virtual(nic, number, virtual)
+        if virtual.name not in went:
+            sysfs.rdma(f"mlx5_{number + 1}", virtual)
+    (found,) = Nics(sysfs.root).read("n")
+    functions = {each.bus_id: each.minor for group in found.vf_groups for each in group.vfs}
+    assert functions == {f"0000:1b:01.{each}": each for each in range(4) if f"0000:1b:01.{each}" not in went}
+
+
+def test_two_rdma_devices_of_one_function_are_one_nic(sysfs: SysfsTree) -> None:
+    nic = sysfs.device("0000:1b:00.0")
+    sysfs.rdma("mlx4_0", nic)
+    sysfs.rdma("mlx4_1", nic)
+    assert [each.id for each in Nics(sysfs.root).read("n")] == ["0000:1b:00.0"]
 
 
 def test_without_a_verbs_device_a_nic_cannot_be_used(sysfs: SysfsTree) -> None:

@@ -1,6 +1,7 @@
 """Builds a sysfs as the kernel would show it of NICs and FPGAs."""
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -28,8 +29,7 @@ class SysfsTree:
         for port, state in (ports or {"port1": "4: ACTIVE"}).items():
             self.port(name, int(port.removeprefix("port")), state)
         if verbs:
-            number = len(list((self.root / "class/infiniband_verbs").glob("uverbs*")))
-            device = self.root / f"class/infiniband_verbs/uverbs{number}"
+            device = self.root / f"class/infiniband_verbs/uverbs-{name}"
             device.mkdir(parents=True)
             (device / "ibdev").write_text(f"{name}\n")
 
@@ -40,6 +40,24 @@ class SysfsTree:
         (folder / "state").write_text(f"{state}\n")
         (folder / "phys_state").write_text("5: LinkUp\n" if state.endswith("ACTIVE") else "2: Polling\n")
         (folder / "link_layer").write_text(f"{layer}\n")
+
+    def nic(self, address: str) -> None:
+        """Plug a NIC in."""
+        self.rdma(f"mlx-{address.replace(':', '-')}", self.device(address))
+
+    def fpga(self, address: str) -> None:
+        """Plug an FPGA in."""
+        self.device(address, **{"class": "0x120000"}, vendor="0x10ee", device="0x5021")
+
+    def unplug(self, address: str) -> None:
+        """Take a PCI device out."""
+        link = self.root / "bus/pci/devices" / address
+        for rdma in (self.root / "class/infiniband").glob("*"):
+            if (rdma / "device").resolve().name == address:
+                shutil.rmtree(self.root / f"class/infiniband_verbs/uverbs-{rdma.name}")
+                shutil.rmtree(rdma)
+        shutil.rmtree(link.resolve())
+        link.unlink()
 
     def virtual(self, physical: Path, number: int, virtual: Path) -> None:
         """Make one device a virtual function of another."""

@@ -1,0 +1,111 @@
+"""Number NICs and FPGAs: their hardware has no minors, as GPUs have.
+
+A device is identified by its id. It keeps its minor as long as the Device object exists: over hot-plug, restarts and
+upgrades of the agent, and reboots. The minor of a device that is gone stays reserved for it.
+
+The Device is the memory. Its spec has the minors of the devices that are there, the annotation
+`berth.dev/reserved-minors` those of devices that are gone: `rdma/1=0000:3b:00.0`, separated by commas, the longest gone
+first. Nothing is numbered before the Device was read, or a restart could exchange the minors of two devices.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Final, NamedTuple
+
+from berth_agent.inventory import Reading
+from berth_api import names
+from berth_api.allocation import MAX_MINOR, TYPE
+from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec
+
+MAX_RESERVED: Final = MAX_DEVICES
+"""Minors of each type that are reserved at most: all devices of a node are gone while they lack their driver."""
+_ENTRY: Final = re.compile(rf"(?P<type>{TYPE})/(?P<minor>0|[1-9][0-9]{{0,4}})=(?P<id>[^\s,=]{{1,128}})")
+
+Minors = dict[str, int]
+"""Minors of one type by device id: first those of devices that are gone, the longest gone first."""
+
+
+class Claim(NamedTuple):
+    """A minor that belongs to a device."""
+
+    type: str
+    minor: int
+    id: str
+
+
+class Numbering:
+    """The minors of the devices of any number of nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[str, Minors]] = {}
+
+    def recall(self, node: str, spec: DeviceSpec, reserved: str) -> None:
+        """Start with what the Device of a node says: its spec, and the value of the annotation."""
+        self._nodes[node] = recalled(spec, reserved)
+
+    def numbered(self, node: str, reading: Reading) -> Reading:
+        """Return the reading with the minors of its devices; the same object if the inventory knows all of them."""
+        if not reading.unnumbered:
+            return reading
+        known = self._nodes.setdefault(node, {})
+        devices = reading.spec.devices
+        for kind in sorted(reading.unnumbered):
+            known[kind] = assigned([each.id for each in devices if each.type == kind], known.get(kind, {}))
+        numbered = [
+            _with_minor(each, known[each.type][each.id]) if each.type in reading.unnumbered else each
+            for each in devices
+        ]
+        text = formatted(numbered, {kind: known[kind] for kind in sorted(reading.unnumbered)})
+        return replace(
+            reading,
+            spec=reading.spec.model_copy(update={"devices": numbered}),
+            annotations={**reading.annotations, **({names.RESERVED_MINORS: text} if text else {})},
+        )
+
+
+def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
+    """Return the minors of these devices, after those that stay reserved; new devices take the lowest free ones."""
+    present = sorted(set(ids))
+    taken = frozenset(known.values())
+    free = (minor for minor in count() if minor not in taken)
+    gone = [each for each in known if each not in present][-MAX_RESERVED:]
+    minors = {each: known[each] for each in gone}
+    return minors | {each: known[each] if each in known else next(free) for each in present}
+
+
+def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
+    """Return the minors by type that a Device says. If it contradicts itself, its spec wins, there the lowest minor."""
+    listed = sorted(Claim(each.type, each.minor, each.id) for each in spec.devices)
+    found: dict[str, Minors] = {}
+    seen: set[tuple[str, object]] = set()
+    # Latest first: of two devices that claim one minor, the one that went later keeps it.
+    for each in [*listed, *reversed(parsed(reserved))]:
+        claims: set[tuple[str, object]] = {(each.type, each.minor), (each.type, each.id)}
+        if not claims & seen:
+            seen |= claims
+            found.setdefault(each.type, {})[each.id] = each.minor
+    return {kind: dict(reversed(minors.items())) for kind, minors in found.items()}
+
+
+def parsed(reserved: str) -> list[Claim]:
+    """Return the entries of the annotation; what cannot be read is left out."""
+    matches = (_ENTRY.fullmatch(part.strip()) for part in reserved.split(","))
+    claims = [Claim(match["type"], int(match["minor"]), match["id"]) for match in matches if match]
+    return [each for each in claims if each.minor <= MAX_MINOR]
+
+
+def formatted(devices: Iterable[DeviceInfo], minors: Mapping[str, Minors]) -> str:
+    """Return the value of the annotation: the minors of the devices that are not among these."""
+    present = {(each.type, each.id) for each in devices}
+    return ",".join(
+        f"{kind}/{minor}={name}"
+        for kind, of_kind in minors.items()
+        for name, minor in of_kind.items()
+        if (kind, name) not in present
+    )
+
+
+def _with_minor(device: DeviceInfo, minor: int) -> DeviceInfo:
+    return device if device.minor == minor else device.model_copy(update={"minor": minor})
