@@ -42,7 +42,7 @@ class Choices:
         self.refusal = ""
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self.kept: frozenset[int] = frozenset()
+        self.kept: frozenset[str] = frozenset()
         self.admitted: list[tuple[str, list[str]]] = []
         self.looks = 0
         """How often the plugin asked what is withheld: once in each round."""
@@ -62,7 +62,7 @@ class Choices:
         self.admitted.append((resource, list(ids)))
         await self.may_answer.wait()
 
-    def withheld(self) -> frozenset[int]:
+    def withheld(self) -> frozenset[str]:
         self.looks += 1
         return self.kept
 
@@ -184,7 +184,7 @@ async def test_an_unchanged_reading_tells_kubelet_nothing(kubelet: Kubelet, begi
 async def test_withheld_cards_are_unhealthy_until_they_are_not(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)
-    choices.kept = frozenset({0})
+    choices.kept = frozenset({"GPU-0"})
     plugin.refresh()
     await kubelet.sees(lambda told: told[GPU] == {"GPU-0": UNHEALTHY, "GPU-1": HEALTHY})
     choices.kept = frozenset()

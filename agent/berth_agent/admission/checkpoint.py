@@ -66,6 +66,7 @@ class Checkpoint:
             "holdings": [_holding_entry(each) for each in holdings],
             "minors": dict(units.minors),
             "cards": sorted(units.cards),
+            "parents": dict(units.parents),
         }
         text = orjson.dumps({"version": VERSION, "checksum": _checksum(payload), "payload": payload})
         if text == self._last:
@@ -110,7 +111,8 @@ def _saved(payload: Mapping[str, Any]) -> Saved:
     return Saved(
         promises=tuple(_promise(entry) for entry in payload["promises"]),
         holdings=tuple(Holding(**{**entry, "ids": tuple(entry["ids"])}) for entry in payload["holdings"]),
-        units=Units(minors=payload["minors"], cards=frozenset(payload["cards"])),
+        # Earlier agents wrote no parents; those of instances that are there come with the first reading.
+        units=Units(minors=payload["minors"], cards=frozenset(payload["cards"]), parents=payload.get("parents", {})),
     )
 
 

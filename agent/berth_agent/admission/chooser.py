@@ -147,8 +147,8 @@ class Admission:
             self._save()
             self.changed.set()
 
-    def withheld(self) -> frozenset[int]:
-        """Give the minors of the cards that kubelet must be told to be unhealthy."""
+    def withheld(self) -> frozenset[str]:
+        """Return the ids of the cards that kubelet must be told to be unhealthy."""
         return self.mirror.picture().withheld()
 
     @property

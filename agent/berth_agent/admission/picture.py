@@ -121,7 +121,7 @@ class Picture:
         """Give what annotations name, but for some pods'."""
         grants = [grant for pod in self.pods if pod.uid not in without for grant in pod.grants]
         # A share of a card leaves kubelet nothing of it: it would hand out all.
-        whole = (grant.minor for grant in grants if not grant.is_piece)
+        whole = (grant.id for grant in grants if not grant.is_piece)
         return Taken.of((grant.id for grant in grants), self.units, whole=whole)
 
     def had_by_others(self, pod: Pod) -> Taken:
@@ -130,13 +130,14 @@ class Picture:
         lingering = (ids for uid, ids in self.lingering.items() if uid != pod.uid)
         return Taken.of(others.difference(*self.unproven).union(*lingering), self.units)
 
-    def withheld(self) -> frozenset[int]:
-        """Give the cards that kubelet must not hand out: charged to pods that it knows no devices of, or lingering.
+    def withheld(self) -> frozenset[str]:
+        """Return the ids of the cards that kubelet must not hand out.
 
+        They are charged to pods that kubelet knows no devices of, or containers of removed pods still use them.
         A card of which it handed out anything is never one of them: a pod whose devices turn unhealthy can neither
         be restarted nor admitted again.
         """
-        shared = {grant.minor for pod in self.pods if not pod.uses_plugin for grant in pod.grants}
+        shared = {self.units.card(unit) for pod in self.pods if not pod.uses_plugin for unit in pod.granted}
         running = (ids for uid, ids in self.lingering.items() if uid in self.running)
         lingering = Taken.of(NONE.union(*running), self.units).touched
         return (lingering | shared) - Taken.of(self.holders(), self.units).touched

@@ -4,58 +4,68 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from berth_api.allocation import REPLICA_MARK
+from berth_api.allocation import visible
 from berth_api.device import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """The cards of a node by the ids that kubelet knows."""
+    """The cards of a node by the ids that kubelet knows. A card is its id: its minor may be another card's by now."""
 
     minors: Mapping[str, int] = field(default_factory=dict)
-    """Id of a card or instance -> minor of the card."""
+    """Id of a card or instance -> minor of the card when it was last seen."""
     cards: frozenset[str] = frozenset()
+    parents: Mapping[str, str] = field(default_factory=dict)
+    """Id of an instance -> id of its card."""
 
     @classmethod
     def of(cls, spec: DeviceSpec) -> Self:
-        """Give those of a Device."""
+        """Return those of a Device."""
         cards = [card for card in spec.devices if card.type == "gpu"]
-        instances = {each.id: card.minor for card in cards if card.mig for each in card.mig.instances}
+        instances = [(each.id, card) for card in cards if card.mig for each in card.mig.instances]
         return cls(
-            minors={card.id: card.minor for card in cards} | instances, cards=frozenset(card.id for card in cards)
+            minors={card.id: card.minor for card in cards} | {each: card.minor for each, card in instances},
+            cards=frozenset(card.id for card in cards),
+            parents={each: card.id for each, card in instances},
         )
 
     def joined(self, more: "Units") -> "Units":
-        """Give these and others: an id keeps its meaning when its card or instance is gone."""
-        return Units(minors={**self.minors, **more.minors}, cards=self.cards | more.cards)
+        """Return these and others: an id keeps its meaning when its card or instance is gone."""
+        return Units(
+            minors={**self.minors, **more.minors},
+            cards=self.cards | more.cards,
+            parents={**self.parents, **more.parents},
+        )
 
     def minor(self, unit: str) -> int | None:
-        """Give the number of the card that a unit lies on; None for one that was never seen."""
-        return self.minors.get(unit.partition(REPLICA_MARK)[0])
+        """Return the minor of the card that a unit lies on, or None if the unit was never seen."""
+        return self.minors.get(visible(unit))
+
+    def card(self, unit: str) -> str:
+        """Return the id of the card that a unit lies on; a unit that was never seen stands for itself."""
+        device = visible(unit)
+        return self.parents.get(device, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What somebody has of a node's cards."""
+    """What is taken of a node's cards."""
 
     ids: frozenset[str] = frozenset()
-    whole: frozenset[int] = frozenset()
-    """Minors of which nothing is left, or no whole unit can be told from what is."""
-    touched: frozenset[int] = frozenset()
-    """Minors of which a part is taken."""
+    whole: frozenset[str] = frozenset()
+    """Ids of the cards of which nothing is left, or no whole unit can be told from what is."""
+    touched: frozenset[str] = frozenset()
+    """Ids of the cards of which a part is taken."""
 
     @classmethod
-    def of(cls, ids: Iterable[str], units: Units, *, whole: Iterable[int] = ()) -> Self:
-        """Give what these ids take, and these whole cards."""
-        listed = frozenset(ids)
-        found = {unit: units.minor(unit) for unit in listed}
-        full = {minor for unit, minor in found.items() if unit in units.cards and minor is not None}
-        minors = {minor for minor in found.values() if minor is not None}
-        return cls(ids=listed, whole=frozenset(full.union(whole)), touched=frozenset(minors.union(whole)))
+    def of(cls, ids: Iterable[str], units: Units, *, whole: Iterable[str] = ()) -> Self:
+        """Return what these ids take, and these whole cards."""
+        listed, full = frozenset(ids), frozenset(map(units.card, whole))
+        return cls(
+            ids=listed, whole=full.union(listed & units.cards), touched=full.union(units.card(unit) for unit in listed)
+        )
 
     def leaves(self, unit: str, units: Units) -> bool:
-        """Tell whether a unit is still there."""
-        if unit in self.ids:
-            return False
-        minor = units.minor(unit)
-        return minor is None or minor not in (self.touched if unit in units.cards else self.whole)
+        """Return whether a unit is still there."""
+        taken = self.touched if unit in units.cards else self.whole
+        return unit not in self.ids and units.card(unit) not in taken

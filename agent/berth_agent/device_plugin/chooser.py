@@ -25,8 +25,8 @@ class Chooser(Protocol):
         """
         ...
 
-    def withheld(self) -> frozenset[int]:
-        """Give the minors of cards that kubelet must not hand out."""
+    def withheld(self) -> frozenset[str]:
+        """Return the ids of the cards that kubelet must not hand out."""
         ...
 
 
@@ -46,6 +46,6 @@ class Plain:
     async def admit(self, resource: str, ids: Sequence[str]) -> None:
         """Let them pass."""
 
-    def withheld(self) -> frozenset[int]:
+    def withheld(self) -> frozenset[str]:
         """Withhold nothing."""
         return frozenset()

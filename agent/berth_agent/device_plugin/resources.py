@@ -65,8 +65,8 @@ def device_of(unit: str) -> str:
     return unit.partition(SLICE_MARK)[0]
 
 
-def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[int] = frozenset()) -> Offers:
-    """Tell what a node offers; units of withheld minors are unhealthy, as those of unhealthy cards.
+def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = frozenset()) -> Offers:
+    """Tell what a node offers; units of withheld cards are unhealthy, as those of unhealthy cards.
 
     Raises:
         LayoutError: the cards contradict the MIG strategy `single`.
@@ -132,9 +132,9 @@ def _named(device: _Device, options: Options) -> str:
     return f"{device.resource}.shared" if options.sharing.rename and _slices(device, options) > 1 else device.resource
 
 
-def _units(device: _Device, options: Options, *, withheld: frozenset[int]) -> Iterator[Unit]:
+def _units(device: _Device, options: Options, *, withheld: frozenset[str]) -> Iterator[Unit]:
     card = device.card
-    healthy = card.health and card.minor not in withheld
+    healthy = card.health and card.id not in withheld
     numa = card.topology.node_id if card.topology else -1
     count = _slices(device, options)
     ids = [f"{device.id}{SLICE_MARK}{number}" for number in range(count)] if count > 1 else [device.id]

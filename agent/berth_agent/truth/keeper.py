@@ -25,6 +25,7 @@ from berth_agent.truth.gpupods import GpuPods, Key
 from berth_agent.truth.podresources import PodResources
 from berth_agent.truth.use import NodeUse
 from berth_api.gpupod import GpuPodSpec
+from berth_api.names import GPU
 
 UNSETTLED_SECONDS: Final = 0.05
 """Kubelet records what it gave some milliseconds after we answered."""
@@ -47,6 +48,8 @@ class Keeper:
         """What the device plugin asks."""
         self._gpu_pods = gpu_pods
         self._processes: Mapping[int, tuple[processes.Process, ...]] = {}
+        self._minors: Mapping[str, int] = {}
+        """Of the GPUs that the node has now, by their ids."""
         self._use: NodeUse | None = None
         self._has_seen = False
         self._is_due = False
@@ -58,6 +61,7 @@ class Keeper:
         mirror = self.admission.mirror
         mirror.units = mirror.units.joined(Units.of(reading.spec))
         self._processes = reading.processes
+        self._minors = {each.id: each.minor for each in reading.spec.devices if each.type == GPU}
         self._has_seen = self._is_due = True
         return replace(reading, use=self._use)
 
@@ -92,7 +96,7 @@ class Keeper:
         return NodeUse(
             held=use.held(mirror.holdings(), mirror.units),
             boot_id=self._boot_id,
-            withheld=tuple(sorted(self.admission.withheld())),
+            withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
             foreign=await asyncio.to_thread(processes.foreign, by_minor, self._settings.proc_root) if by_minor else (),
         )
 

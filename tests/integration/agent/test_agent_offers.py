@@ -1,8 +1,10 @@
 """An agent process on the NVML fixture is the device plugin of its node."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, a100
 from tests.pod_resources import PodResourcesServer
 
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]
 
@@ -110,6 +113,30 @@ async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
         await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer", deadline=30)
         assert await asyncio.to_thread(agent.stop) == 0
     assert withheld(arena, node) == [0, 1]
+
+
+async def test_a_shared_card_is_withheld_after_a_reboot_without_the_first_card(
+    arena: Arena, start_nvml: Start, kubelet: Kubelet, folder: Path, tmp_path: Path
+) -> None:
+    """The driver numbers the others from 0; kubelet must not hand out the card of which a pod has a half."""
+    (node,) = arena.nodes(1)
+    cards = [a100(0), a100(1), a100(2)]
+    half = [{"minor": 1, "id": cards[1].uuid, "resources": {"kubernetes.io/gpu-core": "50"}}]
+    annotations = {names.ALLOCATED: json.dumps({"gpu": half})}
+    arena.create([arena.pod("half", annotations=annotations, nodeName=node)])
+    with PodResourcesServer(folder / "pods.sock") as pods:
+        words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi")]
+        words += ["--pod-resources-socket", str(pods.socket), "--checkpoint", str(tmp_path / "checkpoint.json")]
+        agent = start_nvml(node, NvmlFixture(tmp_path, gpus=cards), *words)
+        before = {card.uuid: HEALTHY for card in cards} | {cards[1].uuid: UNHEALTHY}
+        await kubelet.sees(lambda told: told.get(GPU) == before)
+        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [1], what="the shared card", deadline=30)
+        assert await asyncio.to_thread(agent.stop) == 0
+
+        start_nvml(node, NvmlFixture(tmp_path, gpus=[replace(cards[1], minor=0), replace(cards[2], minor=1)]), *words)
+        after = {cards[1].uuid: UNHEALTHY, cards[2].uuid: HEALTHY}
+        await kubelet.sees(lambda told: told.get(GPU) == after)
+        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [0], what="the card now", deadline=30)
 
 
 def withheld(arena: Arena, node: str) -> list[int] | None:

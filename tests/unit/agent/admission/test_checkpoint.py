@@ -1,18 +1,22 @@
 """What survives the agent, and what of it is refused."""
 
+import hashlib
 import json
 from pathlib import Path
 
+import orjson
 import pytest
 
 from berth_agent.admission.checkpoint import Checkpoint, Saved
 from berth_agent.admission.mirror import Holding, Promise
 from berth_agent.admission.picture import Asker
+from berth_agent.admission.units import Units
 from tests.unit.agent.admission.kubelets import GPU, units
 
 PROMISE = Promise(asker=Asker(uid="u", container="c"), resource=GPU, ids=frozenset({"GPU-1"}), at=0.0, silent=True)
 HOLDING = Holding(uid="u", namespace="ns", pod="p", container="c", ids=("GPU-2", "GPU-3"))
-ALL = Saved(promises=(PROMISE,), holdings=(HOLDING,), units=units(4))
+INSTANCE = Units(minors={"MIG-a": 0}, parents={"MIG-a": "GPU-0"})
+ALL = Saved(promises=(PROMISE,), holdings=(HOLDING,), units=units(4).joined(INSTANCE))
 
 
 def save(path: Path, *, boot: str = "boot") -> Checkpoint:
@@ -26,6 +30,18 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     save(path)
     assert Checkpoint(path=path, boot_id="boot").load() == ALL
     assert [each.name for each in path.parent.iterdir()] == ["checkpoint.json"]
+
+
+def test_what_an_earlier_agent_saved_without_the_cards_of_instances_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.json"
+    save(path)
+    document = json.loads(path.read_bytes())
+    del document["payload"]["parents"]
+    text = orjson.dumps(document["payload"], option=orjson.OPT_SORT_KEYS)
+    document["checksum"] = hashlib.sha256(text).hexdigest()
+    path.write_text(json.dumps(document))
+    loaded = Checkpoint(path=path, boot_id="boot").load()
+    assert (loaded.holdings, loaded.units.minors, loaded.units.parents) == (ALL.holdings, ALL.units.minors, {})
 
 
 def test_where_nothing_was_saved_nothing_is_loaded(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class World:
 
     async def do(self, what: str) -> None:
         await OPERATIONS[what](self)
-        self.kubelet.unhealthy = {f"GPU-{minor}" for minor in self.agent.admission.withheld()}
+        self.kubelet.unhealthy = set(self.agent.admission.withheld())
 
     # --- the schedulers -----------------------------------------------------------------------------------------
 

@@ -141,7 +141,8 @@ def test_a_container_gets_what_was_annotated_for_it() -> None:
 def test_an_instance_is_proposed_by_its_own_id() -> None:
     grant = Grant(type="gpu", minor=1, id="MIG-b", amounts=((INSTANCE, 1),))
     mirror = Mirror()
-    mirror.units = Units(minors={"GPU-1": 1, "MIG-a": 1, "MIG-b": 1}, cards=frozenset({"GPU-1"}))
+    parents = {"MIG-a": "GPU-1", "MIG-b": "GPU-1"}
+    mirror.units = Units(minors={"GPU-1": 1, "MIG-a": 1, "MIG-b": 1}, cards=frozenset({"GPU-1"}), parents=parents)
     mirror.replace([pod("a", containers=(Container(name="c", wants={INSTANCE: 1}),), grants=(grant,))], 1)
     question = choice.Question(resource=INSTANCE, available=("MIG-a", "MIG-b"), must=(), size=1)
     found = choice.propose(mirror.picture(), question, choice.in_order)
@@ -233,7 +234,7 @@ async def test_what_the_server_does_not_tell_is_not_waited_for_longer_than_a_sec
 @pytest.mark.parametrize(
     ("pods", "records", "expected"),
     [
-        pytest.param([pod("h", 0, grants=share(1))], [], {1}, id="a share"),
+        pytest.param([pod("h", 0, grants=share(1))], [], {"GPU-1"}, id="a share"),
         pytest.param([pod("a", 1, grants=whole(1))], [], set(), id="not for a pod that uses the plugin"),
         pytest.param([replace(pod("h", 0, grants=share(1)), ended=True)], [], set(), id="not for one that ended"),
         pytest.param(
@@ -242,7 +243,7 @@ async def test_what_the_server_does_not_tell_is_not_waited_for_longer_than_a_sec
         pytest.param([pod("h", 0, grants=share(1))], [told("x", "c0", "GPU-1")], set(), id="even to whom nobody knows"),
     ],
 )
-def test_cards_are_withheld(pods: list[Pod], records: list[Told], expected: set[int]) -> None:
+def test_cards_are_withheld(pods: list[Pod], records: list[Told], expected: set[str]) -> None:
     mirror = Mirror()
     mirror.units = units(4)
     mirror.replace(pods, 1)
@@ -353,6 +354,51 @@ async def test_after_kubelet_was_away_pods_are_in_the_order_of_creation(node: No
     assert await agent.admission.prefer(GPU, named(0, 1), [], 1) == named(0)
 
 
+# --- cards whose minors changed --------------------------------------------------------------------------------
+
+
+def moved() -> Mirror:
+    """Return the mirror of a node that rebooted without its first card: the driver numbers the others from 0."""
+    mirror = Mirror()
+    mirror.units = units(3).joined(Units(minors={"GPU-1": 0, "GPU-2": 1}, cards=frozenset({"GPU-1", "GPU-2"})))
+    return mirror
+
+
+def test_a_share_is_withheld_where_its_card_is_now() -> None:
+    mirror = moved()
+    mirror.replace([pod("h", 0, grants=share(1))], 1)
+    assert mirror.picture().withheld() == {"GPU-1"}
+
+
+def test_a_pod_gets_its_card_whatever_its_minor_is_now() -> None:
+    mirror = moved()
+    mirror.replace([pod("h", 0, grants=share(1)), pod("a", 1, grants=whole(2))], 1)
+    question = choice.Question(resource=GPU, available=named(1, 2), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert found.ids == {"GPU-2"}
+
+
+def test_a_pod_of_another_scheduler_gets_a_card_under_an_old_minor_and_none_that_moved() -> None:
+    mirror = moved()
+    mirror.replace([pod("gone", 0, grants=share(0)), pod("h", 0, grants=share(1)), pod("a", 1)], 1)
+    mirror.settle([told("x", "c0", "GPU-0")], 0)
+    question = choice.Question(resource=GPU, available=named(1, 2), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert found.ids == {"GPU-2"}
+    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), found) is None
+
+
+def test_an_instance_that_is_gone_takes_nothing_of_the_card_under_its_old_minor() -> None:
+    mirror = Mirror()
+    before = Units(minors={"GPU-0": 0, "MIG-a": 0}, cards=frozenset({"GPU-0"}), parents={"MIG-a": "GPU-0"})
+    mirror.units = before.joined(Units(minors={"GPU-1": 0}, cards=frozenset({"GPU-1"})))
+    mirror.replace([pod("a", 1)], 1)
+    mirror.settle([told("x", "c0", "MIG-a")], 0)
+    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), None) == Asker(uid="uid-a", container="c0")
+
+
 # --- what outlives pods --------------------------------------------------------------------------------------------
 
 
@@ -373,7 +419,7 @@ def test_a_removed_pod_holds_while_it_has_processes(*, kubelet_first: bool) -> N
     assert mirror.holdings() == (holding("a", "c0", "GPU-1"),)
     mirror.keep_left({"uid-a"})
     picture = mirror.picture()
-    assert picture.withheld() == {1}
+    assert picture.withheld() == {"GPU-1"}
     assert choice.explain(picture, GPU, frozenset({"GPU-1"}), None) is None
     mirror.keep_left(set())
     assert mirror.holdings() == ()

@@ -140,13 +140,13 @@ def test_slices_of_instances(strategy: str, of: str, rename: bool, name: str) ->
         (spec(2, unhealthy=(1,)), {"slices": 3}, []),
         (spec(2, unhealthy=(1,), mig=TWO_EACH), {}, []),
         (spec(2, unhealthy=(1,), mig=TWO_EACH), {"slices": 2, "of": "nvidia.com/mig-1g.10gb"}, []),
-        (spec(2), {}, [1]),
-        (spec(2), {"slices": 3}, [1, 7]),
-        (spec(2, mig=TWO_EACH), {"mig_strategy": "single"}, [1]),
-        (spec(2, unhealthy=(1,)), {}, [1]),
+        (spec(2), {}, ["GPU-1"]),
+        (spec(2), {"slices": 3}, ["GPU-1", "GPU-7"]),
+        (spec(2, mig=TWO_EACH), {"mig_strategy": "single"}, ["GPU-1"]),
+        (spec(2, unhealthy=(1,)), {}, ["GPU-1"]),
     ],
 )
-def test_all_units_of_a_card_are_unhealthy_together(node: DeviceSpec, chosen: Any, withheld: list[int]) -> None:
+def test_all_units_of_a_card_are_unhealthy_together(node: DeviceSpec, chosen: Any, withheld: list[str]) -> None:
     (offer,) = resources.offers(node, options(**chosen), withheld=frozenset(withheld)).offers
     assert {unit.minor: unit.healthy for unit in offer.units} == {0: True, 1: False}
     assert all(unit.healthy == (unit.minor == 0) for unit in offer.units)

@@ -5,7 +5,9 @@ from berth_agent.admission.units import Units
 from berth_agent.truth import use
 from berth_agent.truth.gpupods import body
 
-UNITS = Units(minors={"GPU-a": 3, "GPU-b": 4, "MIG-c": 4}, cards=frozenset({"GPU-a", "GPU-b"}))
+UNITS = Units(
+    minors={"GPU-a": 3, "GPU-b": 4, "MIG-c": 4}, cards=frozenset({"GPU-a", "GPU-b"}), parents={"MIG-c": "GPU-b"}
+)
 
 
 def holding(pod: str, container: str, *ids: str) -> Holding:
