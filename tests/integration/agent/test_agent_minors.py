@@ -13,6 +13,8 @@ from tests.proxy import FaultProxy
 from tests.sysfs_tree import SysfsTree
 
 Start = Callable[..., Any]
+START = 60.0
+"""Seconds that an agent may take to start on a busy machine."""
 NIC_A, NIC_B, NIC_C = "0000:2b:00.0", "0000:3b:00.0", "0000:1b:00.0"
 FPGA_A, FPGA_B = "0000:5b:00.0", "0000:4b:00.0"
 
@@ -44,7 +46,9 @@ class Machine:
 
     def wait(self, minors: dict[str, str], *, reserved: str | None = None) -> None:
         try:
-            self._arena.wait(lambda: self.minors() == minors and self.reserved() == reserved, what="the minors")
+            self._arena.wait(
+                lambda: (self.minors(), self.reserved()) == (minors, reserved), deadline=START, what="the minors"
+            )
         except TimeoutError:
             assert (self.minors(), self.reserved()) == (minors, reserved)
             raise
@@ -114,7 +118,7 @@ def test_nothing_is_numbered_before_the_device_was_read(arena: Arena, machine: M
     # Nodes can be listed, and Devices cannot.
     away = proxy.answer("GET", r"/devices(\?|/)", status=503)
     machine.agent("--kubeconfig", str(proxy.kubeconfig(arena.cluster.token)))
-    away.wait(count=5)
+    away.wait(count=5, timeout=START)
     time.sleep(0.5)
     assert machine.device()["metadata"]["resourceVersion"] == before
     away.remove()
