@@ -149,7 +149,7 @@ class Arena:
         """Delete one object; one that is not there is well."""
         self.cluster.api.delete(self._path(resource, name), grace_seconds=grace_seconds)
 
-    def wait(self, predicate: Callable[[], T], *, deadline: float = 10.0, what: str = "a condition") -> T:
+    def wait(self, predicate: Callable[[], T], *, deadline: float = waiting.PATIENCE, what: str = "a condition") -> T:
         """Return the predicate's first truthy answer; fail after `deadline` seconds."""
         return waiting.until(predicate, deadline=deadline, what=what)
 

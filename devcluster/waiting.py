@@ -7,12 +7,14 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 POLL_SECONDS: Final = 0.05
+PATIENCE: Final = 120.0
+"""Seconds: a hundred times what most conditions take, for machines that are slow or busy."""
 
 
 def until(
     condition: Callable[[], T],
     *,
-    deadline: float,
+    deadline: float = PATIENCE,
     what: str,
     poll: float = POLL_SECONDS,
 ) -> T:

@@ -28,7 +28,7 @@ from tests.kubelet_stubs.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 """Seconds that anything may take to be seen."""
 
 

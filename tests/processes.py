@@ -15,7 +15,7 @@ from devcluster import Arena, supervisor, waiting
 from tests.nvml.fixture import NvmlFixture
 
 LOG_LINES: Final = 25
-STOP_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 60.0
 LEADING: Final = '"event": "leading"'
 
 QUICK_TERMS: Final = {"lease_duration": 6, "renew_deadline": 5.0, "retry_period": 0.2}
@@ -53,7 +53,7 @@ class Process:
         """What it has logged."""
         return self.log.read_text(errors="replace")
 
-    def logged(self, text: str, *, deadline: float = 20.0) -> None:
+    def logged(self, text: str, *, deadline: float = waiting.PATIENCE) -> None:
         """Wait until its log holds a text."""
         waiting.until(lambda: text in self.text() or self._ended(), deadline=deadline, what=f"{self.name}: {text}")
 
@@ -69,7 +69,7 @@ class Process:
         self._process.terminate()
         return self._process.wait(STOP_SECONDS)
 
-    def ended(self, *, deadline: float = 20.0) -> int:
+    def ended(self, *, deadline: float = waiting.PATIENCE) -> int:
         """Wait until it ends by itself; give its exit status."""
         return self._process.wait(deadline)
 

@@ -30,7 +30,7 @@ from aiohttp import web
 from tests.background import Background
 
 HOP_BY_HOP: Final = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade"})
-WAIT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 120.0
 
 
 class Seen(NamedTuple):

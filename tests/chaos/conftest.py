@@ -32,7 +32,7 @@ def account(arena: Arena) -> Iterator[Path]:
     documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
     arena.apply(documents)
     try:
-        arena.wait(functools.partial(_stands, arena), what="the API server to compile the fence", deadline=20)
+        arena.wait(functools.partial(_stands, arena), what="the API server to compile the fence")
         yield kubeconfig
     finally:
         for document in documents:

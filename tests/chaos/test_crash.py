@@ -36,7 +36,7 @@ def test_killed_operator_loses_no_pod_and_books_no_card_twice(world: World) -> N
     for pool, count in POOLS.items():
         world.nodes(count, labels={"pool": pool})
     for kill in range(KILLS):
-        leader.logged('"event": "leading"', deadline=30)
+        leader.logged('"event": "leading"')
         follower = _follower(world)
         world.arena.create(next(arrivals))
         time.sleep(chance.uniform(0, LONGEST))
@@ -44,9 +44,9 @@ def test_killed_operator_loses_no_pod_and_books_no_card_twice(world: World) -> N
         if kill % NATURAL:
             world.free_lease()
         leader = follower
-    leader.logged('"event": "leading"', deadline=30)
+    leader.logged('"event": "leading"')
 
-    world.wait(lambda: _bound(world) == FIT, deadline=30, what="exactly the pods that fit to be bound")
+    world.wait(lambda: _bound(world) == FIT, what="exactly the pods that fit to be bound")
     assert next(arrivals, None) is None
     _check(world)
     _check_events(world)

@@ -160,7 +160,7 @@ def test_program_run_in_a_cluster_ends_with_it(tmp_path: Path) -> None:
         script = "import os, time; print(os.environ['KUBECONFIG'], flush=True); time.sleep(600)"
         pid = cluster.run("sleeper", [sys.executable, "-c", script])
         log = cluster.folder / "sleeper.log"
-        waiting.until(log.read_text, deadline=10, what="the program's output")
+        waiting.until(log.read_text, what="the program's output")
         assert log.read_text() == f"{cluster.kubeconfig}\n"
         with pytest.raises(DevclusterError, match="sleeper already runs"):
             cluster.run("sleeper", [sys.executable, "-c", script])
@@ -223,7 +223,7 @@ def _wait_until_gone(pids: Mapping[str, int]) -> None:
     def left() -> list[str]:
         return [name for name, pid in pids.items() if state.is_alive(pid)]
 
-    waiting.until(lambda: not left(), deadline=15, what=f"the end of {', '.join(pids)}")
+    waiting.until(lambda: not left(), what=f"the end of {', '.join(pids)}")
 
 
 def _names(arena: Arena, resource: str) -> set[str]:

@@ -34,7 +34,7 @@ GPU: Final = "nvidia.com/gpu"
 SHARE: Final = "kubernetes.io/gpu"
 """In percent of a card; its containers are told their cards by injection."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-PATIENCE: Final = 60.0
+PATIENCE: Final = 120.0
 """Seconds within which anything must happen that has no bound of its own: the machine may be busy."""
 CRASH_LINES: Final = 400
 """Of a daemon's log, where a test fails: what a crash of kubelet says first stands far above its end."""

@@ -62,7 +62,7 @@ def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
         owner.kill()
 
         _wait_until_gone(folder)
-    waiting.until(lambda: not folder.exists(), deadline=15, what="the data folder to go")
+    waiting.until(lambda: not folder.exists(), what="the data folder to go")
     assert not _groups(supervisor)
     assert _machine() == machine
 
@@ -133,7 +133,7 @@ def _mentions(table: Path, folder: Path) -> bool:
 
 
 def _wait_until_gone(folder: Path) -> None:
-    waiting.until(lambda: not _processes(folder), deadline=15, what="every process of the node to end")
+    waiting.until(lambda: not _processes(folder), what="every process of the node to end")
 
 
 def _groups(supervisor: int) -> list[Path]:

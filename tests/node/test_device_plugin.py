@@ -116,7 +116,7 @@ async def _register(node: RealNode) -> None:
 
 
 def _wait_for_held(node: RealNode, expected: Held) -> None:
-    waiting.until(lambda: asyncio.run(_held(node)) == expected, deadline=20, what=f"{expected} in PodResources")
+    waiting.until(lambda: asyncio.run(_held(node)) == expected, what=f"{expected} in PodResources")
 
 
 async def _held(node: RealNode) -> Held:
@@ -135,7 +135,7 @@ async def _held(node: RealNode) -> Held:
 
 
 def _wait_for_units(arena: Arena, node: RealNode, count: int) -> None:
-    arena.wait(lambda: node.allocatable(RESOURCE) == count, deadline=20, what=f"{count} of {RESOURCE} in the Node")
+    arena.wait(lambda: node.allocatable(RESOURCE) == count, what=f"{count} of {RESOURCE} in the Node")
 
 
 def _write_cdi(node: RealNode) -> None:

@@ -31,7 +31,7 @@ def test_annotation_is_in_the_environment(arena: Arena, node: RealNode) -> None:
 def test_end_of_a_container_is_told(arena: Arena, node: RealNode) -> None:
     arena.create([box(arena, words=["exit", "3"], nodeName=node.name, restartPolicy="Never")])
 
-    arena.wait(lambda: arena.get("pods", "pod")["status"]["phase"] == "Failed", deadline=30, what="the pod to fail")
+    arena.wait(lambda: arena.get("pods", "pod")["status"]["phase"] == "Failed", what="the pod to fail")
 
     [status] = arena.get("pods", "pod")["status"]["containerStatuses"]
     assert status["state"]["terminated"]["exitCode"] == 3

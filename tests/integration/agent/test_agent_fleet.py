@@ -26,7 +26,7 @@ def test_two_hundred_nodes_are_published_in_seconds(arena: Arena, start: Start, 
     fleet = fleet_file(f"- {{names: '{arena.id}-f[0-199]', profile: a100, gpus: 8, rdma: 4}}")
     agent = simulated(start, fleet, "--renew-interval", "4", "--lease-duration", "40")
     try:
-        arena.wait(lambda: agent.log.count("Device published") == 200, deadline=30, what="200 Devices")
+        arena.wait(lambda: agent.log.count("Device published") == 200, what="200 Devices")
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent.lease_namespace}/leases"
         arena.wait(lambda: len(arena.cluster.api.get(leases)["items"]) == 200, what="200 Leases")
         mine = [each for each in arena.list("devices") if each["metadata"]["name"].startswith(f"{arena.id}-f")]

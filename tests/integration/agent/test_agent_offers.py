@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from berth_api import names
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests.devices import GPU
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, a100
@@ -87,7 +87,7 @@ async def test_an_xid_reaches_kubelet_within_seconds_for_every_slice(
     start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"), "--poll-interval", "60")
     await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 8)
     machine.xid(1, 79)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(waiting.PATIENCE):
         seen = await kubelet.sees(lambda told: "Unhealthy" in told[GPU].values())
     ill = {unit for unit, health in seen[GPU].items() if health == "Unhealthy"}
     assert ill == {f"{machine.gpus[1].uuid}::{number}" for number in range(4)}
@@ -110,7 +110,7 @@ async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
         words += ["--pod-resources-socket", str(pods.socket), "--checkpoint", str(tmp_path / "checkpoint.json")]
         agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0), a100(1)]), *words)
         await kubelet.sees(lambda told: GPU in told)
-        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer", deadline=30)
+        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer")
         assert await asyncio.to_thread(agent.stop) == 0
     assert withheld(arena, node) == [0, 1]
 
@@ -130,13 +130,13 @@ async def test_a_shared_card_is_withheld_after_a_reboot_without_the_first_card(
         agent = start_nvml(node, NvmlFixture(tmp_path, gpus=cards), *words)
         before = {card.uuid: HEALTHY for card in cards} | {cards[1].uuid: UNHEALTHY}
         await kubelet.sees(lambda told: told.get(GPU) == before)
-        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [1], what="the shared card", deadline=30)
+        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [1], what="the shared card")
         assert await asyncio.to_thread(agent.stop) == 0
 
         start_nvml(node, NvmlFixture(tmp_path, gpus=[replace(cards[1], minor=0), replace(cards[2], minor=1)]), *words)
         after = {cards[1].uuid: UNHEALTHY, cards[2].uuid: HEALTHY}
         await kubelet.sees(lambda told: told.get(GPU) == after)
-        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [0], what="the card now", deadline=30)
+        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [0], what="the card now")
 
 
 def withheld(arena: Arena, node: str) -> list[int] | None:

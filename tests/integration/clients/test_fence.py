@@ -7,7 +7,7 @@ import time
 import pytest
 
 from berth_operator.clients import kube
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests.integration.clients.conftest import Fenced
 from tests.proxy import FaultProxy
 
@@ -30,7 +30,7 @@ async def set_term(admin: kube.KubeClient, arena: Arena, term: int) -> None:
 
 
 async def until_seen(fenced: Fenced, term: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(waiting.PATIENCE):
         while await fenced.bind(epoch=term, label=fenced.arena.lease_name) != 201:
             pass
 

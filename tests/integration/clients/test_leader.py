@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth_operator.clients import kube, leader
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests.proxy import FaultProxy
 
 
@@ -31,7 +31,7 @@ def candidate(client: kube.KubeClient, arena: Arena, identity: str) -> leader.Le
 async def running(election: leader.LeaderElection) -> AsyncIterator[int]:
     task = asyncio.create_task(election.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(waiting.PATIENCE):
             yield await election.acquired()
     finally:
         task.cancel()

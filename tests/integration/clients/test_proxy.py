@@ -7,7 +7,7 @@ import time
 import pytest
 
 from berth_operator.clients import kube
-from devcluster import Arena, Cluster
+from devcluster import Arena, Cluster, waiting
 from tests.proxy import FaultProxy
 
 
@@ -28,7 +28,7 @@ async def test_everything_else_passes_with_its_identity(
 async def test_a_watch_streams(proxied: kube.KubeClient, arena: Arena) -> None:
     path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
     stream = proxied.stream(path, {"watch": "true", "labelSelector": "a=b"})
-    async with contextlib.aclosing(stream), asyncio.timeout(10):
+    async with contextlib.aclosing(stream), asyncio.timeout(waiting.PATIENCE):
         assert await anext(stream) == b""
         await proxied.request("POST", path, body={"metadata": {"name": "c", "labels": {"a": "b"}}})
         assert b'"ADDED"' in await anext(stream)

@@ -8,7 +8,7 @@ import pytest
 
 from berth_operator.clients import kube
 from berth_operator.state import reflector
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests.proxy import FaultProxy
 
 MANY = 2 * reflector.PAGE + 1
@@ -42,7 +42,7 @@ class Picture:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(waiting.PATIENCE):
         while not true():  # noqa: ASYNC110 - what is looked at is the sink's, which awaits nothing
             await asyncio.sleep(0.01)
 
@@ -54,7 +54,7 @@ async def reflecting(client: kube.KubeClient, arena: Arena) -> AsyncIterator[Pic
     made = reflector.Reflector(api=client, source=source, sink=picture)
     task = asyncio.create_task(made.run())
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(waiting.PATIENCE):
             await made.synced.wait()
         yield picture
     finally:

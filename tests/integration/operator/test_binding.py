@@ -165,7 +165,7 @@ def test_every_bound_pod_gets_one_scheduled_event(shared: World) -> None:
 
     for name in names:
         shared.bound(name)
-    shared.wait(lambda: all(shared.events(name, "Scheduled") for name in names), deadline=10, what="the Events")
+    shared.wait(lambda: all(shared.events(name, "Scheduled") for name in names), what="the Events")
     for name in names:
         [event] = shared.events(name)
         assert (event["type"], event["reportingComponent"]) == ("Normal", shared.arena.scheduler_name)

@@ -48,7 +48,7 @@ class Door:
                 return False
             return True
 
-        waiting.until(answers, deadline=20, what=self._url)
+        waiting.until(answers, what=self._url)
         return self
 
     def node(self, name: str) -> dict[str, Any]:

@@ -258,4 +258,4 @@ def test_cluster_without_the_definition_has_pods_all_the_same(
 
     unknown.remove()
 
-    world.bound("m0", deadline=40)
+    world.bound("m0")

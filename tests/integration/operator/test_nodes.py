@@ -159,7 +159,7 @@ def test_deleted_node_takes_its_device_along(shared: World) -> None:
     shared.arena.delete("nodes", gone)
 
     # It learns of new kinds, such as Devices, every 30 s.
-    shared.wait(lambda: not shared.shown(gone), what="the garbage collector", deadline=90)
+    shared.wait(lambda: not shared.shown(gone), what="the garbage collector")
     shared.pod("p", {"nvidia.com/gpu": "1"})
     assert shared.bound("p")["spec"]["nodeName"] == stays
     shared.pod("q", {"nvidia.com/gpu": "1"})

@@ -37,4 +37,4 @@ def _answers(port: int) -> dict[str, bool]:
             return {}
         return found
 
-    return waiting.until(answer, deadline=10, what=f"an answer at port {port}")
+    return waiting.until(answer, what=f"an answer at port {port}")

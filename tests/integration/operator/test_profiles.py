@@ -38,7 +38,7 @@ class Profiles:
         """Write other profiles and wait until they are in use."""
         before = self._times("configuration in use")
         self._write(self._file(*profiles))
-        waiting.until(lambda: self._times("configuration in use") > before, deadline=15, what="the new configuration")
+        waiting.until(lambda: self._times("configuration in use") > before, what="the new configuration")
 
     def spoil(self, text: str) -> None:
         """Write what is wrong and wait until it is refused."""

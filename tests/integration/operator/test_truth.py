@@ -227,7 +227,7 @@ def test_a_gpu_pod_goes_with_its_pod(shared: World) -> None:
             return True
         return False
 
-    shared.wait(gone, what="the garbage collector", deadline=90)
+    shared.wait(gone, what="the garbage collector")
 
 
 def test_foreign_use_may_be_left_to_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,11 +126,11 @@ class World:
 
     # --- what became of it ------------------------------------------------------------------------------------
 
-    def wait(self, predicate: Callable[[], T], *, deadline: float = 15.0, what: str = "a condition") -> T:
+    def wait(self, predicate: Callable[[], T], *, deadline: float = waiting.PATIENCE, what: str = "a condition") -> T:
         """Wait for a condition, looking often."""
         return waiting.until(predicate, deadline=deadline, what=what, poll=POLL)
 
-    def bound(self, name: str, *, deadline: float = 10.0) -> Manifest:
+    def bound(self, name: str, *, deadline: float = waiting.PATIENCE) -> Manifest:
         """Wait until a pod is bound; give it."""
 
         def look() -> Manifest | None:
@@ -150,7 +150,7 @@ class World:
         found = condition(self.arena.get("pods", name), "PodScheduled")
         return str(found.get("message", "")) if found.get("status") == "False" else ""
 
-    def waits(self, name: str, pattern: str = ".", *, deadline: float = 10.0) -> str:
+    def waits(self, name: str, pattern: str = ".", *, deadline: float = waiting.PATIENCE) -> str:
         """Wait until a pod says why it waits; give its words."""
         self._wait_for_pod(
             name, lambda: re.search(pattern, self.said(name)), deadline=deadline, what=f"to say {pattern!r}"
@@ -178,12 +178,12 @@ class World:
         """A Device's Ready."""
         return str(condition(self.shown(node), "Ready").get("status", ""))
 
-    def wait_ready(self, node: str, status: str, *, deadline: float = 10.0) -> Manifest:
+    def wait_ready(self, node: str, status: str, *, deadline: float = waiting.PATIENCE) -> Manifest:
         """Wait until a Device's Ready has a status; give the condition."""
         self.wait(lambda: self.ready(node) == status, deadline=deadline, what=f"Ready={status} of {node}")
         return condition(self.shown(node), "Ready")
 
-    def wait_condition(self, node: str, kind: str, status: str, *, deadline: float = 10.0) -> str:
+    def wait_condition(self, node: str, kind: str, status: str, *, deadline: float = waiting.PATIENCE) -> str:
         """Wait until a Device has a condition; give its message."""
         self.wait(
             lambda: condition(self.shown(node), kind).get("status") == status,

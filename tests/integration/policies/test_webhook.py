@@ -59,7 +59,7 @@ class Hook:
         return injection.lacking(pod["spec"], {}) == ()
 
     def until_injecting(self) -> None:
-        waiting.until(self.injects, deadline=20, what="the webhook to inject")
+        waiting.until(self.injects, what="the webhook to inject")
 
     def secret(self) -> Manifest:
         found: Manifest = self.arena.get("secrets", "berth-webhook")["data"]
@@ -132,7 +132,7 @@ def test_its_own_certificate_is_renewed_and_no_pod_is_refused_meanwhile(hook: Ho
     while hook.secret()["tls.crt"] == first:
         assert hook.injects()
     renewed = hook.secret()
-    waiting.until(lambda: renewed["tls.crt"] in encoded(hook.trusted()), deadline=10, what="the new one to be trusted")
+    waiting.until(lambda: renewed["tls.crt"] in encoded(hook.trusted()), what="the new one to be trusted")
     assert base64.b64decode(first).decode() in hook.trusted()
     for _ in range(20):
         assert hook.injects()
@@ -167,7 +167,7 @@ def test_a_certificate_comes_from_files_and_is_read_again(hook: Hook, tmp_path: 
     process = hook.start(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     hook.until_injecting()
     write()
-    waiting.until(lambda: process.text().count("certificate in use") > 1, deadline=20, what="the new one to be served")
+    waiting.until(lambda: process.text().count("certificate in use") > 1, what="the new one to be served")
     hook.until_injecting()
 
 

@@ -207,7 +207,7 @@ def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: Crowd) -> None
     world.wait(lambda: all(crowd.gone(f"low-{i}") for i in (1, 2, 3)), what="the victims to be deleted")
     world.remove("low-1")
     world.remove("low-2")
-    world.waits("small-0", r"\(1 left\)$", deadline=15)
+    world.waits("small-0", r"\(1 left\)$")
     assert world.bound_names() == {"low-3", "equal"}
     world.remove("low-3")
 
