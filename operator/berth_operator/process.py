@@ -94,7 +94,8 @@ async def _until_the_end(work: Awaitable[None]) -> int:
         lost, others = group.split(TermLostError)
         if others is not None:
             raise others from None
-        log.warning("ending, so that a new start reads everything anew", why=str(lost))
+        reason = "; ".join(map(str, lost.exceptions)) if lost is not None else ""
+        log.warning("ending, so that a new start reads everything again", reason=reason)
         return 1
     return 0
 

@@ -1,5 +1,6 @@
 """Paused leaders, lost answers, refusals and broken connections: each pod is bound once, with its cards."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,8 @@ def test_leader_paused_between_decision_and_write_changes_nothing(
     first.resume()
 
     assert first.ended() == 1
+    assert re.search(r"term \d+ has ended", first.text())
+    assert "Traceback" not in first.text()
     assert "is over, the Lease" in first.text()
     assert second.exit_code is None
     assert _settled(world) == before
@@ -79,6 +82,8 @@ def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: Wo
     first.resume()
 
     assert first.ended() == 1
+    assert re.search(r"term \d+ has ended", first.text())
+    assert "Traceback" not in first.text()
     assert "is over, the Lease" in first.text()
     assert _versions(world) == before
     assert not world.bound_names()
