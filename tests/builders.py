@@ -255,13 +255,14 @@ def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
 
 def instance(minor: int = 0, number: int = 0, profile: str = "1g.10gb") -> Grant:
     """Give a MIG instance of a card."""
-    return Grant(type="gpu", minor=minor, amounts=((mig.resource(profile), 1),), id=f"MIG-{minor}-{number}")
+    amounts, name = ((mig.resource(profile), 1),), f"MIG-{minor}-{number}"
+    return Grant(type="gpu", minor=minor, amounts=amounts, id=name, parent=f"GPU-{minor}")
 
 
 def replica(minor: int = 0, number: int = 0) -> Grant:
     """Give one of four slices of a card."""
     amounts = (("gpu-core", 25), ("gpu-memory", 20 * GI), ("gpu-memory-ratio", 25), (REPLICAS, 1))
-    return Grant(type="gpu", minor=minor, amounts=amounts, id=f"GPU-{minor}::{number}")
+    return Grant(type="gpu", minor=minor, amounts=amounts, id=f"GPU-{minor}::{number}", parent=f"GPU-{minor}")
 
 
 def with_functions(minor: int = 0, *buses: str) -> Grant:

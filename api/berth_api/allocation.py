@@ -70,6 +70,8 @@ class Grant:
     functions: tuple[Function, ...] = ()
     exclusive: str = ""
     """One of EXCLUSIVES where the pod keeps others with such a policy away."""
+    parent: str = ""
+    """UUID of the card that an instance or replica is of; empty for whole cards, and in older allocations."""
 
     @property
     def is_piece(self) -> bool:
@@ -150,6 +152,8 @@ def _extension(grant: Grant) -> dict[str, Any]:
         found["vfs"] = [_function_entry(each) for each in grant.functions]
     if grant.exclusive:
         found["exclusivePolicy"] = grant.exclusive
+    if grant.parent:
+        found["parent"] = grant.parent
     return found
 
 
@@ -183,7 +187,7 @@ def parse(annotation: str) -> tuple[Grant, ...]:
     return grants
 
 
-def _check_cards(grants: Iterable[Grant]) -> None:
+def _check_cards(grants: Sequence[Grant]) -> None:
     by_card: dict[tuple[str, int], list[Grant]] = {}
     for grant in grants:
         by_card.setdefault((grant.type, grant.minor), []).append(grant)
@@ -193,6 +197,9 @@ def _check_cards(grants: Iterable[Grant]) -> None:
     for (kind, minor), held in by_card.items():
         if len(held) > 1:
             _check_pieces(kind, minor, held)
+    for (kind, name), count in Counter((grant.type, grant.id) for grant in grants if grant.id).items():
+        if count > 1:
+            raise AllocationError(f"{kind}: id {name} stands {count} times; allowed is one entry for each device")
 
 
 def _check_pieces(kind: str, minor: int, held: Sequence[Grant]) -> None:
@@ -230,6 +237,7 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         id=uuid,
         functions=_functions(extension, where),
         exclusive=_exclusive(extension),
+        parent=_parent(extension),
     )
     if grant.is_piece and sum(amount for name, amount in grant.amounts if name.startswith(_PIECES)) != 1:
         raise AllocationError(f"{where}.resources: an entry of instances or replicas is of one of them")
@@ -254,6 +262,12 @@ def _exclusive(extension: object) -> str:
     """Read the policy; a word that is none of ours is another's."""
     found = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
     return found if isinstance(found, str) and found in EXCLUSIVES else ""
+
+
+def _parent(extension: object) -> str:
+    """Return the parent's UUID, or nothing if there is none of our form."""
+    found = extension.get("parent") if isinstance(extension, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def _function(raw: object, where: str) -> Function:

@@ -187,7 +187,10 @@ class DeviceUse(Model):
     """What is taken and free on one card, as the operator accounts it."""
 
     type: DeviceType
-    minor: Annotated[int, Field(ge=0, le=65535)]
+    minor: Annotated[int, Field(ge=-MAX_DEVICES, le=65535)]
+    """-1, -2 and so on stand for cards that pods hold and that the spec lists no more."""
+    id: Annotated[str, Field(max_length=160)] | None = None
+    """Of a card that the spec lists no more."""
     free: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
 

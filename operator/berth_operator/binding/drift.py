@@ -12,10 +12,11 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
+from berth_api.allocation import Grant
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import ApiError, Object, Unreachable
 from berth_operator.core import record, truth
-from berth_operator.core.truth import Case, Device
+from berth_operator.core.truth import Case
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -106,7 +107,7 @@ class DriftKeeper:
         due = [each for each in found if self._again.get(each[0].given.uid, (now, 0.0))[0] <= now]
         await asyncio.gather(*(self._rewrite(case, instead) for case, instead in due if self._leads()))
 
-    async def _rewrite(self, case: Case, instead: Mapping[str, Device]) -> None:
+    async def _rewrite(self, case: Case, instead: Mapping[str, Grant]) -> None:
         """Have a pod's allocation say what it holds."""
         namespace, _, name = case.given.pod.partition("/")
         try:
@@ -130,7 +131,7 @@ class DriftKeeper:
         log.warning("allocation not rewritten", pod=case.given.pod, error=str(error), again_in=pause)
 
 
-def _annotations(pod: Mapping[str, Any], case: Case, instead: Mapping[str, Device]) -> dict[str, str] | None:
+def _annotations(pod: Mapping[str, Any], case: Case, instead: Mapping[str, Grant]) -> dict[str, str] | None:
     """Give what a pod's annotations are to say; None of a pod that is not the one, or says so already."""
     metadata = pod["metadata"]
     is_same = metadata["uid"] == case.given.uid and pod["spec"].get("nodeName") == case.given.node
@@ -138,5 +139,5 @@ def _annotations(pod: Mapping[str, Any], case: Case, instead: Mapping[str, Devic
     return record.rewritten(told, case, instead) if is_same and names.ALLOCATED in told else None
 
 
-def _words(instead: Mapping[str, Device]) -> dict[str, str]:
+def _words(instead: Mapping[str, Grant]) -> dict[str, str]:
     return {name: each.id for name, each in instead.items()}

@@ -1,11 +1,12 @@
 """Answers as JSON: what `-o json` prints, and what the tables show."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from berth_api import allocation, names
 from berth_api.allocation import Grant
 from berth_operator.commands.planning import Answer
+from berth_operator.core.cards import shown_minors
 from berth_operator.core.cycle import Failure, Placement
 from berth_operator.core.defragmentation import Advice, Move
 from berth_operator.core.request import PendingPod
@@ -51,11 +52,12 @@ def _outcome(outcome: Outcome) -> Report:
     return {"pod": outcome.pod.key, "fits": outcome.fits, **place, **reason}
 
 
-def _place(node: str, grants: Iterable[Grant]) -> Report:
+def _place(node: str, grants: Sequence[Grant]) -> Report:
     devices: dict[str, dict[int, None]] = {}
+    shown = shown_minors(grants)
     for each in grants:
         # Several instances of one card are one card.
-        devices.setdefault(each.type, {})[each.minor] = None
+        devices.setdefault(each.type, {})[shown[each.type, each.minor]] = None
     return {"node": node, "devices": {kind: list(minors) for kind, minors in devices.items()}}
 
 

@@ -1,9 +1,12 @@
 """The cards of one type as columns: arrays of shape (nodes, slots), one slot a card.
 
-A slot belongs to one minor of one node for as long as the card exists or something is charged to it: a card that
-fails or vanishes keeps what its pods hold, so that nothing is handed out twice when it comes back.
+A device is its id, not its minor: drivers renumber cards. A slot belongs to one card of one node for as long as the
+Device lists the card or something is charged to it. A card that fails keeps what its pods hold. One that the Device
+lists no more keeps it in a slot of its own, so that neither its return nor a new card under its old minor is booked
+twice.
 """
 
+import zlib
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
@@ -12,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api import allocation, mig
-from berth_api.allocation import EXCLUSIVES, FUNCTIONS, REPLICAS, Function, Grant
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
 from berth_api.selectors import Labels
@@ -50,6 +53,10 @@ REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
 """By which name kubelet counts the replicas of a card; by the first, pods may ask for them by either of the others."""
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
+_STAND_INS: Final = 2**31 - 1 - MAX_MINOR
+"""How many numbers above all minors a column has room for."""
+_MIG_ID: Final = "MIG-"
+"""How the driver's UUIDs of MIG instances begin."""
 _NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
 """Counted on cards that have not come apart for it."""
 _NAMED: Final = _NO_PIECES | {REPLICAS}
@@ -95,8 +102,42 @@ class CardInfo:
     """Virtual functions."""
     instances: tuple[tuple[str, str], ...] = ()
     """(MIG UUID, resource) of each instance that can be handed out."""
+    parts: tuple[str, ...] = ()
+    """MIG UUIDs of all its instances, whether they can be handed out or not."""
     replica_resource: str = ""
     """The one name by which pods may ask for its replicas; empty for either."""
+
+
+def is_listed(grant: Grant) -> bool:
+    """Return whether the Device lists the card of a charged grant."""
+    return grant.minor <= MAX_MINOR
+
+
+def card_id(grant: Grant) -> str:
+    """Return the id of the card that a grant is of, as far as the grant itself names it."""
+    return grant.parent or grant.visible
+
+
+def shown_minors(grants: Iterable[Grant]) -> Mapping[tuple[str, int], int]:
+    """Return by which minor people are shown each card of some charged grants: -1, -2 and so on if it is not listed."""
+    cards = sorted({(each.type, each.minor) for each in grants})
+    absent = [card for card in cards if card[1] > MAX_MINOR]
+    return {card: card[1] for card in cards} | {card: -1 - number for number, card in enumerate(absent)}
+
+
+def is_unlocated(grant: Grant) -> bool:
+    """Return whether a charged grant is of a MIG instance of which no card is known: the Device lists it no more."""
+    if is_listed(grant) or grant.parent:
+        return False
+    return grant.id.startswith(_MIG_ID) or any(mig.is_resource(name) for name, _ in grant.amounts)
+
+
+def _stand_in(name: str) -> int:
+    """Return the number of the slot of a card that the Device does not list: above all minors, the same for one id.
+
+    Two ids that get the same number share a slot that is never given out, which does no harm.
+    """
+    return MAX_MINOR + 1 + zlib.crc32(name.encode()) % _STAND_INS
 
 
 def is_counted(kind: str, name: str) -> bool:
@@ -148,8 +189,12 @@ class Cards:
         self.used = np.zeros((len(self.index), rows, 1), np.int64)
         self.unknown = np.zeros(rows, np.int32)
         """Pods of the node that may hold any of its cards."""
+        self.unlocated = np.zeros(rows, np.int32)
+        """MIG instances of the node that pods hold and of which no card is known: it may be any in MIG mode."""
         self.ids: list[dict[int, str]] = [{} for _ in range(rows)]
         """Per node: minor -> id."""
+        self.places: list[dict[str, tuple[int, str]]] = [{} for _ in range(rows)]
+        """Per node: id of a card, instance or virtual function -> (minor of the card, resource of an instance)."""
         self.instances: dict[int, dict[int, tuple[tuple[str, str], ...]]] = {}
         """Row -> minor -> (MIG UUID, resource) of each instance; only rows that have some."""
         self.taken: dict[int, tuple[str, ...]] = {}
@@ -175,8 +220,10 @@ class Cards:
         self.total = np.pad(self.total, ((0, 0), *more))
         self.used = np.pad(self.used, ((0, 0), *more))
         self.unknown = np.pad(self.unknown, more[0])
+        self.unlocated = np.pad(self.unlocated, more[0])
         self.wiring = np.pad(self.wiring, more[0])
         self.ids += [{} for _ in range(rows - len(self.ids))]
+        self.places += [{} for _ in range(rows - len(self.places))]
 
     def resource(self, name: str) -> int:
         """Give a resource's place, making one if need be."""
@@ -199,8 +246,9 @@ class Cards:
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
             return b""  # of most types a fleet has none
         named = repr(self.taken[row]).encode() if row in self.taken else b""
-        columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row], self.unknown[row])
-        return b"".join([*(each.tobytes() for each in columns), named])
+        columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row])
+        unsure = (self.unknown[row], self.unlocated[row])
+        return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
 
     def in_pieces(self, rows: Rows = ALL) -> Mask:
         """Give the cards of which a pod holds an instance or a replica."""
@@ -212,7 +260,9 @@ class Cards:
 
     def excerpt(self, rows: Indices) -> Self:
         """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
-        by_row = {name: getattr(self, name)[rows] for name in ("minor", "numa", *_PADDED, "unknown", "wiring")}
+        by_row = {
+            name: getattr(self, name)[rows] for name in ("minor", "numa", *_PADDED, "unknown", "unlocated", "wiring")
+        }
         # Whoever asks what would be if some pods were gone means: once the agent has seen it too.
         by_row |= {"withheld": np.zeros_like(by_row["present"]), "announced": by_row["healthy"].copy()}
         return with_own(
@@ -220,6 +270,7 @@ class Cards:
             total=self.total.take(rows, axis=1),
             used=self.used.take(rows, axis=1),
             ids=list(map(self.ids.__getitem__, rows.tolist())),
+            places=list(map(self.places.__getitem__, rows.tolist())),
             instances=_of_rows(self.instances, rows),
             taken=_of_rows(self.taken, rows),
             **by_row,
@@ -233,6 +284,7 @@ class Cards:
             slot = self._slot_for(row, card.minor)
             self._describe(row, slot, card, catalogue)
             self.ids[row][card.minor] = card.id
+            self._find_places(row, card)
             for name, amount in card.amounts:
                 if name in self.counted or _has_a_name(name):
                     index = self.resource(name)  # first: it may put a wider array in place of this one
@@ -243,6 +295,18 @@ class Cards:
         linked = any(links for _, _, links in wiring)
         self.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
         self.find_spare(row, catalogue)
+
+    def _find_places(self, row: int, card: CardInfo) -> None:
+        """Take down where what has a name is; of two cards with one id, which are not given out, the first has it."""
+        places = self.places[row]
+        places.setdefault(card.id, (card.minor, ""))
+        for name, resource in card.instances:
+            places[name] = (card.minor, resource)
+        for name in card.parts:
+            places.setdefault(name, (card.minor, ""))
+        for _, functions in card.functions:
+            for _, bus_id in functions:
+                places.setdefault(bus_id, (card.minor, ""))
 
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
         self.present[row, slot] = True
@@ -261,7 +325,8 @@ class Cards:
         self.replicas_as[row] = 0
         self.pcie[row] = self.labels[row] = self.functions[row] = self.spare[row] = self.wiring[row] = 0
         self.total[:, row] = 0
-        self.ids[row] = {}
+        # New values, since copies share the old.
+        self.ids[row], self.places[row] = {}, {}
         self.instances.pop(row, None)
         self.minor[row, self.users[row] == 0] = EMPTY
 
@@ -278,6 +343,8 @@ class Cards:
                 index = self.resource(name)
                 self.used[index, row, slot] += sign * amount
         self.users[row, slot] += sign
+        if is_unlocated(grant):
+            self.unlocated[row] += sign
         if handles := grant.handles:
             self.hold(row, handles, sign)
         if not self.users[row, slot] and not self.present[row, slot]:
@@ -309,10 +376,33 @@ class Cards:
             if allocation.handle(self.kind, minor, function) not in held:
                 yield function
 
+    def named(self, row: int, grant: Grant) -> str:
+        """Return the id of the card that a grant without one is of: by its virtual functions, or else by its minor."""
+        found = (self.places[row].get(each.bus_id) for each in grant.functions)
+        minor = next((place[0] for place in found if place is not None), grant.minor)
+        return self.ids[row].get(minor, "")
+
+    def located(self, row: int, grant: Grant) -> Grant:
+        """Return a grant on the card that has its id now, whatever minor was recorded; one without an id as it is.
+
+        If the Device does not list the id, it is of its parent, or else of a slot of its own. An instance is what has
+        its name now: a card that is divided differently may use a name again.
+        """
+        place = self.places[row].get(grant.id) if grant.id else (grant.minor, "")
+        if place is None:
+            card = grant.parent or grant.visible
+            place = self.places[row].get(card) or (_stand_in(card), "")
+        minor, resource = place
+        if resource:
+            return replace(grant, minor=minor, amounts=((resource, 1),))
+        return grant if minor == grant.minor else replace(grant, minor=minor)
+
     def completed(self, row: int, grant: Grant) -> Grant:
+        """Return a grant on the card that it is of now, with what it leaves out filled in."""
+        return self.filled(row, self.located(row, grant))
+
+    def filled(self, row: int, grant: Grant) -> Grant:
         """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
-        if (self.instances or REPLICAS in self.index) and grant.is_piece:
-            return self._found(row, grant)
         amounts = dict(grant.amounts)
         if self.kind != GPU or (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
             return grant
@@ -333,22 +423,24 @@ class Cards:
             id=grant.id,
             functions=grant.functions,
             exclusive=grant.exclusive,
+            parent=grant.parent,
         )
 
     def given(self, row: int | None, minor: int, name: str) -> Grant:
-        """Give what a pod takes to which kubelet gave a device by its id: an instance, a replica, or else a card.
+        """Return what a pod takes to which kubelet gave a device by its id: an instance, a replica, or else a card.
 
-        What the Device does not tell now counts as the whole card: nobody knows how much of it is left.
+        Without an id it is the card that has the minor now. What the Device does not list counts as a whole card:
+        nobody knows how much of it is left.
         """
         whole = tuple((each, CARD) for each in _WHOLE.get(self.kind, (self.kind,)))
         grant = Grant(type=self.kind, minor=minor, amounts=whole, id=name)
         if row is None:
             return grant
-        grant = self._found(row, grant)
-        slot = self._slot_of(row, grant.minor)
+        grant = self.located(row, grant)
+        slot, card = self._slot_of(row, grant.minor), self.ids[row].get(grant.minor, "")
         if slot is not None and not grant.is_piece and grant.visible != name:
             grant = replace(grant, amounts=self.of_replica(row, slot) or whole)
-        return self.completed(row, grant)
+        return self.filled(row, replace(grant, parent=card) if grant.is_piece else replace(grant, id=name or card))
 
     def worth(self, row: int, grant: Grant) -> Hashable:
         """Give what a grant is worth: the same for any two of which one is as good as the other."""
@@ -365,19 +457,6 @@ class Cards:
             return ()
         shares = [(name, int(self.total[self.index[name], row, slot]) // there) for name in SHARED]
         return (*shares, (REPLICAS, 1))
-
-    def _found(self, row: int, grant: Grant) -> Grant:
-        """Give an instance or replica as the Device has it now.
-
-        What its pod holds is what has this name, whatever card and profile were recorded: minors may be other ones
-        after a restart, and a card that is divided anew may use a name again.
-        """
-        for minor, there in self.instances.get(row, {}).items():
-            for name, resource in there:
-                if name == grant.id:
-                    return replace(grant, minor=minor, amounts=((resource, 1),))
-        minors = [minor for minor, of_card in self.ids[row].items() if of_card == grant.visible]
-        return replace(grant, minor=minors[0]) if minors else grant
 
     def slots(self, row: int) -> Iterator[int]:
         """Give the node's slots in use, by minor."""

@@ -86,9 +86,7 @@ class _Allocator:
         with self._wall.around("choose"):
             grants = tuple(self._own.choose(fleet, row, request, part, policy, near=near))
             _check_devices(grants, part)
-            for each in grants:
-                _check_room(fleet, row, each)
-            return grants
+            return tuple(_checked(fleet, row, each) for each in grants)
 
 
 class _Score:
@@ -132,11 +130,11 @@ def _check_devices(grants: Sequence[Grant], part: Part) -> None:
         raise ValueError(f"it gave {[(each.type, each.minor) for each in grants]}; wanted are {wanted} of {part.type}")
 
 
-def _check_room(fleet: "Fleet", row: int, grant: Grant) -> None:
-    """Check that a device can be handed out, and has free what is given of it.
+def _checked(fleet: "Fleet", row: int, grant: Grant) -> Grant:
+    """Return a grant with its device's id, by which it is charged from here on.
 
     Raises:
-        ValueError: it cannot, or has not.
+        ValueError: the device has another id, cannot be handed out, or has not free what is given of it.
     """
     cards = fleet.cards[grant.type]
     slot = next((each for each in cards.slots(row) if cards.minor[row, each] == grant.minor), None)
@@ -144,7 +142,11 @@ def _check_room(fleet: "Fleet", row: int, grant: Grant) -> None:
         raise ValueError(
             f"it gave {grant.type} {grant.minor}, which {fleet.names[row]} has not, or not as a healthy one"
         )
-    for name, amount in grant.amounts:
-        free = int(cards.free[cards.index[name], row, slot])
+    for resource, amount in grant.amounts:
+        free = int(cards.free[cards.index[resource], row, slot])
         if not 0 < amount <= free:
-            raise ValueError(f"it gave {amount} of {name} of {grant.type} {grant.minor}, which has {free} free")
+            raise ValueError(f"it gave {amount} of {resource} of {grant.type} {grant.minor}, which has {free} free")
+    name = cards.ids[row][grant.minor]
+    if grant.id not in ("", name):
+        raise ValueError(f"it gave {grant.type} {grant.minor} as {grant.id}; on {fleet.names[row]} that is {name}")
+    return replace(grant, id=name)

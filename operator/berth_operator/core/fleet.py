@@ -165,6 +165,8 @@ class Fleet:
         self.workload = Workload()
         """What pods typically ask for; no charge changes it."""
         self._on_node: dict[str, dict[str, Charge]] = {}
+        # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
+        self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
         self._accepting: _Accepting = (((), 0), np.zeros((0, 0)))
@@ -212,23 +214,14 @@ class Fleet:
     def put_device(self, name: str, inventory: DeviceInventory) -> None:
         """Add a Device or replace its inventory; what is charged to its cards stays."""
         row = self._row(name)
-        self.rowwise.alter(row)
         self.has_device[row] = True
-        self._tell_of(row, inventory)
-        for kind, cards in self.cards.items():
-            cards.put(row, [each for each in inventory.cards if each.type == kind], self.catalogue)
-        for charge in tuple(self.on_node(name)):
-            # Pods may come before their Device: only now can be filled in what their grants leave out.
-            self.charge(charge)
+        self._put_inventory(name, inventory)
 
     def remove_device(self, name: str) -> None:
         """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.alter(row)
             self.has_device[row] = False
-            self._tell_of(row, NO_DEVICE)
-            for cards in self.cards.values():
-                cards.clear(row)
+            self._put_inventory(name, NO_DEVICE)
             self._drop_if_empty(name)
 
     def withhold(self, name: str, minors: Collection[int]) -> None:
@@ -236,6 +229,25 @@ class Fleet:
         if (row := self.rows.get(name)) is not None:
             self.rowwise.alter(row)
             self.cards[GPU].withhold(row, minors)
+
+    def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
+        """Replace a node's cards, and charge what is held or kept of them where each card is now."""
+        row = self.rows[name]
+        self.rowwise.alter(row)
+        charges = tuple(self.on_node(name))
+        nominees = tuple(each for each in self.nominees.values() if each.node == name)
+        for each in (*charges, *nominees):
+            self._apply_grants(each, row, -1)
+        self._tell_of(row, inventory)
+        for kind, cards in self.cards.items():
+            cards.put(row, [each for each in inventory.cards if each.type == kind], self.catalogue)
+        for each in map(self.resolved, charges):
+            self._apply_grants(each, row, 1)
+            self.charges[each.uid] = self._on_node[name][each.uid] = each
+            self.census.moved(each.uid)
+        for each in map(self.resolved, nominees):
+            self._apply_grants(each, row, 1)
+            self.nominees[each.uid] = each
 
     def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
         self.vendor[row] = self._word(inventory.vendor)
@@ -246,13 +258,11 @@ class Fleet:
 
     def charge(self, charge: Charge) -> None:
         """Charge a pod to its node, in place of what was charged to it before."""
-        self.release(charge.uid)
+        self._take_back(charge.uid)
         if self.nominees:
             self.withdraw(charge.uid)
         row = self._row(charge.node)
-        grants = tuple(self.cards[each.type].completed(row, each) for each in charge.grants)
-        if grants != charge.grants:
-            charge = replace(charge, grants=grants)
+        charge = self.resolved(charge)
         self._apply(charge, row, 1)
         self.charges[charge.uid] = charge
         self.priorities[charge.priority] += 1
@@ -261,6 +271,30 @@ class Fleet:
 
     def release(self, uid: str) -> Charge | None:
         """Take a pod's charge back; give it, if there was one."""
+        self._frozen.pop(uid, None)
+        return self._take_back(uid)
+
+    def resolved(self, charge: Charge) -> Charge:
+        """Return a charge as it stands on the node's cards now: each grant on the card that has its id."""
+        if not charge.grants or (row := self.rows.get(charge.node)) is None:
+            return charge
+        grants = tuple(
+            self.cards[each.type].completed(row, each if each.id else self._identified(charge.uid, row, each))
+            for each in charge.grants
+        )
+        return charge if grants == charge.grants else replace(charge, grants=grants)
+
+    def _identified(self, uid: str, row: int, grant: Grant) -> Grant:
+        """Return a grant without an id with that of the card which it was of when we first knew it."""
+        key = (grant.type, grant.minor)
+        name = self._frozen.get(uid, {}).get(key) or self.cards[grant.type].named(row, grant)
+        if not name:
+            return grant
+        # A new value, since copies share the old.
+        self._frozen[uid] = {**self._frozen.get(uid, {}), key: name}
+        return replace(grant, id=name)
+
+    def _take_back(self, uid: str) -> Charge | None:
         charge = self.charges.pop(uid, None)
         if charge is not None:
             self._apply(charge, self.rows[charge.node], -1)
@@ -298,7 +332,9 @@ class Fleet:
         Other pods see it as taken, but it is no charge: it holds nothing yet, and is nobody's victim.
         """
         self.withdraw(charge.uid)
-        self._apply(charge, self._row(charge.node), 1)
+        row = self._row(charge.node)
+        charge = self.resolved(charge)
+        self._apply(charge, row, 1)
         self.nominees[charge.uid] = charge
 
     def withdraw(self, uid: str) -> Charge | None:
@@ -384,10 +420,7 @@ class Fleet:
         for name, amount in charge.resources:
             index = self.resource(name)  # first: it may put a wider array in place of this one
             self.requested[index, row] += sign * amount
-        for grant in charge.grants:
-            self.cards[grant.type].charge(row, grant, sign)
-            if grant.functions:
-                self.cards[grant.type].find_spare(row, self.catalogue)
+        self._apply_grants(charge, row, sign)
         for kind in charge.unknown:
             self.cards[kind].unknown[row] += sign
         self.assumed[0, row] += sign * charge.assumed[0]
@@ -397,6 +430,12 @@ class Fleet:
             self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
         if charge.identity is not NOBODY:
             self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
+
+    def _apply_grants(self, charge: Charge, row: int, sign: int) -> None:
+        for grant in charge.grants:
+            self.cards[grant.type].charge(row, grant, sign)
+            if grant.functions:
+                self.cards[grant.type].find_spare(row, self.catalogue)
 
     # --- what filters ask -------------------------------------------------------------------------------------
 

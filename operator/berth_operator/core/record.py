@@ -7,8 +7,9 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_api.allocation import Grant
 from berth_operator.core import limits
+from berth_operator.core.cards import is_listed
 from berth_operator.core.cycle import Placement
-from berth_operator.core.truth import Case, Device
+from berth_operator.core.truth import Case
 
 MAX_OWN: Final = 200 * 1024
 MAX_ALL: Final = 250 * 1024
@@ -56,25 +57,27 @@ def _visible(grants: Sequence[Grant]) -> str:
     return ",".join(dict.fromkeys(grant.visible for grant in grants))
 
 
-def rewritten(told: Mapping[str, str], case: Case, instead: Mapping[str, Device]) -> dict[str, str] | None:
+def rewritten(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant]) -> dict[str, str] | None:
     """Give the annotations of a bound pod that say what it holds, by what stands for what.
 
-    None if they say something else by now than what the pod was promised.
+    None if they say something else by now than what the pod was promised, or if the Device lists one of its cards no
+    more: that one has no minor that could be written.
     """
     try:
         grants = allocation.parse(told[names.ALLOCATED])
     except allocation.AllocationError:
         return None
-    if {(each.type, each.id) for each in grants} != {(each.type, each.id) for each in case.promised.grants}:
+    now = {(each.type, each.id): instead.get(each.id, each) for each in case.promised.grants}
+    if {(each.type, each.id) for each in grants} != now.keys() or not all(map(is_listed, now.values())):
         return None
     prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in told[names.ALLOCATED] else names.PREFIX
     return {
-        names.ALLOCATED: allocation.render((_exchanged(each, instead) for each in grants), prefix),
+        names.ALLOCATED: allocation.render((_exchanged(each, now[each.type, each.id]) for each in grants), prefix),
         **_visible_instead(told, case, instead),
     }
 
 
-def _visible_instead(told: Mapping[str, str], case: Case, instead: Mapping[str, Device]) -> dict[str, str]:
+def _visible_instead(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant]) -> dict[str, str]:
     """Give what each container sees: what kubelet gave it, or what stands for what it saw if kubelet tells no more."""
     given = {
         name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
@@ -88,9 +91,8 @@ def _visible_instead(told: Mapping[str, str], case: Case, instead: Mapping[str, 
     }
 
 
-def _exchanged(grant: Grant, instead: Mapping[str, Device]) -> Grant:
-    device = instead.get(grant.id)
-    return grant if device is None else replace(grant, minor=device.minor, id=device.id)
+def _exchanged(grant: Grant, now: Grant) -> Grant:
+    return replace(grant, minor=now.minor, id=now.id, parent=now.parent)
 
 
 def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from berth_api import allocation, names
-from berth_operator.core.cards import LINKS, NVLINK, Cards
+from berth_operator.core.cards import LINKS, NVLINK, Cards, card_id, is_listed, shown_minors
 from berth_operator.core.catalogue import Wiring
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.offers import offers
@@ -70,6 +70,9 @@ class _Report:
 
     def __init__(self, fleet: Fleet, row: int) -> None:
         self._fleet, self._row, self._only = fleet, row, np.array([row])
+        held = [grant for charge in fleet.on_node(fleet.names[row]) for grant in charge.grants]
+        self._shown = shown_minors(held)
+        self._absent = {(each.type, each.minor): card_id(each) for each in held if not is_listed(each)}
         self.total, self.free, self.used = _Sums(), _Sums(), _Sums()
         self.devices: dict[str, dict[str, Any]] = {}
 
@@ -81,16 +84,17 @@ class _Report:
             minor = int(cards.minor[self._row, slot])
             offered = {name: total[0][slot] for name, total, _ in found if total[0][slot]}
             taken = {name: used[0][slot] for name, _, used in found if used[0][slot] or name in offered}
-            self.total.add(kind, minor, offered)
-            self.free.add(kind, minor, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
-            self.used.add(kind, minor, taken)
-            self.devices.setdefault(kind, {})[str(minor)] = self._card(cards, slot, minor)
+            shown = self._shown.get((kind, minor), minor)
+            self.total.add(kind, shown, offered)
+            self.free.add(kind, shown, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
+            self.used.add(kind, shown, taken)
+            self.devices.setdefault(kind, {})[str(shown)] = self._card(cards, slot, minor)
 
     def _card(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
         """Tell of a card itself; of one that is gone and still held, nobody knows more."""
         row, catalogue = self._row, self._fleet.catalogue
         if not cards.present[row, slot]:
-            return {"id": "", "model": "", "health": False}
+            return {"id": self._absent.get((cards.kind, minor), ""), "model": "", "health": False}
         return {
             "id": cards.ids[row].get(minor, ""),
             "model": catalogue.models[int(cards.model[row, slot])],
@@ -126,10 +130,12 @@ def _resources(amounts: Iterable[tuple[str, int]]) -> Resources:
 
 def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
     held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
+    shown = shown_minors(grant for charge in fleet.on_node(node) for grant in charge.grants)
     for charge in fleet.on_node(node):
         for grant in charge.grants:
             # Of a card in MIG mode a pod may hold several instances.
-            held[grant.type].setdefault(charge.pod, {}).setdefault(grant.minor, Counter()).update(dict(grant.amounts))
+            of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
+            of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
     return {
         kind: {
             pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}

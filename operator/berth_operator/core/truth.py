@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from berth_api.allocation import Grant
+from berth_api.allocation import MAX_MINOR, Grant
 from berth_api.names import GPU, NVIDIA_PREFIX
 from berth_operator.core.fleet import Charge, Fleet
 
@@ -28,6 +28,8 @@ class Device:
     id: str
 
     def __str__(self) -> str:
+        if self.minor > MAX_MINOR:
+            return f"{self.type} {self.id}, which the Device lists no more"
         return f"{self.type} {self.minor} ({self.id})"
 
 
@@ -167,8 +169,8 @@ def _named(devices: Iterable[Device]) -> str:
 
 def to_be_rewritten(
     fleet: Fleet, cases: Sequence[Case], beside: Iterable[Given]
-) -> Iterator[tuple[Case, Mapping[str, Device]]]:
-    """Give the pods of one node whose allocations were exchanged, each with what stands for what: id -> device.
+) -> Iterator[tuple[Case, Mapping[str, Grant]]]:
+    """Give the pods of one node whose allocations were exchanged, each with what stands for what: id -> grant.
 
     `cases` are all that hold something else than they were promised, and `beside` what others of the node were given.
     Such a pod's allocation is to say what it holds, if that is worth the same and another pod is in it: it holds what
@@ -186,12 +188,12 @@ def to_be_rewritten(
             yield case, found
 
 
-def _instead(fleet: Fleet, case: Case, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Device]:
+def _instead(fleet: Fleet, case: Case, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
     """Give for the id of each device that was promised in vain one that is worth the same; nothing if one has none."""
     node = case.given.node
-    there: defaultdict[Hashable, list[Device]] = defaultdict(list)
-    for each in new:
-        there[fleet.worth(node, fleet.given(node, each.type, each.minor, each.id))].append(each)
+    there: defaultdict[Hashable, list[Grant]] = defaultdict(list)
+    for each in _grants(fleet, node, new):
+        there[fleet.worth(node, each)].append(each)
     found = {grant.id: there[worth].pop() for grant in lost if there[worth := fleet.worth(node, grant)]}
     # Who has not been given all yet has lost more than it has got instead.
     return found if len(found) == len(lost) == len(new) and "" not in found else {}

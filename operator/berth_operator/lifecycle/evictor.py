@@ -26,8 +26,8 @@ AGAIN: Final = 60.0
 _GONE: Final = (404, 409)
 """There is no such pod, or another one of its name."""
 
-Card = tuple[str, str, int]
-"""Node, type and minor."""
+Card = tuple[str, str, str]
+"""Node, type and id: the driver may give the card another minor while it has failed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -86,20 +86,28 @@ class Evictor:
         }
 
     def _holding(self, card: Card) -> list[Charge]:
-        node, *rest = card
+        node, kind, _ = card
+        minor = self._minor(card)
         return [
             charge
             for charge in self._cluster.fleet.on_node(node)
-            if [*rest] in ([grant.type, grant.minor] for grant in charge.grants)
+            if (kind, minor) in ((grant.type, grant.minor) for grant in charge.grants)
             if truth.is_pod(charge)
             if not self._cluster.fleet.is_leaving(charge) and not self._cluster.is_assumed(charge.uid)
         ]
+
+    def _minor(self, card: Card) -> int:
+        """Return the minor that a failed card has now."""
+        node, kind, name = card
+        cards = self._cluster.devices[node].inventory.cards
+        return next(each.minor for each in cards if (each.type, each.id) == (kind, name))
 
     async def _evict(self, charge: Charge, card: Card) -> bool:
         """Ask a pod to leave; tell whether it will."""
         if not self._leads():
             return True
         namespace, _, name = charge.pod.partition("/")
+        device = f"{card[1]} {self._minor(card)} of node {card[0]}"
         self._again[charge.uid] = self._cluster.clock() + AGAIN
         try:
             await self._pods.evict_pod(namespace, name, charge.uid)
@@ -108,7 +116,6 @@ class Evictor:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             return False
         counters.EVICTIONS.inc()
-        device = f"{card[1]} {card[2]} of node {card[0]}"
         log.warning("pod on a failed card evicted", pod=charge.pod, device=device)
         self._told(charge, device)
         return True

@@ -9,7 +9,7 @@ from berth_api.allocation import Grant
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY_RATIO
 from berth_api.request import CARD
-from berth_operator.core.cards import CardInfo, is_counted
+from berth_operator.core.cards import CardInfo, card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.fleet import Charge
 from berth_operator.core.truth import FOREIGN
 from berth_operator.state.cluster import NodeView
@@ -89,9 +89,10 @@ def _uses(view: NodeView) -> list[DeviceUse]:
     assert view.device is not None  # noqa: S101 - the caller looked
     totals = {(card.type, card.minor): _totals(card) for card in view.device.inventory.cards}
     holders: dict[tuple[str, int], list[tuple[Charge, Grant]]] = {}
+    shown = shown_minors(grant for charge in view.charges for grant in charge.grants)
     for charge in sorted(view.charges, key=lambda each: each.pod):
         for grant in charge.grants:
-            holders.setdefault((grant.type, grant.minor), []).append((charge, grant))
+            holders.setdefault((grant.type, shown[grant.type, grant.minor]), []).append((charge, grant))
     # Cards that exist come first: there may be no room for all that annotations name.
     keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
     return [_use(key, totals.get(key, {}), holders.get(key, [])) for key in keys]
@@ -115,6 +116,7 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, G
         {
             "type": kind,
             "minor": minor,
+            "id": next((card_id(grant) for _, grant in held if not is_listed(grant)), None),
             "free": _resources(free),
             "holders": [_holder(charge, grant) for charge, grant in pods[:MAX_HOLDERS]],
         }
@@ -174,11 +176,17 @@ def _valid(view: NodeView) -> _Verdict:
 
 
 def _accounted(view: NodeView) -> _Verdict:
-    unknown = sorted(charge.pod for charge in view.charges if charge.unknown)
-    if not unknown:
-        return names.ACCOUNTED, "True", "AllKnown", ""
-    told = f"no device is handed out: the allocation of these pods is missing or cannot be read: {', '.join(unknown)}"
-    return names.ACCOUNTED, "False", "AllocationUnknown", told[:MAX_TEXT]
+    if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
+        message = "no device is handed out: the allocation of these pods is missing or cannot be read: "
+        return names.ACCOUNTED, "False", "AllocationUnknown", (message + ", ".join(unknown))[:MAX_TEXT]
+    held = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
+    if unlocated := sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant)):
+        message = (
+            "no MIG device is handed out: these pods hold MIG devices that the Device lists no more, and their "
+            "allocations do not name the GPU (delete the pods to end this): "
+        )
+        return names.ACCOUNTED, "False", "ParentUnknown", (message + ", ".join(unlocated))[:MAX_TEXT]
+    return names.ACCOUNTED, "True", "AllKnown", ""
 
 
 def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:

@@ -54,6 +54,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         links=_links(tuple(map(_LINK, device.links))) if device.links else (),
         functions=_functions(device),
         instances=instances,
+        parts=tuple(each.id for each in device.mig.instances) if device.mig else (),
         replica_resource=device.replica_resource,
     )
 

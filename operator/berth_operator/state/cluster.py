@@ -190,7 +190,8 @@ class Cluster:
     def put_bound(self, raw: Object) -> None:
         """A pod is on a node, whoever put it there."""
         uid = raw["metadata"]["uid"]
-        charge, known = self._read_bound(raw), self.fleet.charges.get(uid)
+        # On the cards as they are now: of a change of minors alone nothing is to be charged again.
+        charge, known = self.fleet.resolved(self._read_bound(raw)), self.fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:
             self._leaves_gang(uid, known.gang)
         if charge.gang is not None:
@@ -527,8 +528,10 @@ class Cluster:
             # An agent that puts a deleted Device back tells of its inventory first, and only then of what is held.
             self.ledger.put_word(name, record.word)
         self._recount_all(name)
-        used = self.ledger.foreign(name) if self._charges_foreign else ()
-        self._settle(truth.foreign_uid(name), truth.foreign(self.fleet, name, used))
+        if known is None or known.word is not record.word:
+            # Its minors are of the inventory that the agent saw then; from here on those cards count by their ids.
+            used = self.ledger.foreign(name) if self._charges_foreign else ()
+            self._settle(truth.foreign_uid(name), truth.foreign(self.fleet, name, used))
         if before or record.word.withheld:
             self.fleet.withhold(name, record.word.withheld)
             self._wake_for_room(name)
@@ -555,6 +558,7 @@ class Cluster:
     def _settle(self, uid: str, wanted: Charge | None) -> None:
         """Bring what is charged under a UID to what it should be."""
         known = self.fleet.charges.get(uid)
+        wanted = None if wanted is None else self.fleet.resolved(wanted)
         if wanted is None:
             if known is not None:
                 self.fleet.release(uid)

@@ -53,8 +53,8 @@ class DeviceRecord:
     conditions: tuple[Condition, ...]
     """Those of the status."""
     driver_version: str = ""
-    lost: frozenset[tuple[str, int]] = frozenset()
-    """(type, minor) of cards that only a reset or a reboot brings back."""
+    lost: frozenset[tuple[str, str]] = frozenset()
+    """(type, id) of cards that only a reset or a reboot brings back."""
 
     @property
     def status(self) -> DeviceStatus:
@@ -84,7 +84,7 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         told=told,
         conditions=conditions,
         driver_version=spec.driver_version,
-        lost=frozenset((each.type, each.minor) for each in spec.devices if _is_lost(each)),
+        lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
     )
     return _with_word(_marked(read, marks), status)
 

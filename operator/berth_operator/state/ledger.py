@@ -7,6 +7,7 @@ the pod that they are about, and after it.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from berth_api.allocation import Grant
 from berth_operator.core import truth
 from berth_operator.core.fleet import Charge, Fleet
 from berth_operator.core.truth import Case, Device, Given
@@ -114,6 +115,7 @@ class Ledger:
 
     def charged(self, promised: Charge) -> Charge:
         """Give the same, and keep in mind what the pod was promised where that is something else."""
+        promised = self._fleet.resolved(promised)
         found = self.reckoned(promised)
         if found is promised:
             self._promised.pop(promised.uid, None)
@@ -163,7 +165,7 @@ class Ledger:
         """Give the pods of a node that hold something else than they were promised."""
         return [each for each in self.drifted.values() if each.given.node == node]
 
-    def to_be_rewritten(self, node: str) -> Iterator[tuple[Case, Mapping[str, Device]]]:
+    def to_be_rewritten(self, node: str) -> Iterator[tuple[Case, Mapping[str, Grant]]]:
         """Give the pods of a node whose allocations are to say what they hold, with what stands for what."""
         pods = (each for each in self._fleet.on_node(node) if truth.is_pod(each) and each.uid not in self.drifted)
         beside = [given for each in pods if (given := self.given(each)) is not None]

@@ -36,7 +36,10 @@ PIECES = st.builds(
 GRANTS = st.lists(
     st.one_of(CARDS, PIECES),
     max_size=8,
-    unique_by=lambda each: (each.type, each.minor, each.id if each.is_piece else ""),
+    unique_by=(
+        lambda each: (each.type, each.minor, each.id if each.is_piece else ""),
+        lambda each: (each.type, each.id or each.minor),
+    ),
 )
 
 

@@ -289,7 +289,7 @@ def test_what_is_held_counts_by_name_whatever_was_recorded() -> None:
     made = fleet({"node": (divided(0, "1g.10gb"), divided(1, "2g.20gb"))})
     # Recorded when the names belonged to another card, and to another profile.
     made.charge(charge("a", replace(instance(0, 0, "7g.80gb"), id="MIG-1-0")))
-    assert made.charges["uid-a"].grants == (instance(1, 0, "2g.20gb"),)
+    assert made.charges["uid-a"].grants == (replace(instance(1, 0, "2g.20gb"), parent="GPU-0"),)
     assert ids(made, {"nvidia.com/mig-2g.20gb": 1}) == []
     assert ids(made, {MIG_1G: 1}) == ["MIG-0-0"]
 

@@ -54,7 +54,13 @@ def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
     """Give so many slices of a card, as they are charged."""
     amounts = (("gpu-core", 100 // of), ("gpu-memory", A100_BYTES // of), ("gpu-memory-ratio", 100 // of))
     return [
-        Grant(type="gpu", minor=minor, amounts=(*amounts, (REPLICAS, 1)), id=f"GPU-{minor}::{number}")
+        Grant(
+            type="gpu",
+            minor=minor,
+            amounts=(*amounts, (REPLICAS, 1)),
+            id=f"GPU-{minor}::{number}",
+            parent=f"GPU-{minor}",
+        )
         for number in numbers
     ]
 

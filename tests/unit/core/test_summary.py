@@ -102,15 +102,15 @@ ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n"
             (ON_GONE,),
             {
                 "deviceTotalDetail": {
-                    "gpu": {"0": WHOLE, "1": {}, "7": {}},
+                    "gpu": {"0": WHOLE, "1": {}, "-1": {}},
                     "rdma": {"3": {"kubernetes.io/rdma": "100"}},
                 },
-                "allocateSet": {"gpu": {"ns/lost": {"7": WHOLE}}},
+                "allocateSet": {"gpu": {"ns/lost": {"-1": WHOLE}}},
                 "devices": {
                     "gpu": {
                         "0": {"id": "GPU-0", "model": A100, "health": True, "topology": {}},
                         "1": {"id": "GPU-1", "model": A100, "health": False, "topology": {}},
-                        "7": {"id": "", "model": "", "health": False},
+                        "-1": {"id": "GPU-7", "model": "", "health": False},
                     },
                     "rdma": {"3": {"id": "rdma-3", "model": "", "health": True, "topology": {}}},
                 },

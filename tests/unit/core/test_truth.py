@@ -25,6 +25,7 @@ from tests.builders import (
     grant,
     instance,
     other_card,
+    replica,
     sliced,
 )
 
@@ -324,7 +325,7 @@ def written(promised: Charge, **visible: str) -> dict[str, str]:
 def test_annotations_say_what_each_container_holds() -> None:
     promised = whole("p", 0, 1)
     case = Case(promised=promised, given=gave("p", a=["GPU-3"], b=["GPU-2"]))
-    instead = {"GPU-0": device("GPU-2"), "GPU-1": device("GPU-3")}
+    instead = {"GPU-0": grant(2, **WHOLE), "GPU-1": grant(3, **WHOLE)}
     told = written(promised, a="GPU-0", b="GPU-1", init="GPU-0,GPU-1")
     found = record.rewritten(told, case, instead)
     assert found is not None
@@ -343,7 +344,7 @@ def test_annotations_say_what_each_container_holds() -> None:
 def test_a_replica_is_seen_as_its_card() -> None:
     promised = replicas("p", (0, 0), (0, 1))
     case = Case(promised=promised, given=gave("p", "GPU-1::0", "GPU-1::1"))
-    instead = {"GPU-0::0": device("GPU-1::0"), "GPU-0::1": device("GPU-1::1")}
+    instead = {"GPU-0::0": replica(1, 0), "GPU-0::1": replica(1, 1)}
     found = record.rewritten(written(promised, main="GPU-0"), case, instead)
     assert found is not None
     assert found[f"main{names.VISIBLE_SUFFIX}"] == "GPU-1"
@@ -353,7 +354,7 @@ def test_the_prefix_of_an_allocation_stays() -> None:
     promised = whole("p", 0)
     case = Case(promised=promised, given=gave("p", "GPU-1"))
     told = {names.ALLOCATED: allocation.render(promised.grants, names.OTHER_PREFIX)}
-    found = record.rewritten(told, case, {"GPU-0": device("GPU-1")})
+    found = record.rewritten(told, case, {"GPU-0": grant(1, **WHOLE)})
     assert found is not None
     assert '"koordinator.sh/gpu-core":"100"' in found[names.ALLOCATED]
     assert names.PREFIX not in found[names.ALLOCATED]
@@ -368,7 +369,7 @@ def test_the_prefix_of_an_allocation_stays() -> None:
 )
 def test_an_allocation_that_says_something_else_by_now_is_left(told: str) -> None:
     case = Case(promised=whole("p", 0), given=gave("p", "GPU-1"))
-    assert record.rewritten({names.ALLOCATED: told}, case, {"GPU-0": device("GPU-1")}) is None
+    assert record.rewritten({names.ALLOCATED: told}, case, {"GPU-0": grant(1, **WHOLE)}) is None
 
 
 # --- laws -------------------------------------------------------------------------------------------------------

@@ -158,6 +158,7 @@ def test_what_is_kept_for_a_nominee_is_given_back_exactly(before: list[Charge | 
     nominee = replace(nominee, uid="uid-nominee", node="a", grants=(grant(0, core=50, ratio=50),))
     # The first time may leave columns of zeros behind.
     fleet.nominate(nominee)
+    nominee = fleet.nominees[nominee.uid]
     fleet.withdraw(nominee.uid)
 
     def now() -> Any:

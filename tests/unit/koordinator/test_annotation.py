@@ -107,10 +107,10 @@ BOTH_WAYS = [
         [instance(0, 0), instance(0, 1), instance(0, 2, "2g.20gb"), instance(1, 0)],
         {
             "gpu": [
-                {"minor": 0, "resources": {MIG_1G: "1"}, "id": "MIG-0-0"},
-                {"minor": 0, "resources": {MIG_1G: "1"}, "id": "MIG-0-1"},
-                {"minor": 0, "resources": {MIG_2G: "1"}, "id": "MIG-0-2"},
-                {"minor": 1, "resources": {MIG_1G: "1"}, "id": "MIG-1-0"},
+                {"minor": 0, "resources": {MIG_1G: "1"}, "id": "MIG-0-0", "extension": {"parent": "GPU-0"}},
+                {"minor": 0, "resources": {MIG_1G: "1"}, "id": "MIG-0-1", "extension": {"parent": "GPU-0"}},
+                {"minor": 0, "resources": {MIG_2G: "1"}, "id": "MIG-0-2", "extension": {"parent": "GPU-0"}},
+                {"minor": 1, "resources": {MIG_1G: "1"}, "id": "MIG-1-0", "extension": {"parent": "GPU-1"}},
             ]
         },
         id="instances, several of one card",
@@ -119,8 +119,8 @@ BOTH_WAYS = [
         [replica(2, 0), replica(2, 3)],
         {
             "gpu": [
-                {"minor": 2, "resources": QUARTER, "id": "GPU-2::0"},
-                {"minor": 2, "resources": QUARTER, "id": "GPU-2::3"},
+                {"minor": 2, "resources": QUARTER, "id": "GPU-2::0", "extension": {"parent": "GPU-2"}},
+                {"minor": 2, "resources": QUARTER, "id": "GPU-2::3", "extension": {"parent": "GPU-2"}},
             ]
         },
         id="replicas, two of one card",

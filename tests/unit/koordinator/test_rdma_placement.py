@@ -312,7 +312,7 @@ def test_a_pod_gets_what_it_asks_for_wherever_there_is_some(
     found: tuple[list[CardInfo], dict[int, int]], kind: str, hint: dict[str, Any], amount: int, policy: Policy
 ) -> None:
     nics, held = found
-    cards = [replace(each, type=kind, amounts=((kind, 100),)) for each in nics]
+    cards = [replace(each, type=kind, id=f"{kind}-{each.minor}", amounts=((kind, 100),)) for each in nics]
     request = wants(amount, hint, kind)
     (part,) = request.devices.parts
     picked = [each for each in cards if each.healthy and ("selector" not in hint or each.labels)]

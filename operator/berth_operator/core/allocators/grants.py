@@ -31,4 +31,4 @@ def of_card(cards: Cards, row: int, part: Part, slot: int) -> Grant:
     minor = int(cards.minor[row, slot])
     name = cards.ids[row].get(minor, "")
     grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=name, exclusive=part.exclusive)
-    return cards.completed(row, grant)
+    return cards.filled(row, grant)

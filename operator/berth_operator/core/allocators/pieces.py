@@ -6,6 +6,7 @@ of one kind while the two are equal, and none while anybody holds it in another 
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import ALL, Rows
 
+UNLOCATED: Final = "MIG devices withheld, as pods hold MIG devices that the Device lists no more"
 Wanted = Sequence[tuple[Part, Column]]
 """Parts, and how many pieces for each every card has."""
 
@@ -57,7 +59,7 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
     for name in names:
         left += np.maximum(offered(cards, [name], rows) - held(cards, [name], rows), 0)
     alone = cards.users[rows] == held(cards, instances(cards), rows)
-    return np.where(alone, left, 0)
+    return np.where(alone & (cards.unlocated[rows] == 0)[:, np.newaxis], left, 0)
 
 
 def free_replicas(cards: Cards, rows: Rows) -> Column:
@@ -181,21 +183,21 @@ def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collectio
     """Give the free instances of these profiles that a card has, in the order of the Device."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
-    there = cards.instances.get(row, {}).get(minor, ())
+    there, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
     for uuid, name in there:
         if name in names and uuid not in taken:
-            yield Grant(type=GPU, minor=minor, amounts=((name, 1),), id=uuid, exclusive=part.exclusive)
+            yield Grant(type=GPU, minor=minor, amounts=((name, 1),), id=uuid, exclusive=part.exclusive, parent=parent)
 
 
 def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
     """Give the free replicas of a card, the lowest number first."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
-    there = int(cards.total[cards.index[REPLICAS], row, slot])
+    there, parent = int(cards.total[cards.index[REPLICAS], row, slot]), cards.ids[row][minor]
     for number in range(there):
-        if (name := f"{cards.ids[row][minor]}{REPLICA_MARK}{number}") not in taken:
+        if (name := f"{parent}{REPLICA_MARK}{number}") not in taken:
             amounts = cards.of_replica(row, slot)
-            yield Grant(type=GPU, minor=minor, amounts=amounts, id=name, exclusive=part.exclusive)
+            yield Grant(type=GPU, minor=minor, amounts=amounts, id=name, exclusive=part.exclusive, parent=parent)
 
 
 def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
@@ -227,6 +229,7 @@ def reasons(
     serves = there * serving(fleet, request, part, ALL)
     yield f"GPU devices have less memory than {text(GPU_MEMORY, part.min_memory)}", _few(serves, part)
     yield "GPU devices held by pods whose allocation is unknown", fleet.cards[GPU].unknown > 0
+    yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
     kept = f"GPU devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
     yield kept, _few(serves * ~_kept_away(fleet, part, ALL), part)
     yield shortage.WITHHELD, _few(there * open_to(fleet, request, part, ALL), part)
@@ -236,6 +239,12 @@ def reasons(
     yield f"insufficient free {name} ({told})", ~enough(fleet, request, wanted[:1], ALL)
     if common:
         yield f"not all that is asked for is free {common}", ~enough(fleet, request, wanted, ALL)
+
+
+def _withheld_instances(cards: Cards) -> Mask:
+    """Return the rows with instances that are withheld, since pods hold some of which no card is known."""
+    mask: Mask = offered(cards, instances(cards), ALL).any(axis=1) & (cards.unlocated > 0)
+    return mask
 
 
 def _few(there: Column, part: Part) -> Mask:
