@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
 from berth_operator.core import record
-from berth_operator.core.cycle import Placement, decide
+from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.policy import Policy
+from berth_operator.reconcile import status, sums
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
 from tests.builders import FPGA, GPU, NVIDIA, RDMA, device, entry, gpu_pod, hints, lease, node, pod
@@ -103,8 +105,8 @@ class World:
         events: list[Callable[[], object]] = [
             lambda: cluster.put_node(node()),
             lambda: cluster.put_device(self.device),
-            *(lambda raw=raw: cluster.put_bound(raw) for raw in self.bound.values()),  # type: ignore[misc]
-            *(lambda raw=raw: cluster.put_gpu_pod(raw) for raw in self.gpu_pods.values()),  # type: ignore[misc]
+            *(lambda raw=raw: cluster.put_bound(raw) for raw in self.bound.values()),
+            *(lambda raw=raw: cluster.put_gpu_pod(raw) for raw in self.gpu_pods.values()),
         ]
         random.Random(repr(order)).shuffle(events)  # noqa: S311 - no secret
         for each in events:
@@ -115,9 +117,10 @@ class World:
     def restart(self, seed: int) -> None:
         self.cluster = self.started([seed])
 
-    def publish(self, devices: Sequence[Raw]) -> None:
+    def publish(self, devices: Sequence[Raw], **told: Any) -> None:
         """The node came back with these devices, in this order."""
-        self.device = device("node", *numbered(devices), generation=self.device["metadata"]["generation"] + 1)
+        generation = self.device["metadata"]["generation"] + 1
+        self.device = device("node", *numbered(devices), generation=generation, status=told)
         self.cluster.put_device(self.device)
 
     def bind(self, requests: Mapping[str, str], annotations: Mapping[str, str]) -> None:
@@ -248,3 +251,287 @@ def test_no_device_is_given_out_twice_whatever_its_minor_becomes(operations: lis
         elif world.bound:
             getattr(world, name)(list(world.bound)[argument % len(world.bound)])
     world.check_charges()
+
+
+# --- what becomes of what pods hold, case by case -----------------------------------------------------------------
+
+
+def fits(world: World, requests: Mapping[str, str], **annotations: str) -> list[str]:
+    """Return the ids that a pod would get, or nothing."""
+    waiting = pods.pending(pod("asks", requests, annotations=annotations), world.cluster.kinds)
+    outcome = decide(world.cluster.fleet, waiting, Policy())
+    return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
+
+
+def why(world: World, requests: Mapping[str, str]) -> str:
+    outcome = decide(world.cluster.fleet, pods.pending(pod("asks", requests), world.cluster.kinds), Policy())
+    assert isinstance(outcome, Failure)
+    return outcome.message
+
+
+def holding(requests: Mapping[str, str], *devices: Raw) -> tuple[World, list[str]]:
+    """Return a node of these devices with one pod, and the ids that the pod got."""
+    world = World()
+    world.publish(devices)
+    world.bind(requests, {})
+    [raw] = world.bound.values()
+    return world, [each["id"] for _, each in entries(raw)]
+
+
+@pytest.mark.parametrize("requests", [{NVIDIA: "1"}, {GPU: "100"}, {GPU: "50"}], ids=["whole", "all", "share"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_reboot_without_the_first_card(requests: Mapping[str, str], *, restarted: bool) -> None:
+    world = World()
+    world.publish([plain("GPU-a"), plain("GPU-b")])
+    for _ in range(2):
+        world.bind({GPU: "100"}, {})
+    world.end("uid-p1")
+    world.publish([plain("GPU-b")])
+    if restarted:
+        world.restart(0)
+    assert fits(world, requests) == []
+    world.publish([plain("GPU-c"), plain("GPU-b")])
+    assert fits(world, requests) == ["GPU-c"]
+    world.publish([plain("GPU-b"), plain("GPU-c"), plain("GPU-a")])
+    assert sorted({*fits(world, {NVIDIA: "2"})}) == ["GPU-a", "GPU-c"]
+
+
+def test_a_card_that_is_gone_keeps_its_holder_until_the_pod_ends() -> None:
+    world, ids = holding({GPU: "100"}, plain("GPU-a"))
+    assert ids == ["GPU-a"]
+    world.publish([plain("GPU-x")])
+    assert fits(world, {GPU: "100"}) == ["GPU-x"]
+    world.publish([plain("GPU-x"), plain("GPU-a")])
+    assert fits(world, {NVIDIA: "2"}) == []
+    world.end("uid-p1")
+    assert fits(world, {NVIDIA: "2"}) == ["GPU-x", "GPU-a"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_device_that_comes_back_after_its_object_was_deleted(*, restarted: bool) -> None:
+    world, _ = holding({GPU: "100"}, plain("GPU-a"), plain("GPU-b"))
+    world.cluster.remove_device("node")
+    if restarted:
+        world.restart(1)
+    world.publish([plain("GPU-b"), plain("GPU-a")])
+    world.cluster.put_lease(lease())
+    assert fits(world, {GPU: "100"}) == ["GPU-b"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "devices", "left"),
+    [
+        pytest.param({RDMA: "100"}, {}, [nic("n0"), nic("n1")], "n1", id="a NIC"),
+        pytest.param({FPGA: "100"}, {}, [fpga("f0"), fpga("f1")], "f1", id="an FPGA"),
+    ],
+)
+def test_swapped_minors_of_other_types(
+    requests: dict[str, str], annotations: dict[str, str], devices: list[Raw], left: str
+) -> None:
+    world, _ = holding(requests, *devices)
+    world.publish(devices[::-1])
+    assert fits(world, requests, **annotations) == [left]
+
+
+def test_virtual_functions_count_on_their_nic_wherever_it_is() -> None:
+    world = World()
+    world.publish([nic("n0"), nic("n1")])
+    wanted = {RDMA: "1"}, hints(rdma={"vfSelector": {}})
+    world.bind(*wanted)
+    world.publish([nic("n1"), nic("n0")])
+    for _ in range(4):
+        world.bind(*wanted)
+    assert len(world.bound) == 4
+    world.check_charges()
+
+
+def test_a_virtual_function_is_enough_to_know_the_nic() -> None:
+    world = World()
+    world.publish([nic("n0"), nic("n1")])
+    entry_of_n1 = {"minor": 0, "resources": {RDMA: "100"}, "extension": {"vfs": [{"minor": 0, "busID": "n1.1"}]}}
+    world.cluster.put_bound(bound("old", {RDMA: "100"}, {"rdma": [entry_of_n1]}))
+    assert fits(world, {RDMA: "100"}) == ["n0"]
+
+
+# --- entries without an id ----------------------------------------------------------------------------------------
+
+
+def bound(name: str, requests: Mapping[str, str], allocation: Mapping[str, Any]) -> Raw:
+    """Return a bound pod with an allocation that others wrote."""
+    return pod(name, requests, on="node", allocated=allocation)
+
+
+def older(*minors: int) -> dict[str, Any]:
+    """Return the allocation of whole cards as older Koordinators wrote it: without ids."""
+    amounts = {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory-ratio": "100"}
+    return {"gpu": [{"minor": minor, "resources": amounts} for minor in minors]}
+
+
+@pytest.mark.parametrize("pod_first", [False, True])
+def test_an_entry_without_an_id_stays_with_the_card_that_its_minor_was(*, pod_first: bool) -> None:
+    world, raw = World(), bound("old", {GPU: "100"}, older(0))
+    if pod_first:
+        world.publish([])
+        world.cluster.put_bound(raw)
+    world.publish([plain("GPU-a"), plain("GPU-b")])
+    world.cluster.put_bound(raw)
+    world.publish([plain("GPU-b"), plain("GPU-a")])
+    # Read once more, it says the same minor, which is another card now.
+    world.cluster.put_bound({**raw, "status": {"phase": "Running"}})
+    assert fits(world, {GPU: "100"}) == ["GPU-b"]
+    world.publish([plain("GPU-b")])
+    assert fits(world, {GPU: "100"}) == ["GPU-b"]
+    world.cluster.remove_bound("uid-old")
+    world.cluster.put_bound(raw)
+    assert fits(world, {GPU: "100"}) == []
+
+
+# --- one id twice -------------------------------------------------------------------------------------------------
+
+
+def test_of_two_cards_with_one_id_none_is_given_out() -> None:
+    world, _ = holding({GPU: "50"}, plain("GPU-a"), plain("GPU-b"))
+    world.publish([plain("GPU-a"), plain("GPU-a"), plain("GPU-b")])
+    assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
+    assert fits(world, {NVIDIA: "2"}) == []
+    problems = world.cluster.devices["node"].problems
+    assert problems[0] == "spec.devices[0].id: GPU-a stands more than once among the gpu devices"
+    world.publish([plain("GPU-b"), plain("GPU-a")])
+    assert fits(world, {GPU: "60"}) == ["GPU-b"]
+
+
+# --- instances ----------------------------------------------------------------------------------------------------
+
+
+def without_parents(raw: Raw) -> Raw:
+    """Return a pod whose allocation does not name parents, as before they were recorded."""
+    kinds = {
+        kind: [{name: value for name, value in each.items() if name != "extension"} for each in found]
+        for kind, found in allocated(raw).items()
+    }
+    annotations = {**raw["metadata"]["annotations"], names.ALLOCATED: orjson.dumps(kinds).decode()}
+    return {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
+
+
+def redivided(name: str) -> Raw:
+    """Return a card in MIG mode whose instances were all made again."""
+    found = divided(name)
+    instances = [{**each, "id": f"MIG-again-{name}-{each['gpuInstance']}"} for each in found["mig"]["instances"]]
+    return {**found, "mig": {"enabled": True, "instances": instances}}
+
+
+def test_an_instance_that_is_gone_is_charged_to_its_parent() -> None:
+    world, ids = holding({MIG: "1"}, divided("GPU-m"))
+    assert ids == ["MIG-GPU-m-0"]
+    assert allocated(world.bound["uid-p1"])["gpu"][0]["extension"] == {"parent": "GPU-m"}
+    world.publish([divided("GPU-n"), redivided("GPU-m")])
+    assert len(fits(world, {MIG: "3"})) == 3
+    assert fits(world, {MIG: "4"}) == []
+    world.publish([divided("GPU-n")])
+    assert len(fits(world, {MIG: "2"})) == 2
+
+
+def test_an_instance_of_which_no_card_is_known_withholds_all_instances() -> None:
+    world, _ = holding({MIG: "1"}, divided("GPU-m"), plain("GPU-a"))
+    world.bound["uid-p1"] = without_parents(world.bound["uid-p1"])
+    world.restart(0)
+    assert fits(world, {MIG: "1"}) == ["MIG-GPU-m-1"]
+    assert accounted(world) == ("True", "")
+    world.publish([redivided("GPU-m"), plain("GPU-a")])
+    assert "1 MIG devices withheld, as pods hold MIG devices that the Device lists no more" in why(world, {MIG: "1"})
+    assert fits(world, {NVIDIA: "1"}) == ["GPU-a"]
+    status, message = accounted(world)
+    assert status == "False"
+    assert message.endswith("(delete the pods to end this): ns/p1 (MIG-GPU-m-0)")
+    world.end("uid-p1")
+    assert fits(world, {MIG: "1"}) == ["MIG-again-GPU-m-0"]
+    assert accounted(world) == ("True", "")
+
+
+def test_instances_of_a_failed_card_are_known() -> None:
+    world, _ = holding({MIG: "1"}, divided("GPU-m"), divided("GPU-n"))
+    world.bound["uid-p1"] = without_parents(world.bound["uid-p1"])
+    world.publish([{**divided("GPU-m"), "health": False}, divided("GPU-n")])
+    world.restart(0)
+    assert len(fits(world, {MIG: "2"})) == 2
+
+
+def accounted(world: World) -> tuple[str, str]:
+    shown = status.wanted(world.cluster.view("node"), lambda: "2026-01-01T00:00:00Z")
+    [found] = [each for each in shown.conditions if each.type == names.ACCOUNTED]
+    return found.status, found.message
+
+
+# --- what kubelet gave --------------------------------------------------------------------------------------------
+
+
+def test_what_kubelet_gave_is_found_by_its_id() -> None:
+    world, _ = holding({NVIDIA: "1"}, plain("GPU-a"), plain("GPU-b"))
+    world.admit("uid-p1")
+    world.publish([plain("GPU-b"), plain("GPU-a")])
+    assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
+    world.admit("uid-p1")
+    assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
+    view = world.cluster.gpu_pod_view("ns/p1")
+    assert view is not None
+    assert view.verdict is not None
+    assert view.verdict[0] == "True"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_pod_that_is_gone_still_holds_is_found_by_its_id(*, restarted: bool) -> None:
+    world, _ = holding({NVIDIA: "1"}, plain("GPU-a"), plain("GPU-b"))
+    told = {"bootID": "boot-1", "held": [held_by("p1", "GPU-a", 0)]}
+    world.device["status"] = told
+    world.cluster.put_device(world.device)
+    world.end("uid-p1")
+    world.publish([plain("GPU-b"), plain("GPU-a")], **told)
+    if restarted:
+        world.restart(2)
+    assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
+    assert fits(world, {NVIDIA: "2"}) == []
+
+
+def held_by(name: str, unit: str, minor: int) -> Raw:
+    devices = [{"type": "gpu", "minor": minor, "id": unit}]
+    return {"podUID": f"uid-{name}", "namespace": "ns", "pod": name, "container": "main", "devices": devices}
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_id() -> None:
+    world = World()
+    world.publish([plain("GPU-a"), plain("GPU-b")])
+    world.bind({GPU: "100"}, {})
+    world.bind({GPU: "100"}, {})
+    world.publish([plain("GPU-b"), plain("GPU-x")])
+    found = status.wanted(world.cluster.view("node"), lambda: "2026-01-01T00:00:00Z").devices
+    assert [(each.minor, each.id, [holder.name for holder in each.holders]) for each in found] == [
+        (0, None, ["p2"]),
+        (1, None, []),
+        (-1, "GPU-a", ["p1"]),
+    ]
+    # Never less than live pods request, and the card that is gone beside those that are there.
+    assert sums.wanted(world.cluster.view("node"))[GPU] == 300
+
+
+def test_a_nominee_keeps_its_card_when_minors_change() -> None:
+    world = World()
+    world.publish([plain("GPU-a"), plain("GPU-b")])
+    waiting = pods.pending(pod("first", {GPU: "100"}), world.cluster.kinds)
+    outcome = decide(world.cluster.fleet, waiting, Policy())
+    assert isinstance(outcome, Placement)
+    world.cluster.fleet.nominate(outcome.charge)
+    world.publish([plain("GPU-b"), plain("GPU-a")])
+    assert fits(world, {GPU: "100"}) == ["GPU-b"]
+    world.cluster.fleet.withdraw(outcome.charge.uid)
+    assert fits(world, {NVIDIA: "2"}) == ["GPU-b", "GPU-a"]
+
+
+def test_a_pod_that_changes_after_the_minors_did_is_not_charged_again() -> None:
+    world, _ = holding({GPU: "100"}, plain("GPU-a"), plain("GPU-b"))
+    world.publish([plain("GPU-b"), plain("GPU-a")])
+    before = world.cluster.fleet.charges["uid-p1"]
+    world.touch("uid-p1")
+    assert world.cluster.fleet.charges["uid-p1"] is before
