@@ -1,0 +1,91 @@
+"""On the real API server: what pods hold is found by id, whatever minors the driver gives the cards."""
+
+from typing import Any
+
+import pytest
+
+from devcluster.api import Manifest
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+
+WHOLE, HALF = {"nvidia.com/gpu": "1"}, {"kubernetes.io/gpu": "50"}
+CARDS = [words.gpu(number)["id"] for number in range(4)]
+
+
+def publish(world: World, node: str, *cards: str) -> None:
+    """Write a Device with these cards, which the driver numbers in this order."""
+    world.device(node, [{**words.gpu(minor), "id": name} for minor, name in enumerate(cards)])
+
+
+def ids(pod: Manifest) -> list[str]:
+    return [each["id"] for each in words.allocation(pod)["gpu"]]
+
+
+def uses(world: World, node: str) -> list[tuple[int, str, list[str]]]:
+    """Return what the Device shows: minor, id of a card that is gone, and who holds it."""
+    shown = world.shown(node).get("status", {}).get("devices", [])
+    return [(each["minor"], each.get("id", ""), [one["name"] for one in each.get("holders", [])]) for each in shown]
+
+
+@pytest.fixture
+def node(world: World) -> str:
+    """A node of two cards, of which a pod holds the second."""
+    [name] = world.arena.nodes()
+    world.operator()
+    publish(world, name, *CARDS[:2])
+    world.wait_ready(name, "True")
+    world.pod("first", WHOLE)
+    world.bound("first")
+    world.pod("second", WHOLE)
+    assert ids(world.bound("second")) == [CARDS[1]]
+    return name
+
+
+@pytest.mark.parametrize("requests", [WHOLE, HALF], ids=["whole", "share"])
+@pytest.mark.parametrize("ends", ["nothing", "operator"])
+def test_reboot_without_the_first_card(world: World, node: str, requests: dict[str, str], ends: str) -> None:
+    world.remove("first")
+    publish(world, node, CARDS[1])
+    if ends == "operator":
+        _restart(world)
+    world.pod("third", requests)
+    world.waits("third", "insufficient free GPU devices")
+    world.wait(lambda: uses(world, node) == [(0, "", ["second"])], what="the holder to be shown at the card's minor")
+    publish(world, node, CARDS[1], CARDS[2])
+    assert ids(world.bound("third")) == [CARDS[2]]
+
+
+def test_a_card_that_is_gone_is_shown_with_its_holder_and_is_not_given_out_when_it_returns(
+    world: World, node: str
+) -> None:
+    publish(world, node, CARDS[1], CARDS[2])
+    world.pod("third", WHOLE)
+    assert ids(world.bound("third")) == [CARDS[2]]
+    expected: list[Any] = [(0, "", ["second"]), (1, "", ["third"]), (-1, CARDS[0], ["first"])]
+    world.wait(lambda: sorted(uses(world, node)) == sorted(expected), what="the card that is gone to be shown")
+    # Never less than live pods request.
+    world.wait_sum(node, "kubernetes.io/gpu", "300")
+    publish(world, node, CARDS[2], CARDS[1], CARDS[0])
+    world.pod("fourth", HALF)
+    world.waits("fourth", "insufficient free GPU devices")
+    world.remove("first")
+    assert ids(world.bound("fourth")) == [CARDS[0]]
+
+
+def test_one_id_twice_is_refused_in_words(world: World) -> None:
+    [name] = world.arena.nodes()
+    world.operator()
+    publish(world, name, CARDS[0], CARDS[0], CARDS[1])
+    message = world.wait_condition(name, "Valid", "False")
+    assert f"spec.devices[0].id: {CARDS[0]} stands more than once among the gpu devices" in message
+    world.pod("one", WHOLE)
+    assert ids(world.bound("one")) == [CARDS[1]]
+    world.pod("two", WHOLE)
+    world.waits("two", "GPU devices")
+
+
+def _restart(world: World) -> None:
+    for each in world.processes.started:
+        each.kill()
+    world.free_lease()
+    world.operator()
