@@ -29,6 +29,7 @@ def listed(stage: Stage) -> list[tuple[int, str]]:
 def test_reboot_without_the_first_card(arena: Arena, node: RealNode, tmp_path: Path) -> None:
     with Stage(node, arena, tmp_path, gpus=[a100(0), a100(1)]) as stage:
         first, second = stage.machine.gpus
+        stage.make_device_node(a100(2))
         stage.submit({GPU: "1"}, "first")
         stage.hold("first")
         stage.submit({SHARE: "100"}, "second")
