@@ -53,6 +53,10 @@ test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a 
 unit: setup ## run the tests that need no cluster
 	@$(BIN)/pytest tests/unit
 
+.PHONY: chaos-devices
+chaos-devices: binaries ## renumber, lose and replace cards and kill programs, audited by UUID: BINDS=5000 SEED=13
+	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
+
 .PHONY: coverage
 coverage: setup ## measure branch coverage of the pure code
 	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing

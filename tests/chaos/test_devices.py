@@ -21,7 +21,7 @@ from devcluster import Cluster
 from tests.bench.watcher import Watcher
 from tests.integration.operator.world import ALLOCATED, World
 from tests.nvml.fixture import Gpu, NvmlFixture, a100
-from tests.processes import QUICK_TERMS, Process
+from tests.processes import Process
 
 BINDS: Final = int(os.environ.get("BERTH_BINDS", "120"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "13"))
@@ -138,14 +138,14 @@ class Chaos:
             Machine(world, node, NvmlFixture(folder / node, gpus=[a100(number * CARDS + i) for i in range(CARDS)]))
             for number, node in enumerate(world.arena.nodes(NODES))
         ]
-        self._leader = world.operator(**QUICK_TERMS)
+        self._operator = world.operator(wait=False)
 
     def turn(self, number: int) -> None:
         """Let some pods go and others come, do some harm, and wait for binds."""
         before = self._audit.binds
         self._come_and_go()
         self._harm()
-        if number % OPERATOR_EVERY == OPERATOR_EVERY - 1:
+        if number % OPERATOR_EVERY == OPERATOR_EVERY - 1 or self._operator.exit_code is not None:
             self._kill_operator()
         deadline = time.monotonic() + TURN
         while self._audit.binds < before + WAITING and time.monotonic() < deadline:
@@ -181,9 +181,9 @@ class Chaos:
             machine.start_agent()
 
     def _kill_operator(self) -> None:
-        self._leader.kill()
+        self._operator.kill()
         self._world.free_lease()
-        self._leader = self._world.operator(**QUICK_TERMS)
+        self._operator = self._world.operator(wait=False)
         self.faults["operator killed"] += 1
 
 
