@@ -21,7 +21,7 @@ from devcluster import Cluster
 from tests.bench.watcher import Watcher
 from tests.integration.operator.world import ALLOCATED, World
 from tests.nvml.fixture import Gpu, NvmlFixture, a100
-from tests.processes import Process
+from tests.processes import LEADING, Process
 
 BINDS: Final = int(os.environ.get("BERTH_BINDS", "120"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "13"))
@@ -30,6 +30,8 @@ CARDS: Final = 5
 """On each node at first."""
 WAITING: Final = 12
 """So many pods wait at any time: whatever seems to be free is taken at once."""
+START: Final = 60.0
+"""Seconds in which the first operator must lead: the machine may be busy."""
 TURN: Final = 1.0
 """Seconds at most between two faults."""
 OPERATOR_EVERY: Final = 12
@@ -139,13 +141,15 @@ class Chaos:
             for number, node in enumerate(world.arena.nodes(NODES))
         ]
         self._operator = world.operator(wait=False)
+        self._operator.logged(LEADING, deadline=START)
 
     def turn(self, number: int) -> None:
         """Let some pods go and others come, do some harm, and wait for binds."""
         before = self._audit.binds
         self._come_and_go()
         self._harm()
-        if number % OPERATOR_EVERY == OPERATOR_EVERY - 1 or self._operator.exit_code is not None:
+        is_due = number % OPERATOR_EVERY == OPERATOR_EVERY - 1 and LEADING in self._operator.text()
+        if is_due or self._operator.exit_code is not None:
             self._kill_operator()
         deadline = time.monotonic() + TURN
         while self._audit.binds < before + WAITING and time.monotonic() < deadline:

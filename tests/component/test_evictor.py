@@ -84,6 +84,23 @@ async def test_who_holds_a_card_that_failed_for_good_is_evicted(reason: str) -> 
     assert ward.told == [("ns/a", "gpu 0 of node node")]
 
 
+async def test_who_holds_the_card_is_evicted_and_not_who_has_its_minor_in_his_annotation() -> None:
+    ward = Ward(("a", 0), ("b", 1))
+    failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReboot")])
+    ward.put({**failed, "minor": 1}, {**entry(1), "minor": 0}, generation=2)
+    assert await ward.after(SOON) == ["a"]
+    assert ward.told == [("ns/a", "gpu 1 of node node")]
+
+
+async def test_a_failed_card_whose_minor_changes_keeps_its_patience() -> None:
+    ward = Ward(("a", 0))
+    failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReboot")])
+    ward.put(failed, entry(1), generation=2)
+    moved = {**failed, "minor": 1}, {**entry(1), "minor": 0}
+    asyncio.get_running_loop().call_later(PATIENCE / 2, lambda: ward.put(*moved, generation=3))
+    assert await ward.after(PATIENCE + 2 * PERIOD) == ["a"]
+
+
 @pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])
 async def test_who_holds_one_that_may_recover_stays(reason: str) -> None:
     ward = Ward(("a", 0))

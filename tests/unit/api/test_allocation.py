@@ -226,3 +226,18 @@ def test_what_a_grant_takes_of_its_card(
     found: Grant, visible: str, counted: dict[str, int], handles: tuple[str, ...]
 ) -> None:
     assert (found.visible, dict(found.counted), found.handles) == (visible, counted, handles)
+
+
+@pytest.mark.parametrize(
+    ("extension", "parent"), [({"parent": "GPU-1"}, "GPU-1"), ({"parent": 1}, ""), ({}, ""), (None, ""), ("text", "")]
+)
+def test_the_card_that_a_part_is_of(extension: object, parent: str) -> None:
+    entry = {"minor": 0, "id": "MIG-1", "resources": {"nvidia.com/mig-1g.10gb": "1"}, "extension": extension}
+    [found] = allocation.parse(orjson.dumps({"gpu": [entry]}).decode())
+    assert found.parent == parent
+
+
+def test_one_id_under_two_minors_is_refused() -> None:
+    entries = [{"minor": minor, "id": "GPU-1", "resources": {"kubernetes.io/gpu-core": "1"}} for minor in (0, 1)]
+    with pytest.raises(allocation.AllocationError, match="gpu: id GPU-1 stands 2 times; allowed is one entry"):
+        allocation.parse(orjson.dumps({"gpu": entries}).decode())

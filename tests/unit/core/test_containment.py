@@ -1,6 +1,7 @@
 """What a plug-in's code does wrong is one error that says whose it is, and nothing else comes of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,24 @@ def wants(count: int = 1, name: str = "pod", **fields: Any) -> PendingPod:
     return waiting(name, PodRequest(resources=(("pods", 1),), devices=found), **fields)
 
 
-def part_of(minor: int, kind: str = "npu", amount: int = 100, counted: str = "npu") -> Grant:
-    return Grant(type=kind, minor=minor, amounts=((counted, amount),))
+def part_of(minor: int, kind: str = "npu", amount: int = 100, counted: str = "npu", name: str = "") -> Grant:
+    return Grant(type=kind, minor=minor, amounts=((counted, amount),), id=name)
 
 
 def given(*minors: int, **fields: Any) -> Callable[..., Any]:
     return gives(tuple(part_of(minor, **fields) for minor in minors))
+
+
+def test_a_device_that_is_given_by_its_minor_gets_its_id() -> None:
+    made = strange(2, choose=given(1, 0))
+    assert [each.id for each in place(made, wants(2)).grants] == ["npu-1", "npu-0"]
+
+
+def test_a_device_of_a_plugin_is_its_id() -> None:
+    made = strange(2, choose=given(0))
+    place(made, wants())
+    made.put_device("a", inventory(other_card("npu", 3), *(replace(npu(minor), minor=1 - minor) for minor in (0, 1))))
+    assert {grant.minor for each in made.on_node("a") for grant in each.grants} == {1}
 
 
 def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
@@ -84,6 +97,7 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
         pytest.param("choose", given(0, 1, kind="gpu"), "it gave [('gpu', 0), ('gpu', 1)]", id="of another type"),
         pytest.param("choose", given(0, 7), "npu 7, which a has not, or not as a healthy one", id="unknown"),
         pytest.param("choose", given(0, 9), "npu 9, which a has not, or not as a healthy one", id="unhealthy"),
+        pytest.param("choose", given(0, 1, name="npu-7"), "npu 0 as npu-7; on a that is npu-0", id="another id"),
         pytest.param("choose", given(0, 2), "100 of npu of npu 2, which has 0 free", id="taken"),
         pytest.param("choose", given(0, 1, amount=0), "0 of npu of npu 0, which has 100 free", id="nothing of it"),
         pytest.param("choose", given(0, 1, counted="x"), "KeyError: 'x'", id="what nobody counts"),

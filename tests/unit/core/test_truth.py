@@ -1,6 +1,7 @@
 """What kubelet gave beside what was promised: charges, words, and exchanged allocations."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -348,6 +349,25 @@ def test_a_replica_is_seen_as_its_card() -> None:
     found = record.rewritten(written(promised, main="GPU-0"), case, instead)
     assert found is not None
     assert found[f"main{names.VISIBLE_SUFFIX}"] == "GPU-1"
+
+
+def test_a_rewritten_allocation_has_the_minors_of_now_in_all_entries() -> None:
+    recorded = whole("p", 0, 1)
+    told = written(recorded, main="GPU-0,GPU-1")
+    # The driver has numbered the cards in another order since.
+    now = replace(recorded, grants=(replace(grant(0, **WHOLE), minor=2), replace(grant(1, **WHOLE), minor=0)))
+    case = Case(promised=now, given=gave("p", "GPU-2", "GPU-1"))
+    found = record.rewritten(told, case, {"GPU-0": replace(grant(2, **WHOLE), minor=1)})
+    assert found is not None
+    entries = orjson.loads(found[names.ALLOCATED])["gpu"]
+    assert [(each["minor"], each["id"]) for each in entries] == [(1, "GPU-2"), (0, "GPU-1")]
+
+
+def test_an_allocation_of_a_card_that_is_gone_is_not_rewritten() -> None:
+    recorded = whole("p", 0, 1)
+    gone = fleet({"node": (card(0), card(2))}).resolved(recorded)
+    case = Case(promised=gone, given=gave("p", "GPU-2", "GPU-1"))
+    assert record.rewritten(written(recorded, main="GPU-0,GPU-1"), case, {"GPU-0": grant(2, **WHOLE)}) is None
 
 
 def test_the_prefix_of_an_allocation_stays() -> None:
