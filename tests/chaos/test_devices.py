@@ -30,8 +30,6 @@ CARDS: Final = 5
 """On each node at first."""
 WAITING: Final = 12
 """So many pods wait at any time: whatever seems to be free is taken at once."""
-START: Final = 60.0
-"""Seconds in which the first operator must lead: the machine may be busy."""
 TURN: Final = 1.0
 """Seconds at most between two faults."""
 OPERATOR_EVERY: Final = 12
@@ -141,7 +139,7 @@ class Chaos:
             for number, node in enumerate(world.arena.nodes(NODES))
         ]
         self._operator = world.operator(wait=False)
-        self._operator.logged(LEADING, deadline=START)
+        self._operator.logged(LEADING)
 
     def turn(self, number: int) -> None:
         """Let some pods go and others come, do some harm, and wait for binds."""
