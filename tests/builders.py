@@ -337,10 +337,15 @@ def container(name: str = "main", requests: Mapping[str, Any] | None = None, **f
 
 
 def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
-    """Give a Pod that waits; `on=` binds it, `allocated=` gives it that annotation, other fields go into the spec."""
+    """Return a Pod that waits; `on=` binds it, other fields go into the spec.
+
+    `allocated=` gives it that annotation, as a Binding of ours does; with `claims=` it says so itself.
+    """
     annotations = dict(fields.pop("annotations", {}))
     if (allocated := fields.pop("allocated", None)) is not None:
-        annotations[names.ALLOCATED] = allocated if isinstance(allocated, str) else orjson.dumps(allocated).decode()
+        annotations = {names.EPOCH: "1", **annotations, names.ALLOCATED: _text(allocated)}
+    if (claims := fields.pop("claims", None)) is not None:
+        annotations[names.ALLOCATED] = _text(claims)
     metadata = {
         "name": name,
         "namespace": "ns",
@@ -355,6 +360,10 @@ def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: 
         fields["nodeName"] = on
     spec = {"containers": [container(requests=requests)], **fields}
     return injection.injected({"metadata": metadata, "spec": spec, "status": status})
+
+
+def _text(allocation: Any) -> str:
+    return allocation if isinstance(allocation, str) else orjson.dumps(allocation).decode()
 
 
 def gpu_pod(name: str = "pod", *ids: str, node: str = "node", **fields: Any) -> Raw:

@@ -294,6 +294,7 @@ def _cluster(settings: Settings, configuration: Configuration, plugins: Mapping[
         confined=bool(settings.node_selector),
         plugins=plugins,
         charges_foreign=settings.charge_foreign,
+        trusted_schedulers=settings.trusted,
     )
     cluster.schedulers = configuration.policies
     return cluster

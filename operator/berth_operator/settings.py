@@ -84,6 +84,10 @@ class Settings(BaseSettings):
     charge_foreign: bool = True
     """Whether cards that processes outside Kubernetes use are handed out to nobody; the agent tells of them."""
 
+    trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
+    """Other schedulers whose allocation annotations are believed, joined by commas, such as koord-scheduler; empty for
+    none. The policy in manifests/base/protection.yaml must list their accounts (docs/operations.md)."""
+
     status_rate: Annotated[float, Field(gt=0)] = 20.0
     """Status writes a second, Nodes and Devices together; binds do not wait for them."""
 
@@ -130,6 +134,11 @@ class Settings(BaseSettings):
             named = f"a profile switches off the filter {injected.NAME}"
             raise ValueError(f"--require-injection and --config exclude each other: {named}")
         return self
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """Return the other schedulers whose allocations are believed."""
+        return frozenset(filter(None, self.trusted_schedulers.split(",")))
 
     def configuration(self) -> Configuration:
         """Read the configuration file, or give default profiles where there is none.

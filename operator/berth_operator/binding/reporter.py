@@ -110,11 +110,12 @@ class Reporter:
         self._enqueue(pod.uid, lambda: self._post(event))
 
     def unknown(self, charge: Charge) -> None:
-        """A bound pod's allocation is missing or cannot be read."""
+        """Report a bound pod whose allocation is missing or cannot be believed."""
         namespace, _, name = charge.pod.partition("/")
         note = (
-            f"It requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing or "
-            "cannot be read: no device of that node is handed out until it is gone"
+            f"It requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing, "
+            "cannot be read, names too few devices or was not written by a trusted scheduler: no such device of that "
+            "node is handed out until it is gone"
         )
         subject = Subject(namespace=namespace, name=name, uid=charge.uid, controller=names.OPERATOR)
         event = self._event(subject, "Warning", "AllocationUnknown", "Accounting", note)

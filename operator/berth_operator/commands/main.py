@@ -75,7 +75,12 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 def _planner(options: argparse.Namespace) -> Planner:
     policies = _policies(options.config)
-    picture = Picture(grace=GRACE, schedulers=policies, plugins=device_plugins.installed())
+    picture = Picture(
+        grace=GRACE,
+        schedulers=policies,
+        plugins=device_plugins.installed(),
+        trusted_schedulers=frozenset(filter(None, options.trusted_schedulers.split(","))),
+    )
     asked = workload.read(_text(options.file), options.file) if options.file else None
     if options.snapshot:
         snapshots.load(options.snapshot, picture)
@@ -144,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     asking = argparse.ArgumentParser(add_help=False, parents=[live])
     asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, in place of the live cluster")
     asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration; without one a default profile")
+    asking.add_argument(
+        "--trusted-schedulers", default="", help="other schedulers whose allocations are believed, as the operator's"
+    )
     asking.add_argument("-n", "--namespace", default="default", help="of objects that name none")
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
 

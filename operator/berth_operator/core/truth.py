@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from berth_api.allocation import MAX_MINOR, Grant
-from berth_api.names import GPU, NVIDIA_PREFIX
+from berth_api.names import GPU, GPU_MEMORY, NVIDIA_PREFIX
 from berth_operator.core.fleet import Charge, Fleet
 
 FOREIGN: Final = "processes outside Kubernetes"
@@ -98,8 +98,9 @@ def charged(fleet: Fleet, promised: Charge, given: Given, *, claimed: bool) -> C
     """Give what a pod is charged for.
 
     What it was promised stays charged beside what it was given, if that is less, or `claimed` by a pod that kubelet has
-    given nothing yet: that one will get what is left.
+    given nothing yet: that one will get what is left. Of a card that it was given it is charged for all.
     """
+    promised = _at_least_given(fleet, promised, given)
     new = [each for each in surprising(promised, given) if each.type in fleet.cards]
     if not new:
         return promised
@@ -108,6 +109,29 @@ def charged(fleet: Fleet, promised: Charge, given: Given, *, claimed: bool) -> C
     kept = tuple(grant for grant in promised.grants if grant not in left)
     unknown = tuple(kind for kind in promised.unknown if not (whole and kind == GPU))
     return replace(promised, grants=(*kept, *_grants(fleet, given.node, new)), unknown=unknown)
+
+
+def _at_least_given(fleet: Fleet, promised: Charge, given: Given) -> Charge:
+    """Return what a pod was promised, but all of each card that kubelet gave it."""
+    whole = {
+        each: fleet.given(given.node, each.type, each.minor, each.id)
+        for each in given.devices
+        if each.type in fleet.cards
+    }
+    grants = tuple(_at_least(grant, whole) for grant in promised.grants)
+    return promised if grants == promised.grants else replace(promised, grants=grants)
+
+
+def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
+    """Return a grant, or what kubelet gave of its card if that is more; how large a piece is, the Device says."""
+    if grant.is_piece:
+        return grant
+    amounts = dict(grant.amounts)
+    for device, found in whole.items():
+        # Memory and ratio are one amount in two units; a promise may name either.
+        if is_of(grant, device) and any(amounts.get(n, 0) < a for n, a in found.amounts if n != GPU_MEMORY):
+            return found
+    return grant
 
 
 def left_behind(fleet: Fleet, given: Given) -> Charge | None:

@@ -87,7 +87,8 @@ class Listed:
         if not self._knows_nodes():
             raise UnreadError("this replica has just started and has not read the cluster yet")
         charges: list[Charge] = []
-        sink = Once(lambda pod: charges.append(pods.charge(pod, self._cluster.kinds)))
+        kinds, trusted = self._cluster.kinds, self._cluster.trusted_schedulers
+        sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted)))
         await Reflector(api=self._api, source=pods_where(selector), sink=sink).read()
         for name in self._cluster.heartbeats.nodes():
             # Only a leader looks at its clock all the time.

@@ -177,7 +177,10 @@ def _valid(view: NodeView) -> _Verdict:
 
 def _accounted(view: NodeView) -> _Verdict:
     if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
-        message = "no device is handed out: the allocation of these pods is missing or cannot be read: "
+        message = (
+            "no device is handed out: the allocation of these pods is missing, cannot be read, names too few devices "
+            "or was not written by a trusted scheduler: "
+        )
         return names.ACCOUNTED, "False", "AllocationUnknown", (message + ", ".join(unknown))[:MAX_TEXT]
     held = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
     if unlocated := sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant)):

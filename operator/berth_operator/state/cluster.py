@@ -94,6 +94,7 @@ class Cluster:
         confined: bool = False,
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
         charges_foreign: bool = True,
+        trusted_schedulers: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = Fleet(plugins=plugins)
@@ -101,6 +102,8 @@ class Cluster:
         self.ledger.on_drift = self._drifts
         self.kinds = Kinds(tuple(each.kind for each in plugins.values()))
         """The types of devices that there are."""
+        self.trusted_schedulers = frozenset(trusted_schedulers)
+        """Other schedulers whose allocations are believed."""
         self.queue: Queue[PendingPod | Gang] = Queue()
         self.roster = Roster(timeout=gang_timeout)
         self.groups: dict[str, tuple[Group, Mapping[str, Any]]] = {}
@@ -129,7 +132,7 @@ class Cluster:
         self.on_drift: Callable[[], None] = lambda: None
         """Called when a pod has begun or ceased to hold something else than it was allocated."""
         self.on_unknown: Callable[[Charge], None] = lambda _charge: None
-        """Called for a bound pod whose allocation is missing or cannot be read."""
+        """Called for a bound pod whose allocation is missing or cannot be believed."""
         self.on_settled: Callable[[str], None] = lambda _uid: None
         """Called with the UID of a pod that waits no more."""
         self.on_withdrawn: Callable[[PendingPod], None] = lambda _pod: None
@@ -227,7 +230,7 @@ class Cluster:
             self._unreported[uid] = self.clock()
 
     def _read_bound(self, raw: Object) -> Charge:
-        charge = pods.charge(raw, self.kinds)
+        charge = pods.charge(raw, self.kinds, self.trusted_schedulers)
         if charge.gang is not None and not self._is_ours(charge.gang):
             charge = replace(charge, gang=None)
         return self.ledger.charged(charge)

@@ -1,6 +1,6 @@
 """Pods from the API, read once at the edge: what waits, and what is taken."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import alike, allocation, assumed, model, names, request, resize, resources, share
+from berth_api import alike, assumed, model, names, request, resize, resources, share
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
 from berth_operator.core import injection, limits
 from berth_operator.core.fleet import NOT_STARTED, Charge
 from berth_operator.core.request import HostPort, Membership, PendingPod, PodRequest, Toleration
-from berth_operator.state import features, groups, images, mounts, ports, terms, wishes
+from berth_operator.state import allocations, features, groups, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]
 
@@ -225,17 +225,11 @@ def is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
-def charge(pod: Object, kinds: Kinds = BUILT_IN) -> Charge:
-    """Read what a bound pod takes of its node.
-
-    An allocation that is missing where devices are requested, or that cannot be read, counts as unknown: the pod may
-    hold any card of those types, so none of them is free.
-    """
+def charge(pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = ()) -> Charge:
+    """Return what a bound pod takes of its node; `trusted` are the other schedulers whose allocations are believed."""
     metadata = pod["metadata"]
     taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
-    annotations = metadata.get("annotations") or {}
-    requested = taken.types or _types_by_label(annotations, metadata.get("labels") or {})
-    grants, unknown = _grants(annotations.get(names.ALLOCATED), requested, kinds)
+    grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
@@ -268,7 +262,7 @@ class _Taken:
     resources: tuple[tuple[str, int], ...]
     assumed: tuple[int, int]
     asked: tuple[tuple[str, int], ...]
-    types: tuple[str, ...]
+    devices: allocations.Requested
     ports: tuple[HostPort, ...]
 
 
@@ -285,37 +279,6 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
         resources=_without_devices(total, kinds),
         assumed=assumed.of_pod(spec, status),
         asked=_asked(total, kinds),
-        types=_types(total, kinds),
+        devices=allocations.requested(total, kinds),
         ports=ports.of_pod(spec),
     )
-
-
-def _grants(
-    annotation: str | None, requested: tuple[str, ...], kinds: Kinds
-) -> tuple[tuple[allocation.Grant, ...], tuple[str, ...]]:
-    if annotation is None or not requested:
-        # Who requests nothing holds nothing, whatever is written on it.
-        return (), requested
-    try:
-        # Of a type whose plug-in is not there nothing is handed out, nor need be counted.
-        grants = tuple(each for each in allocation.parse(annotation) if each.type in kinds.names)
-    except allocation.AllocationError:
-        return (), requested
-    return grants, tuple(kind for kind in requested if kind not in {grant.type for grant in grants})
-
-
-def _types(total: Mapping[str, int], kinds: Kinds) -> tuple[str, ...]:
-    """Give the device types that a pod requests, in whatever combination."""
-    added = tuple(each.name for each in kinds.requested(total))
-    wanted = {allocation.short(name) for name in total if request.is_device(name)}
-    others = [kind for kind in (names.RDMA, names.FPGA) if kind in wanted]
-    return (*([names.GPU] if wanted - set(others) else []), *others, *added)
-
-
-def _types_by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the types of a pod without requests for devices; one that Berth gave some keeps them, whatever its labels.
-
-    Anybody may change the labels of a pod that runs, and it would hold its cards all the same.
-    """
-    given = names.EPOCH in annotations and names.ALLOCATED in annotations
-    return (names.GPU,) if given or any(name in labels for name in request.LABELS) else ()

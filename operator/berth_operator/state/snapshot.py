@@ -169,9 +169,14 @@ class Picture:
     """The state after a snapshot was read into it; the clock stands still."""
 
     def __init__(
-        self, *, grace: float, schedulers: Collection[str], plugins: Mapping[str, DevicePlugin] = NO_PLUGINS
+        self,
+        *,
+        grace: float,
+        schedulers: Collection[str],
+        plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
+        trusted_schedulers: Collection[str] = (),
     ) -> None:
-        self.cluster = Cluster(grace=grace, plugins=plugins, clock=lambda: 0.0)
+        self.cluster = Cluster(grace=grace, plugins=plugins, trusted_schedulers=trusted_schedulers, clock=lambda: 0.0)
         self.cluster.schedulers = schedulers
         self.placed: dict[str, Object] = {}
         """UID -> pod that has a node."""

@@ -56,6 +56,11 @@ def half(name: str, minor: int) -> Charge:
     return charge(name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), asked=(("kubernetes.io/gpu", 50),))
 
 
+def little(name: str, minor: int, **fields: Any) -> Charge:
+    """Return a pod that asks kubelet for a card, and was promised a hundredth of it."""
+    return charge(name, replace(grant(minor, core=1), **fields), asked=((NVIDIA, 1),))
+
+
 def stranger(name: str, wanted: int = 1) -> Charge:
     """Give a pod of another scheduler, which nobody promised anything."""
     return charge(name, asked=((NVIDIA, wanted),), unknown=("gpu",))
@@ -109,6 +114,16 @@ QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
         pytest.param(
             half("p", 0), gave("p", "GPU-1"), False, [("GPU-0", HALF), ("GPU-1", ALL)], id="a card beside a share"
         ),
+        pytest.param(
+            half("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="all of a card that it has a share of"
+        ),
+        pytest.param(
+            little("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="a card, and a hundredth promised"
+        ),
+        pytest.param(little("p", 0, id=""), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="the same by its minor"),
+        pytest.param(
+            little("p", 0), gave("p", "GPU-1"), True, [("GPU-0", {"gpu-core": 1}), ("GPU-1", ALL)], id="and another's"
+        ),
         pytest.param(stranger("p"), gave("p", "GPU-1"), False, [("GPU-1", ALL)], id="another scheduler's"),
         pytest.param(whole("p", 0), gave("p", "GPU-9"), False, [("GPU-9", ALL)], id="a card that nobody knows"),
         pytest.param(whole("p", 0), gave("p", "MIG-1-7"), False, [("MIG-1-7", ALL)], id="an instance nobody knows"),
@@ -128,6 +143,11 @@ def test_pieces_are_charged_as_what_they_are() -> None:
     made = node(sliced(0, 4), sliced(1, 4), divided(2, "1g.10gb", "1g.10gb"))
     slices = truth.charged(made, replicas("p", (0, 0)), gave("p", "GPU-1::3"), claimed=False)
     assert held(slices) == [("GPU-1::3", QUARTER)]
+    kept = truth.charged(made, replicas("p", (0, 0)), gave("p", "GPU-0::0"), claimed=False)
+    assert held(kept) == [("GPU-0::0", QUARTER)]
+    vanished = replace(replicas("p", (0, 0)).grants[0], minor=9, id="GPU-9::0")
+    gone = charge("p", vanished, asked=((SLICES, 1),))
+    assert truth.charged(made, gone, gave("p", "GPU-9::0"), claimed=False) is gone
     asked = charge("q", instance(2, 0), asked=((MIG, 1),))
     assert held(truth.charged(made, asked, gave("q", "MIG-2-1"), claimed=False)) == [("MIG-2-1", {MIG: 1})]
 

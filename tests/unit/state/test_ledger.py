@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.names import GPU_CORE
+from berth_api.names import EPOCH, GPU_CORE
 from berth_operator.core.cycle import Failure, Placement, decide
 from berth_operator.core.policy import Policy
 from berth_operator.state import devices, sinks
@@ -14,6 +14,7 @@ from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
 from tests.builders import (
     GPU,
     NVIDIA,
+    RDMA,
     device,
     entry,
     every_pod,
@@ -98,6 +99,13 @@ def stranger(name: str, wanted: int = 1) -> Raw:
     return pod(name, {NVIDIA: str(wanted)}, on="node", schedulerName="default-scheduler")
 
 
+def forger(name: str, *minors: int, core: int = 100, requests: Raw | None = None, **fields: Any) -> Raw:
+    """Return a bound pod of another scheduler that says itself which cards it has, and how much of them."""
+    entries = [{"minor": minor, "id": f"GPU-{minor}", "resources": {GPU_CORE: str(core)}} for minor in minors]
+    spec = {"on": "node", "schedulerName": "default-scheduler", **fields}
+    return pod(name, {NVIDIA: "1"} if requests is None else requests, claims={"gpu": entries}, **spec)
+
+
 def add(raw: Raw) -> Event:
     return lambda world: world.pods.apply("ADDED", raw)
 
@@ -112,6 +120,25 @@ def hold(*found: Raw) -> Event:
 
 def gone(raw: Raw) -> Event:
     return lambda world: world.pods.apply("DELETED", raw)
+
+
+def test_a_pod_that_says_itself_what_it_has_takes_no_card_from_others() -> None:
+    world = World(count=2)
+    for event in (add(forger("p", 0, core=1)), give("p", "GPU-0"), add(forger("q", 0, 1, requests={RDMA: "1"}))):
+        event(world)
+    assert (world.used(), world.unknown()) == ([100, 0], 0)
+    for name in ("a", "b", "c"):
+        add(pod(name, {GPU: "50"}))(world)
+    placed = [each for each in world.decided() if isinstance(each, Placement)]
+    assert [each.grants[0].minor for each in placed] == [1, 1]
+
+
+def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_card() -> None:
+    world = World(count=2)
+    add(forger("p", 0, core=1))(world)
+    assert world.unknown() == 1
+    add(pod("a", {GPU: "50"}))(world)
+    assert isinstance(world.decided()[0], Failure)
 
 
 # --- what is charged --------------------------------------------------------------------------------------------
@@ -131,6 +158,22 @@ def gone(raw: Raw) -> Event:
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0], id="of another node"),
         pytest.param([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0], id="of another's name"),
         pytest.param([add(stranger("p")), give("p", "GPU-3")], [0, 0, 0, 100], id="another scheduler's pod"),
+        pytest.param([add(forger("p", 0, core=1)), give("p", "GPU-0")], [100, 0, 0, 0], id="it says less itself"),
+        pytest.param(
+            [add(forger("p", 0, core=1)), hold(held("p", "GPU-0"))], [100, 0, 0, 0], id="less than the Device says"
+        ),
+        pytest.param([add(forger("p", 0, 1, 2)), give("p", "GPU-3")], [0, 0, 0, 100], id="it says more itself"),
+        pytest.param([add(forger("p", 0, 1, requests={RDMA: "1"}))], [0, 0, 0, 0], id="it asks for a NIC alone"),
+        pytest.param(
+            [add(forger("p", 0, core=1, annotations={EPOCH: "1"})), give("p", "GPU-0")],
+            [100, 0, 0, 0],
+            id="it says less, and that we bound it",
+        ),
+        pytest.param(
+            [add(forger("p", 0, 1, requests={RDMA: "1"}, annotations={EPOCH: "1"}))],
+            [0, 0, 0, 0],
+            id="it asks for a NIC alone, and says that we bound it",
+        ),
         pytest.param(
             [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1")],
             [100, 200, 0, 0],

@@ -10,7 +10,6 @@ from berth_operator.core.injection import VARIABLE
 from berth_operator.state import pods
 from tests.builders import (
     A100,
-    A100_BYTES,
     CORE,
     FPGA,
     GPU,
@@ -223,17 +222,17 @@ def test_what_nobody_reads_is_dropped() -> None:
 # --- what is taken ----------------------------------------------------------------------------------------------
 
 
-def test_a_bound_pod_takes_what_its_annotation_says() -> None:
+def test_a_bound_pod_takes_its_requests_of_the_cards_that_its_annotation_names() -> None:
     found = pods.charge(pod("a", {"cpu": "2", GPU: "50"}, on="node", allocated=half(3)))
     assert (found.uid, found.pod, found.node) == ("uid-a", "ns/a", "node")
     assert found.resources == (("cpu", 2000), ("pods", 1))
     assert found.asked == ((GPU, 50),)
-    assert found.grants == (grant(3, core=50, ratio=50, memory=A100_BYTES // 2),)
+    assert found.grants == (grant(3, core=50, ratio=50),)
     assert found.unknown == ()
 
 
 def test_a_pod_that_asks_for_no_device_holds_none_whatever_is_written_on_it() -> None:
-    found = pods.charge(pod("a", {"cpu": "1"}, on="node", allocated=whole(0)))
+    found = pods.charge(pod("a", {"cpu": "1"}, on="node", claims=whole(0)))
     assert (found.grants, found.unknown) == ((), ())
 
 
@@ -241,9 +240,10 @@ OURS = {names.EPOCH: "3"}
 
 
 @pytest.mark.parametrize(
-    ("annotations", "labels", "allocated", "held"),
+    ("annotations", "labels", "claims", "held"),
     [
-        pytest.param({}, {names.GENIUS_NUMBER: "1"}, whole(0), (1, ()), id="by label"),
+        pytest.param(OURS, {names.GENIUS_NUMBER: "1"}, whole(0), (1, ()), id="by label"),
+        pytest.param({}, {names.GENIUS_NUMBER: "1"}, whole(0), (0, ("gpu",)), id="by label, and said by itself"),
         pytest.param({}, {names.GENIUS_MEMORY_EACH: "1"}, None, (0, ("gpu",)), id="by label, not told which"),
         pytest.param({}, {names.GENIUS_NUMBER: "x"}, "x", (0, ("gpu",)), id="nothing of it can be read"),
         pytest.param({}, {names.GENIUS_PRIORITY: "1"}, whole(0), (0, ()), id="priority asks for nothing"),
@@ -253,9 +253,9 @@ OURS = {names.EPOCH: "3"}
     ],
 )
 def test_what_a_pod_holds_that_asks_by_label(
-    annotations: Raw, labels: Raw, allocated: Any, held: tuple[int, tuple[str, ...]]
+    annotations: Raw, labels: Raw, claims: Any, held: tuple[int, tuple[str, ...]]
 ) -> None:
-    found = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, allocated=allocated))
+    found = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, claims=claims))
     assert (len(found.grants), found.unknown) == held
 
 
@@ -287,7 +287,7 @@ def test_a_malformed_allocation_leaves_unknown_what_the_pod_asked_for(text: str)
 
 @pytest.mark.parametrize("text", MALFORMED)
 def test_a_malformed_allocation_of_a_pod_that_asks_for_nothing_blocks_nothing(text: str) -> None:
-    found = pods.charge(pod("a", on="node", allocated=text))
+    found = pods.charge(pod("a", on="node", claims=text))
     assert (found.grants, found.unknown) == ((), ())
 
 
@@ -303,7 +303,6 @@ def test_a_malformed_allocation_of_a_pod_that_asks_for_nothing_blocks_nothing(te
         pytest.param({NVIDIA: "1"}, {}, ("gpu",), id="an empty annotation"),
         pytest.param({NVIDIA: "1", RDMA: "100"}, whole(0), ("rdma",), id="one type is missing"),
         pytest.param({NVIDIA: "1"}, whole(0), (), id="all there"),
-        pytest.param({"cpu": "1"}, {}, (), id="nothing asked, nothing there"),
     ],
 )
 def test_a_type_without_an_allocation_is_unknown(requests: Raw, allocated: Any, unknown: tuple[str, ...]) -> None:
