@@ -1,5 +1,6 @@
 """The shipped admission policies under other names, for the pods and accounts of one arena."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from devcluster import Arena
 BASE = Path(__file__).parent.parent / "manifests/base"
 
 
-def policies(file: str, arena: Arena) -> list[dict[str, Any]]:
-    """Return the objects of a file of manifests/base, confined to the arena's scheduler name and namespace."""
+def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return the objects of a file of manifests/base, confined to the arena's scheduler name and namespace.
+
+    Nodes, Devices and other objects without a namespace are not confined by it. `variables` have other expressions.
+    """
     text = (BASE / file).read_text()
     for shipped, own in (
         ("system:serviceaccount:berth-system:", f"system:serviceaccount:{arena.namespace}:"),
@@ -19,11 +23,16 @@ def policies(file: str, arena: Arena) -> list[dict[str, Any]]:
         ("berth-node-lease", arena.namespace),
     ):
         text = text.replace(shipped, own)
-    return [_renamed(each, arena.id) for each in yaml.safe_load_all(text)]
+    found = [_confined(each, arena) for each in yaml.safe_load_all(text)]
+    for variable in (variable for each in found for variable in each["spec"].get("variables", ())):
+        variable["expression"] = (variables or {}).get(variable["name"], variable["expression"])
+    return found
 
 
-def _renamed(document: dict[str, Any], suffix: str) -> dict[str, Any]:
-    document["metadata"]["name"] += f"-{suffix}"
+def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:
+    document["metadata"]["name"] += f"-{arena.id}"
     if "policyName" in document["spec"]:
-        document["spec"]["policyName"] += f"-{suffix}"
+        document["spec"]["policyName"] += f"-{arena.id}"
+        own = {"matchLabels": {"kubernetes.io/metadata.name": arena.namespace}}
+        document["spec"]["matchResources"] = {"namespaceSelector": own}
     return document

@@ -1,5 +1,6 @@
 """Pods of another scheduler share a node with ours, and neither takes what the other has."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 from devcluster import Arena
 from devcluster.api import Manifest
 from devcluster.real_node import RealNode
+from tests.integration.operator.world import ALLOCATED
 from tests.node.stage import GPU, SHARE, Stage
 from tests.nvml.fixture import a100
 
 CARDS = 8
+HALVES = ("one", "two", "three")
 
 
 def replica_set(stage: Stage, count: int) -> Manifest:
@@ -38,6 +41,27 @@ def test_a_shared_card_is_never_given_to_a_stranger(arena: Arena, node: RealNode
 
         with kept(stage, replica_set(stage, CARDS)):
             look_at(stage)
+
+
+def test_what_a_stranger_says_of_its_card_is_not_believed_over_kubelet(
+    arena: Arena, node: RealNode, tmp_path: Path
+) -> None:
+    """It says a hundredth of either card, whichever kubelet gives it: then the rest of that card would look free."""
+    with Stage(node, arena, tmp_path, gpus=[a100(0), a100(1)]) as stage:
+        stage.wait(lambda: node.allocatable(GPU) == 2, what="both cards on offer")
+        little = {"kubernetes.io/gpu-core": "1"}
+        claims = {"gpu": [{"minor": minor, "resources": little} for minor in range(2)]}
+        said = {"annotations": {ALLOCATED: json.dumps(claims)}, "nodeSelector": arena.labels}
+        stage.submit({GPU: "1"}, "stranger", scheduler_name="default-scheduler", **said)
+        stage.wait(lambda: stage.phases()["stranger"] == "Running", what="the stranger to run")
+        [own] = {unit for key, units in stage.held().items() if key[0] == "stranger" for unit in units}
+
+        stage.submit({SHARE: "50"}, "one", "two", "three")
+        stage.wait(lambda: any(map(stage.waits, HALVES)), what="the third half to find no card")
+        placed = [name for name in HALVES if not stage.waits(name)]
+        stage.hold(*placed)
+        assert len(placed) == 2
+        assert own not in {entry["id"] for name in placed for entry in stage.entries(name)}
 
 
 @contextmanager

@@ -95,13 +95,15 @@ def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World,
     node, other = shared.nodes(2, gpus=2, rdma=2)
     pinned = {"kubernetes.io/hostname": node}
 
-    shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations=annotations)
+    # As if a Binding of ours had written it: else nobody would read it.
+    shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations={words.EPOCH: "1", **annotations})
 
     said = shared.wait_condition(node, "Accounted", "False")
-    assert said.endswith(f"missing or cannot be read: {shared.arena.namespace}/stray")
+    assert "the allocation of these pods is missing, cannot be read, names too few devices or was not written" in said
+    assert said.endswith(f"a trusted scheduler: {shared.arena.namespace}/stray")
     [event] = shared.wait(lambda: shared.events("stray", "AllocationUnknown"), what="the Event")
     assert event["type"] == "Warning"
-    assert f"It requests gpu devices on {node}, but its allocation is missing or cannot be read" in event["message"]
+    assert f"It requests gpu devices on {node}, but its allocation is missing, cannot be read" in event["message"]
     shared.pod("p", HALF, nodeSelector=pinned)
     assert "1 GPU devices held by pods whose allocation is unknown" in shared.waits("p")
     # Other nodes, and what the pod did not ask for, are as free as before.
@@ -125,7 +127,7 @@ def test_allocation_that_is_mended_frees_the_other_cards(shared: World) -> None:
     shared.waits("p", "allocation is unknown")
 
     text = '{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"100","kubernetes.io/gpu-memory-ratio":"100"}}]}'
-    shared.arena.merge("pods", "stray", {"metadata": {"annotations": {words.ALLOCATED: text}}})
+    shared.arena.merge("pods", "stray", {"metadata": {"annotations": {words.EPOCH: "1", words.ALLOCATED: text}}})
 
     assert words.minors(shared.bound("p", deadline=words.PROMPT)) == [1]
     shared.wait_condition(node, "Accounted", "True")

@@ -1,5 +1,6 @@
 """What kubelet gave, as a node's agent tells it: what is charged, said and exchanged for it."""
 
+import json
 import time
 from typing import Any
 
@@ -70,6 +71,19 @@ def wait_consistent(world: World, name: str, status: str) -> dict[str, Any]:
 def stranger(world: World, name: str, node: str) -> None:
     """Create a pod that another scheduler has bound."""
     world.arena.create([world.arena.pod(name, requests=NVIDIA, limits=NVIDIA, nodeName=node, schedulerName="other")])
+
+
+def forge(world: World, name: str, node: str, requests: dict[str, str], *minors: int, **options: Any) -> None:
+    """Create a pod that is on a node, and says itself that it has a hundredth of these cards."""
+    little = {"kubernetes.io/gpu-core": "1"}
+    entries = [{"minor": minor, "id": words.gpu(minor)["id"], "resources": little} for minor in minors]
+    world.pod(
+        name,
+        requests,
+        annotations={words.ALLOCATED: json.dumps({"gpu": entries})},
+        nodeName=node,
+        **{"scheduler_name": "default-scheduler", **options},
+    )
 
 
 def free_cards(world: World, node: str) -> list[int]:
@@ -172,6 +186,53 @@ def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: 
     shared.remove("late")
     tell(shared, node, bootID="boot-1", withheld=[])
     assert words.minors(shared.bound("card", deadline=words.PROMPT)) == [0]
+
+
+def test_a_pod_that_says_itself_that_it_has_little_of_a_card_has_all_that_kubelet_gave(shared: World) -> None:
+    node = node_of(shared, 2)
+    forge(shared, "forged", node, NVIDIA, 0)
+    shared.pod("early", {**HALF, "cpu": "1"})
+    shared.waits("early")
+    give(shared, "forged", 0)
+    wait_consistent(shared, "forged", "True")
+    assert words.minors(shared.bound("early", deadline=words.PROMPT)) == [1]
+    shared.pod("other-half", HALF)
+    assert words.minors(shared.bound("other-half")) == [1]
+    shared.pod("late", HALF)
+    shared.waits("late")
+    assert free_cards(shared, node) == []
+
+
+def test_a_pod_that_asks_for_a_nic_alone_blocks_no_gpu(shared: World) -> None:
+    node = node_of(shared, 2)
+    forge(shared, "forged", node, {"kubernetes.io/rdma": "1"}, 0, 1)
+    shared.wait(lambda: accounted(shared, node) == "False", what="the NIC that it may hold to be missed")
+    shared.pods(["p", "q"], NVIDIA)
+    assert {*words.minors(shared.bound("p")), *words.minors(shared.bound("q"))} == {0, 1}
+
+
+@pytest.mark.parametrize("trusted", ["", "koord-scheduler"], ids=["nobody", "koordinator"])
+def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, trusted: str) -> None:
+    world.operator(trusted_schedulers=trusted)
+    node = node_of(world, 1)
+    forge(world, "theirs", node, HALF, 0, scheduler_name="koord-scheduler")
+    world.pod("ours", HALF)
+    if trusted:
+        # What it says of its part is not asked: it requested half of the card.
+        assert words.minors(world.bound("ours")) == [0]
+        assert accounted(world, node) == "True"
+        world.pod("more", HALF)
+        world.waits("more")
+    else:
+        world.waits("ours")
+        world.wait(lambda: accounted(world, node) == "False", what="the card that it may hold to be missed")
+        message = words.condition(world.shown(node), "Accounted")["message"]
+        assert "was not written by a trusted scheduler" in message
+        assert message.endswith("/theirs")
+
+
+def accounted(world: World, node: str) -> str:
+    return str(words.condition(world.shown(node), "Accounted").get("status"))
 
 
 def test_cards_that_foreign_processes_use_are_given_to_nobody(shared: World) -> None:

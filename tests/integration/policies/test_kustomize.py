@@ -90,5 +90,14 @@ def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -
     text = (ROOT / "docs/operations.md").read_text()
     [told] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
     found = build(patches=yaml.safe_load(told)["patches"])
-    for name in (ALONE, "ValidatingAdmissionPolicy/berth-allocations"):
-        assert '"berth-training"' in found[name]["spec"]["matchConditions"][0]["expression"]
+    assert '"berth-training"' in found[ALONE]["spec"]["matchConditions"][0]["expression"]
+
+
+def test_another_scheduler_is_trusted_as_the_documentation_says(build: Build) -> None:
+    text = (ROOT / "docs/koordinator.md").read_text()
+    [told] = re.findall(r"```yaml\n( *patches:.*?)```", text, re.DOTALL)
+    policy = build(patches=yaml.safe_load(told)["patches"])["ValidatingAdmissionPolicy/berth-allocations"]["spec"]
+    [trusted] = [each["expression"] for each in policy["variables"] if each["name"] == "trusted"]
+    assert trusted == '["system:serviceaccount:koordinator-system:koord-scheduler"]'
+    shipped = build()["ValidatingAdmissionPolicy/berth-allocations"]["spec"]["variables"][0]
+    assert shipped == {"name": "trusted", "expression": "[]"}

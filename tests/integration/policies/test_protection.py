@@ -12,6 +12,7 @@ import yaml
 
 from devcluster import Arena
 from devcluster.api import Api, ApiError, Manifest
+from tests import policies
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 EPOCH = "berth.dev/epoch"
@@ -36,14 +37,36 @@ def node(arena: Arena) -> str:
 
 
 @pytest.fixture(scope="module")
-def operator(arena: Arena) -> Iterator[Api]:
-    client = user(arena, arena.service_account("berth-operator", "cluster-admin"))
-    yield client
-    client.close()
+def operator_of() -> Iterator[Callable[[Arena], Api]]:
+    clients: list[Api] = []
+
+    def make(arena: Arena) -> Api:
+        clients.append(user(arena, arena.service_account("berth-operator", "cluster-admin")))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def operator(arena: Arena, operator_of: Callable[[Arena], Api]) -> Api:
+    return operator_of(arena)
+
+
+@pytest.fixture(scope="module")
+def early(arena: Arena) -> str:
+    """A pod that carried the annotations before the policy was there."""
+    return create(arena, GUARDED, scheduler_name="default-scheduler")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _in_force(arena: Arena, node: str, enforce: Callable[[str, Callable[[], bool]], None]) -> None:
+def _in_force(
+    arena: Arena,
+    node: str,
+    early: str,  # noqa: ARG001 - created before
+    enforce: Callable[[str, Callable[[], bool]], None],
+) -> None:
     arena.service_account("berth-agent", "cluster-admin")
     agent = at(arena, None)
 
@@ -105,15 +128,73 @@ def written(arena: Arena, pod: str) -> dict[str, str]:
 # --- pods -------------------------------------------------------------------------------------------------------
 
 
+SCHEDULERS = pytest.mark.parametrize("scheduler", ["", "default-scheduler", "koord-scheduler"])
+
+
 @KEYS
-def test_a_pod_is_not_created_with_an_allocation(arena: Arena, key: str) -> None:
-    with pytest.raises(ApiError, match=f"only Berth's scheduler says .* may not set, .* the annotation {key}"):
-        create(arena, {key: GUARDED[key], "example.com/other": "1"})
+@SCHEDULERS
+def test_a_pod_is_not_created_with_an_allocation(arena: Arena, key: str, scheduler: str) -> None:
+    told = (
+        f"only Berth's scheduler says .* may not set, .* the annotation {key}; leave it out of new pods and templates"
+    )
+    with pytest.raises(ApiError, match=told):
+        create(arena, {key: GUARDED[key], "example.com/other": "1"}, scheduler_name=scheduler)
 
 
-def test_pods_without_and_those_of_other_schedulers_are_created(arena: Arena) -> None:
-    assert create(arena, {"example.com/other": "1"})
-    assert create(arena, GUARDED, schedulerName="koord-scheduler")
+@SCHEDULERS
+def test_pods_without_are_created(arena: Arena, scheduler: str) -> None:
+    assert create(arena, {"example.com/other": "1"}, scheduler_name=scheduler)
+
+
+def test_a_controller_whose_template_has_an_allocation_is_told_so(arena: Arena) -> None:
+    template = arena.pod(annotations=GUARDED, scheduler_name="default-scheduler")
+    labels = {"app": "copied"}
+    metadata = {"annotations": GUARDED, "labels": labels}
+    spec = {"selector": {"matchLabels": labels}, "template": {"metadata": metadata, "spec": template["spec"]}}
+    arena.create([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "copied"}, "spec": spec}])
+
+    def told() -> bool:
+        conditions = arena.get("replicasets", "copied").get("status", {}).get("conditions", [])
+        return any("only Berth's scheduler says" in each.get("message", "") for each in conditions)
+
+    arena.wait(told, deadline=60.0, what="the ReplicaSet to be told")
+
+
+def test_a_pod_of_a_file_of_kubelet_is_shown_unless_it_has_an_allocation(arena: Arena, node: str) -> None:
+    mirror = {"kubernetes.io/config.mirror": "0", "kubernetes.io/config.source": "file"}
+    assert create(arena, mirror, nodeName=node)
+    assert status(lambda: create(arena, {**mirror, EPOCH: "1"}, nodeName=node)) == REFUSED
+
+
+@pytest.mark.parametrize("subresource", ["", "status"], ids=["pods", "pods-status"])
+def test_a_pod_that_had_an_allocation_before_changes_in_all_else(arena: Arena, early: str, subresource: str) -> None:
+    path = pods(arena, early, *filter(None, [subresource]))
+    assert (
+        status(lambda: annotate(arena.cluster.api, path, {"example.com/other": subresource or "pod"})) == HTTPStatus.OK
+    )
+    assert status(lambda: annotate(arena.cluster.api, path, {ALLOCATED: "forged"})) == REFUSED
+    assert written(arena, early) == GUARDED
+
+
+def test_a_saved_pod_is_applied_over_itself_and_not_as_a_new_one(arena: Arena, bound: str) -> None:
+    saved = arena.get("pods", bound)
+    path, body = pods(arena, bound), {**saved, "metadata": {**saved["metadata"], "labels": {"edited": "yes"}}}
+    assert status(lambda: arena.cluster.api.request("PUT", path, body=body)) == HTTPStatus.OK
+    metadata = {"name": f"copy-of-{bound}", "annotations": saved["metadata"]["annotations"]}
+    with pytest.raises(ApiError, match="a Pod saved from a cluster carries it"):
+        arena.cluster.api.post(pods(arena), {**saved, "metadata": metadata})
+
+
+@pytest.mark.parametrize("subresource", ["", "status"], ids=["pods", "pods-status"])
+def test_a_pod_with_very_many_annotations_is_no_matter(arena: Arena, subresource: str) -> None:
+    """The search of a policy has a limit: beyond it the API server would refuse what is none of ours."""
+    many = {f"{number:x}": "" for number in range(10_000)}
+    name = create(arena, many)
+    path = pods(arena, name, *filter(None, [subresource]))
+    by = arena.cluster.api
+    assert status(lambda: by.merge(path, {"metadata": {"labels": {"example.com/other": "1"}}})) == HTTPStatus.OK
+    assert status(lambda: annotate(by, path, {"example.com/other": "1"})) == HTTPStatus.OK
+    assert status(lambda: annotate(by, path, {EPOCH: "1"})) == REFUSED
 
 
 @KEYS
@@ -191,6 +272,82 @@ def test_other_subresources_change_no_allocation(
     found = arena.get("pods", bound)
     assert written(arena, bound) == GUARDED
     assert changed(found["spec"])
+
+
+# --- accounts that are listed -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def koordinator(arena: Arena) -> Iterator[Api]:
+    """Another scheduler, of whose account a second policy in another namespace knows."""
+    client = user(arena, arena.service_account("koord-scheduler", "cluster-admin"))
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def migration(arena: Arena, koordinator: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """An arena whose policy lists that account, by the patch of docs/operations.md."""
+    own = Arena(cluster=arena.cluster, folder=tmp_path_factory.mktemp("migration"))
+    own.open()
+    listed = f'["system:serviceaccount:{arena.namespace}:koord-scheduler"]'
+    applied = own.apply(policies.policies("protection.yaml", own, {"trusted": listed}))
+
+    def in_force() -> bool:
+        return status(lambda: create(own, {EPOCH: "1"})) == REFUSED
+
+    own.wait(in_force, deadline=30.0, what="the policy to be in force")
+    assert status(lambda: annotate(koordinator, pods(own, create(own)), {ALLOCATED: "{}"})) == HTTPStatus.OK
+    yield own
+    for document in applied:
+        own.cluster.api.delete(own.cluster.api.path_of(document))
+    own.close()
+
+
+def test_an_account_that_is_not_listed_writes_no_allocation(arena: Arena, koordinator: Api) -> None:
+    assert status(lambda: annotate(koordinator, pods(arena, create(arena)), {ALLOCATED: "{}"})) == REFUSED
+
+
+@KEYS
+def test_a_listed_account_writes_allocations_and_nothing_else(migration: Arena, koordinator: Api, key: str) -> None:
+    wanted = HTTPStatus.OK if key == ALLOCATED else REFUSED
+    path = pods(migration, create(migration, scheduler_name="koord-scheduler"))
+    assert status(lambda: annotate(koordinator, path, {key: GUARDED[key]})) == wanted
+    assert status(lambda: annotate(migration.cluster.api, path, {key: "forged"})) == REFUSED
+
+
+def test_a_listed_account_leaves_pods_of_berth_alone(
+    migration: Arena, koordinator: Api, operator_of: Callable[[Arena], Api], node: str
+) -> None:
+    ours = bind(migration, operator_of(migration), GUARDED, node)
+    assert status(lambda: annotate(koordinator, pods(migration, ours), {ALLOCATED: "forged"})) == REFUSED
+    assert written(migration, ours) == GUARDED
+
+
+# --- a policy that fails ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(arena: Arena, tmp_path: Path) -> Iterator[Arena]:
+    """An arena whose policy has a list that cannot be evaluated."""
+    own = Arena(cluster=arena.cluster, folder=tmp_path)
+    own.open()
+    applied = own.apply(policies.policies("protection.yaml", own, {"trusted": 'dyn("no list").of.accounts'}))
+    own.wait(lambda: status(lambda: create(own, {EPOCH: "1"})) != HTTPStatus.OK, deadline=30.0, what="the policy")
+    yield own
+    for document in applied:
+        own.cluster.api.delete(own.cluster.api.path_of(document))
+    own.close()
+
+
+def test_a_broken_list_stops_no_other_pod(broken: Arena) -> None:
+    by, other = broken.cluster.api, {"example.com/other": "1"}
+    pod = pods(broken, create(broken))
+    assert status(lambda: annotate(by, pod, dict(other))) == HTTPStatus.OK
+    assert status(lambda: annotate(by, f"{pod}/status", {"example.com/other": "2"})) == HTTPStatus.OK
+    [node] = broken.nodes()
+    assert bind(broken, by, other, node)
+    assert status(lambda: annotate(by, pod, {ALLOCATED: "{}"})) != HTTPStatus.OK
 
 
 # --- bindings ---------------------------------------------------------------------------------------------------

@@ -116,6 +116,15 @@ def plugged(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk
     return desk.put("nodes", node("a")).put("devices", device("a", *devices)).put("leases", lease("a"))
 
 
+@pytest.mark.parametrize("trusted", ["", "volcano,koord-scheduler"])
+def test_pods_of_a_trusted_scheduler_hold_what_their_allocation_says(desk: Desk, trusted: str) -> None:
+    desk.nodes(a=1)
+    theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler")
+    desk.put("pods", theirs).asked(wanting("q", {"kubernetes.io/gpu": "50"}))
+    status, _ = desk.json("simulate", f"--trusted-schedulers={trusted}")
+    assert status == (0 if trusted else 1)
+
+
 # --- simulate -----------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """A replica that stands by reads pods when it is asked: once for all who ask, and no more than is needed."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -21,8 +21,9 @@ pytestmark = pytest.mark.looptime
 class Replica:
     """One that knows two nodes, and an API server with a pod on each."""
 
-    def __init__(self, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS) -> None:
-        self.cluster = Cluster(grace=0, plugins=plugins, clock=asyncio.get_running_loop().time)
+    def __init__(self, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS, trusted: Collection[str] = ()) -> None:
+        clock = asyncio.get_running_loop().time
+        self.cluster = Cluster(grace=0, plugins=plugins, trusted_schedulers=trusted, clock=clock)
         for name in "ab":
             self.cluster.put_lease(lease(name, duration=100))
             self.cluster.put_node(node(name))
@@ -100,6 +101,14 @@ async def test_devices_of_plug_ins_are_shown_with_who_holds_them() -> None:
     }
     assert list(told(found, "a")["allocateSet"]["npu"]) == ["ns/p"]
     assert told(found, "b")["unaccounted"] == {"npu": ["ns/lost"]}
+
+
+@pytest.mark.parametrize(("trusted", "unknown"), [((), {"gpu": ["ns/p"]}), (("koord-scheduler",), {})])
+async def test_allocations_of_another_scheduler_count_as_for_a_leader(trusted: Collection[str], unknown: Any) -> None:
+    replica = Replica(trusted=trusted)
+    theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler")
+    replica.pods = [theirs]
+    assert told(await replica.listed.whole(), "a")["unaccounted"] == unknown
 
 
 async def test_an_agent_that_fell_silent_is_told() -> None:
