@@ -193,6 +193,37 @@ def test_a_sliced_card_is_one_like_any_other_until_a_slice_is_held(wanted: dict[
     assert ids(made, {GPU: 100}) == ["GPU-1"]
 
 
+POLICIES = [Policy(), SPREAD, Policy(card_strategy="MostAllocated")]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda each: each.card_strategy)
+@pytest.mark.parametrize("wanted", [{GPU: 100}, {GPU: 10}, {SHARED: 2, MEMORY: 2}, {GPU: 200}], ids=str)
+def test_plain_cards_are_taken_before_sliced_ones_are_broken_up(wanted: dict[str, int], policy: Policy) -> None:
+    count = 2 if wanted in ({GPU: 200}, {SHARED: 2, MEMORY: 2}) else 1
+    made = node(sliced(0, 4), card(1), sliced(2, 4), card(3))
+    chosen = ids(made, wanted, policy)
+    assert len(chosen) == count
+    assert set(chosen) <= {"GPU-1", "GPU-3"}
+    made.charge(charge("a", grant(1, **WHOLE)))
+    made.charge(charge("b", grant(3, **WHOLE)))
+    assert ids(made, wanted, policy) == ["GPU-0", "GPU-2"][:count]
+
+
+def test_a_sliced_card_that_is_broken_up_already_is_filled() -> None:
+    made = node(sliced(0, 4), sliced(1, 4))
+    made.charge(charge("a", grant(1, core=10, ratio=10, memory=A100_BYTES // 10)))
+    assert ids(made, {GPU: 10}, SPREAD) == ["GPU-1"]
+
+
+@pytest.mark.parametrize("wanted", [{GPU: 100}, {GPU: 50}, {GPU: 200}], ids=str)
+def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[str, int]) -> None:
+    made = fleet({"sliced": (sliced(0, 4), sliced(1, 4)), "mixed": (sliced(0, 4), card(1)), "plain": cards(2)})
+    assert place(made, waiting("a", wanted)).node == ("plain" if wanted == {GPU: 200} else "mixed")
+    made.remove_device("plain")
+    made.remove_device("mixed")
+    assert place(made, waiting("b", wanted)).node == "sliced"
+
+
 # --- slots ------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL
+from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL, REPLICAS
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import AMOUNTS, CARD, Part
 from berth_operator.core.cards import Cards, Column, Indices, Mask
@@ -47,6 +47,14 @@ def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mas
 def by_kubelet(part: Part) -> bool:
     """Tell whether kubelet gives out what the part asks for, of what its agent announces."""
     return part.type == GPU and part.unit != AMOUNTS
+
+
+def broken_up(cards: Cards, part: Part, rows: Rows) -> Mask | None:
+    """Return the idle cards whose slices nobody can have once the part takes some of them; None if there are none."""
+    if part.type != GPU or part.unit != AMOUNTS or REPLICAS not in cards.index:
+        return None
+    sliced: Mask = (cards.total[cards.index[REPLICAS], rows] > 0) & (cards.users[rows] == 0)
+    return sliced
 
 
 def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:

@@ -6,6 +6,7 @@ and the policy's strategy (`least_waste`, `best_fit`) what each card costs.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -27,7 +28,10 @@ from berth_operator.core.cards import Column, Indices, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.rowwise import ALL, Rows, only
+
+BROKEN_UP: Final = 10_000
+"""What it costs to take a sliced card as a whole or by shares: more than any strategy asks for a card."""
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
@@ -105,10 +109,13 @@ def slots(
 
 
 def costs(fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices) -> Column:
-    """Give what each of these cards costs by the policy's strategy."""
+    """Return what each of these cards costs by the policy's strategy, those that would be broken up the most."""
     if policy.card_strategy == "Fragmentation":
-        return least_waste.cost(fleet, row, part, slots)
-    return best_fit.cost(fleet.cards[GPU], row, slots, spread=policy.spreads_cards)
+        cost = least_waste.cost(fleet, row, part, slots)
+    else:
+        cost = best_fit.cost(fleet.cards[GPU], row, slots, spread=policy.spreads_cards)
+    broken = candidates.broken_up(fleet.cards[GPU], part, only(row))
+    return cost if broken is None else cost + BROKEN_UP * broken[0, slots]
 
 
 def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board) -> Sequence[int]:

@@ -22,7 +22,7 @@ from berth_operator.core.rowwise import ALL, Rows, only, pick
 _HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))
 SPOILT: Final = 4
 """How much a hundredth of residue counts beside one that is left."""
-UNFIT: Final = (1 + 2 * SPOILT) * CARD
+UNFIT: Final = (2 + 2 * SPOILT) * CARD
 """More than any card wastes that the part fits on."""
 
 
@@ -53,8 +53,14 @@ def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
 
 
 def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Rows = ALL) -> Column:
-    """Give the hundredths that each GPU would waste, by what is left of it; UNFIT where the part does not fit."""
-    return np.where(candidates.fitting(fleet, request, part, rows), _wasted(fleet, part, free, rows), UNFIT)
+    """Return the hundredths that each GPU would waste, by what is left of it; UNFIT where the part does not fit.
+
+    A card whose slices cannot be had any more is wasted as a whole.
+    """
+    wasted = _wasted(fleet, part, free, rows)
+    if (broken := candidates.broken_up(fleet.cards[GPU], part, rows)) is not None:
+        wasted = wasted + CARD * broken
+    return np.where(candidates.fitting(fleet, request, part, rows), wasted, UNFIT)
 
 
 def _wasted(fleet: Fleet, part: Part, free: Column, rows: Rows) -> Column:

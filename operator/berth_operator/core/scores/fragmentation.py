@@ -16,12 +16,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.allocation import REPLICAS
 from berth_api.names import GPU
 from berth_api.request import CARD, INSTANCE, REPLICA, SLOT, Part
 from berth_api.resources import CPU
 from berth_operator.core import allocators
 from berth_operator.core.allocators import least_waste
-from berth_operator.core.cards import Column, Mask
+from berth_operator.core.cards import Cards, Column, Mask
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.rowwise import Rows, pick
@@ -77,13 +78,13 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
-    lost: Amounts = _of_all(part, wasted) + _of_node(fleet, cpu, left, taken, rows)
+    lost: Amounts = _of_all(fleet.cards[GPU], part, wasted) + _of_node(fleet, cpu, left, taken, rows)
     return lost
 
 
-def _of_all(part: Part, wasted: Column) -> Column:
-    """Give for each row what all cards of the part waste together; whole ones all waste the same."""
-    if part.count == 1 or part.whole:
+def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
+    """Return for each row what all cards of the part waste together; whole ones waste the same if none is sliced."""
+    if part.count == 1 or (part.whole and REPLICAS not in cards.index):
         lost: Column = part.count * wasted.min(axis=1)
     else:
         lost = np.sort(wasted, axis=1)[:, : part.count].sum(axis=1)
