@@ -71,7 +71,8 @@ VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"
 
-# On Devices alone: an annotation with the partitions of the node's NVSwitch, and a label on how they are used.
+# On Devices alone: an annotation with the partitions of the node's NVSwitch. How they are used says
+# the label of the Device if it has the annotation, else that of the Node.
 PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 PARTITION_POLICY_LABEL: Final = "node.koordinator.sh/gpu-partition-policy"
 

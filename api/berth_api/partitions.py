@@ -5,14 +5,14 @@ A table says for each number of GPUs which sets there are, in Koordinator's form
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
-from berth_api import alike, quantity
+from berth_api import alike, names, quantity
 from berth_api.allocation import MAX_MINOR
 
 MAX_PARTITIONS: Final = 256
@@ -49,6 +49,11 @@ class Partition:
 
 Table = tuple[tuple[int, tuple[Partition, ...]], ...]
 """(number of GPUs, the sets of so many, in the order in which they are written), by number."""
+
+
+def is_honored(labels: Mapping[str, str]) -> bool:
+    """Return whether the labels of a Node or Device say that whole cards are given by partition alone."""
+    return labels.get(names.PARTITION_POLICY_LABEL) == "Honor"
 
 
 @lru_cache(maxsize=256)

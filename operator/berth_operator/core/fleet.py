@@ -13,6 +13,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from berth_api import partitions
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.names import GPU
@@ -74,8 +75,8 @@ class DeviceInventory:
     vendor: str = DEFAULT_VENDOR
     partitions: Table = ()
     """The partitions of the node's NVSwitch; none where it has none."""
-    honors: bool = False
-    """Whether whole cards are given by partition alone, and not only rather so."""
+    honors: bool | None = None
+    """Whether whole cards are given by partition alone, and not only rather so; None where the Node's label says it."""
     single: bool = False
     """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
 
@@ -139,7 +140,8 @@ class Fleet:
         """By `Catalogue.tables`."""
         self.honors: Mask = np.zeros(rows, np.bool_)
         self.single: Mask = np.zeros(rows, np.bool_)
-        """Both as `DeviceInventory` has them."""
+        """Both as `DeviceInventory` has them, the first by the Node's label where the Device leaves it open."""
+        self._node_honors, self._device_decides = np.zeros((2, rows), np.bool_)
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
         """Resource name -> index of its column."""
         self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
@@ -183,6 +185,7 @@ class Fleet:
         self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self.unreachable[row] = node.unreachable
+        self._set_node_policy(row, honors=partitions.is_honored(node.labels))
         self.images.put(row, node.images)
         for name in node.features:
             self._features.setdefault(name, np.zeros(len(self.names), np.bool_))
@@ -201,6 +204,7 @@ class Fleet:
             self.rowwise.alter(row)
             self.present[row] = False
             self.allocatable[:, row] = 0
+            self._set_node_policy(row, honors=False)
             self._drop_if_empty(name)
 
     def set_fresh(self, name: str, *, fresh: bool) -> None:
@@ -252,7 +256,14 @@ class Fleet:
     def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
         self.vendor[row] = self._word(inventory.vendor)
         self.partitions[row] = self.catalogue.tables.number(inventory.partitions)
-        self.honors[row], self.single[row] = inventory.honors, inventory.single
+        self._device_decides[row] = inventory.honors is not None
+        self.honors[row] = self._node_honors[row] if inventory.honors is None else inventory.honors
+        self.single[row] = inventory.single
+
+    def _set_node_policy(self, row: int, *, honors: bool) -> None:
+        self._node_honors[row] = honors
+        if not self._device_decides[row]:
+            self.honors[row] = honors
 
     # --- charges ----------------------------------------------------------------------------------------------
 
@@ -543,7 +554,8 @@ class Fleet:
         self.rowwise.forget()
         self.names += [""] * old
         self.labels.grow(2 * old)
-        for name in ("present", "ready", "unreachable", "cordoned", "fresh", *_OF_DEVICES):
+        of_nodes = ("present", "ready", "unreachable", "cordoned", "fresh", "_node_honors", "_device_decides")
+        for name in (*of_nodes, *_OF_DEVICES):
             setattr(self, name, np.pad(getattr(self, name), more))
         self.allocatable = np.pad(self.allocatable, ((0, 0), more))
         self.requested = np.pad(self.requested, ((0, 0), more))

@@ -27,7 +27,8 @@ class Marks:
     vendor: str = DEFAULT_VENDOR
     table: str | None = None
     """Its partitions, as text."""
-    honors: bool = False
+    honors: bool | None = None
+    """What its label says of its own table; without one its Node's label counts, as in Koordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +109,11 @@ def _is_lost(device: DeviceInfo) -> bool:
 
 def _marks(metadata: Object) -> Marks:
     labels = metadata.get("labels") or {}
+    table = (metadata.get("annotations") or {}).get(names.PARTITIONS)
     return Marks(
         vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
-        table=(metadata.get("annotations") or {}).get(names.PARTITIONS),
-        honors=labels.get(names.PARTITION_POLICY_LABEL) == "Honor",
+        table=table,
+        honors=None if table is None else partitions.is_honored(labels),
     )
 
 

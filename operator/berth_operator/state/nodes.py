@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from berth_api import quantity, request, resources
+from berth_api import partitions, quantity, request, resources
 from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.fleet import NodeInfo
 from berth_operator.core.request import Taint
@@ -65,6 +65,8 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
     found = Change(0)
     if old.labels != new.labels:
         found |= Change.NODE_LABELS
+    if partitions.is_honored(old.labels) != partitions.is_honored(new.labels):
+        found |= Change.DEVICE
     if _repelling(old) != _repelling(new):
         found |= Change.NODE_TAINTS
     if old.allocatable != new.allocatable:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from berth_api.allocation import FUNCTIONS, REPLICAS
+from berth_api.names import PARTITION_POLICY_LABEL
 from berth_api.partitions import NVSWITCH
 from berth_api.selectors import LabelSelector
 from berth_operator.core.allocators import reach
@@ -27,6 +28,7 @@ from tests.builders import (
     instance,
     inventory,
     label,
+    node_info,
     other_card,
     replica,
     sliced,
@@ -156,6 +158,23 @@ def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, boo
     assert made.catalogue.tables[int(made.partitions[row])] == fields.get("partitions", ())
     made.remove_device("node")
     assert now() == (0, False, False)
+
+
+@pytest.mark.parametrize("device", [None, False, True])
+@pytest.mark.parametrize("node_first", [True, False])
+def test_the_policy_is_the_nodes_unless_the_device_says(*, device: bool | None, node_first: bool) -> None:
+    made, policy = Fleet(), {PARTITION_POLICY_LABEL: "Honor"}
+    if node_first:
+        made.put_node(node_info(labels=policy))
+    made.put_device("node", inventory(honors=device))
+    made.put_node(node_info(labels=policy))
+    row = made.rows["node"]
+    assert bool(made.honors[row]) is (device is not False)
+    made.put_node(node_info(labels={}))
+    assert bool(made.honors[row]) is (device is True)
+    made.put_node(node_info(labels=policy))
+    made.remove_node("node")
+    assert bool(made.honors[row]) is (device is True)
 
 
 # --- parts of cards ---------------------------------------------------------------------------------------------

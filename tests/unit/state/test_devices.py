@@ -433,6 +433,11 @@ def marked(*entries: Raw, table: str | None = None, **labels: str) -> devices.De
     return devices.record(raw)
 
 
+@pytest.mark.parametrize("labels", [{}, {"policy": "Honor"}])
+def test_without_a_table_of_its_own_a_device_leaves_the_policy_to_its_node(labels: dict[str, str]) -> None:
+    assert marked(entry(0), **labels).inventory.honors is None
+
+
 @pytest.mark.parametrize(
     ("labels", "honors"),
     [
@@ -443,7 +448,7 @@ def marked(*entries: Raw, table: str | None = None, **labels: str) -> devices.De
     ],
 )
 def test_policies_are_read_from_labels(labels: dict[str, str], *, honors: bool) -> None:
-    assert marked(entry(0), **labels).inventory.honors is honors
+    assert marked(entry(0), table=PAIR, **labels).inventory.honors is honors
 
 
 @pytest.mark.parametrize(
@@ -480,7 +485,7 @@ def test_a_bad_table_is_told_and_counts_as_none(table: str) -> None:
     ("labels", "annotations"),
     [
         pytest.param({names.VENDOR_LABEL: "amd"}, {}, id="vendor"),
-        pytest.param({names.PARTITION_POLICY_LABEL: "Honor"}, {}, id="policy"),
+        pytest.param({names.PARTITION_POLICY_LABEL: "Honor"}, {names.PARTITIONS: PAIR}, id="policy"),
         pytest.param({}, {names.PARTITIONS: PAIR}, id="partitions"),
         pytest.param({}, {names.PARTITIONS: "x"}, id="bad partitions"),
     ],
