@@ -66,6 +66,7 @@ class World:
         self.cluster.install_crds(ROOT / "crds")
         for file in BASE:
             self.apply(ROOT / "manifests" / "base" / f"{file}.yaml")
+        self.cluster.play_device_plugins()
         self.cluster.create_nodes(NODES)
 
     def start_programs(self) -> None:

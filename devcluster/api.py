@@ -8,7 +8,7 @@ import ipaddress
 import json
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -89,6 +89,19 @@ class Api:
         except ApiError:
             return False
         return True
+
+    def watch(self, path: str, *, version: str, seconds: int) -> Iterator[Manifest]:
+        """Yield the events of a list's objects from a version on, until the API server ends it after some seconds."""
+        query = urlencode({"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds)})
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls)
+        try:
+            connection.request("GET", f"{path}?{query}", headers={"Authorization": f"Bearer {self._token}"})
+            response = connection.getresponse()
+            if response.status >= http.client.BAD_REQUEST:
+                raise ApiError(request=f"WATCH {path}", status=response.status, body=_parse(response.read()))
+            yield from map(json.loads, response)
+        finally:
+            connection.close()
 
     def exists(self, path: str) -> bool:
         """Tell whether an object is there."""

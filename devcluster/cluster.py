@@ -149,6 +149,10 @@ class Cluster:
         pid: int = answer["pid"]
         return pid
 
+    def play_device_plugins(self) -> None:
+        """From now on have the nodes that kwok plays offer what their Devices have, as device plugins would."""
+        self.run("device-plugins", [sys.executable, "-m", "devcluster.device_plugins"])
+
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess names it
         """Run kubectl as administrator and return its output."""
         command = [str(programs.ensure(["kubectl"])["kubectl"]), f"--kubeconfig={self.kubeconfig}", *args]

@@ -19,6 +19,7 @@ def start(cluster: Cluster, *, count: int, gpus: int, profile: str, deadline: fl
     """Create nodes node-0, node-1, … and return when each has a Device object."""
     pattern = f"node-[0-{count - 1}]"
     cluster.install_crds(CRDS)
+    cluster.play_device_plugins()
     cluster.create_nodes(nodes.expand(pattern), deadline=deadline)
     file = cluster.folder / "fleet.yaml"
     file.write_text(document(pattern=pattern, gpus=gpus, profile=profile))

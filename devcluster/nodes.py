@@ -11,6 +11,8 @@ Manifest = dict[str, Any]
 Strings = Mapping[str, str]
 
 RESOURCES: Final[Strings] = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+NO_PLUGIN: Final = {"devcluster.berth.dev/device-plugin": "none"}
+"""The annotation of nodes on which no device plugin is played."""
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 
 
@@ -36,11 +38,18 @@ def expand(pattern: str) -> list[str]:
     return [f"{before}{number:0{len(first)}}{after}" for number in range(int(first), int(last) + 1)]
 
 
+def is_of_plugin(resource: str) -> bool:
+    """Return whether a resource is one that device plugins offer."""
+    return resource.partition("/")[0] in ("nvidia.com", "amd.com", "dcu.com")
+
+
 def manifest(name: str, options: NodeOptions) -> Manifest:
     """Return one node's manifest."""
     # Ready from the start, as kwok would make it: on a thousand nodes that saves half of the wait.
     ready = {"type": "Ready", "status": "True", "reason": "Created"}
     capacity = {**RESOURCES, **options.capacity}
+    # Who says what plugins offer there says all of it.
+    plugin = NO_PLUGIN if any(map(is_of_plugin, (*options.capacity, *options.allocatable))) else {}
     labels = {
         "type": "kwok",
         "kubernetes.io/hostname": name,
@@ -53,7 +62,7 @@ def manifest(name: str, options: NodeOptions) -> Manifest:
         "metadata": {
             "name": name,
             "labels": {**labels, **options.labels},
-            "annotations": {**FAKE_NODE, **options.annotations},
+            "annotations": {**FAKE_NODE, **plugin, **options.annotations},
         },
         "spec": {"taints": [dict(taint) for taint in options.taints]},
         "status": {

@@ -58,6 +58,10 @@ SHARED = "kubernetes.io/gpu.shared"
 RDMA = "kubernetes.io/rdma"
 FPGA = "kubernetes.io/fpga"
 NVIDIA = "nvidia.com/gpu"
+PROFILES = ("1g.5gb", "1g.10gb", "1g.10gb.me", "1g.24gb", "1g.24gb.me", "2g.20gb", "3g.40gb", "3g.40gb.me", "7g.80gb")
+INSTANCES = [mig.resource(each) + suffix for each in PROFILES for suffix in ("", ".shared")]
+OFFERED = dict.fromkeys((NVIDIA, REPLICAS, "amd.com/gpu", "dcu.com/gpu", *INSTANCES), 1000)
+"""What device plugins offer on a node unless a test says otherwise: enough that the Device alone decides."""
 _LONG = {
     "core": "gpu-core",
     "ratio": "gpu-memory-ratio",
@@ -126,16 +130,17 @@ def node_info(
     cordoned: bool = False,
     ready: bool = True,
     more: Mapping[str, int] | None = None,
+    offered: Mapping[str, int] = OFFERED,
     unreachable: bool = False,
     images: Mapping[str, int] | None = None,
     features: Sequence[str] = (),
     **allocatable: int,
 ) -> NodeInfo:
-    """Give a node of 64 cores, 512 GiB and 110 pods, and `more` of other resources."""
+    """Give a node of 64 cores, 512 GiB and 110 pods, what device plugins offer, and `more` of other resources."""
     return NodeInfo(
         name=name,
         labels=labels or {},
-        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **allocatable, **(more or {})},
+        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **offered, **allocatable, **(more or {})},
         taints=tuple(taints),
         cordoned=cordoned,
         ready=ready and not unreachable,
@@ -163,10 +168,10 @@ def asks(
     """Give a pod's class: one container with these requests (cpu in thousandths), and annotations about devices."""
     amounts = amounts or {}
     devices = request.of_pod(amounts, annotations or {}, {})
-    plain = {name: amount for name, amount in amounts.items() if not request.is_device(name)}
+    counted = {name: amount for name, amount in amounts.items() if request.is_counted_on_node(name)}
     return PodRequest(
-        resources=tuple(sorted({**plain, "pods": 1}.items())),
-        assumed=(plain.get("cpu", 100), plain.get("memory", 200 * MI)),
+        resources=tuple(sorted({**counted, "pods": 1}.items())),
+        assumed=(counted.get("cpu", 100), counted.get("memory", 200 * MI)),
         devices=devices,
         asked=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
         shares=share.of_pod((resources.Container(name="main", requests=amounts),), devices),
@@ -282,8 +287,12 @@ def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any)
 
 
 def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Raw:
-    """Give a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` go where they belong."""
-    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    """Give a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` go where they belong.
+
+    `offered` is what device plugins have there.
+    """
+    offered = {name: str(amount) for name, amount in fields.get("offered", OFFERED).items()}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **offered}
     spec = {key: fields[key] for key in ("taints", "unschedulable") if key in fields}
     return {
         "metadata": {"name": name, "uid": fields.get("uid", f"uid-{name}"), "labels": dict(labels or {})},

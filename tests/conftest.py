@@ -51,6 +51,7 @@ def cluster() -> Iterator[Cluster]:
     with Cluster() as running:
         assert running.server.startswith("https://127.0.0.1:")
         running.install_crds(CRDS)
+        running.play_device_plugins()
         for document in yaml.safe_load_all(fence.KEEPER):
             running.api.apply(document)
         yield running

@@ -60,7 +60,7 @@ class Stage:
         self.agent: Process
         self.operator: Process
         self._processes = Processes(arena=arena, folder=folder)
-        self._options = {"device_list_strategy": "envvar,cdi-cri", **options}
+        self._options = {"device_list_strategy": "envvar,cdi-cri", "device_plugin": True, **options}
         self._folder = folder
         self._policies: list[Manifest] = []
 
@@ -114,7 +114,6 @@ class Stage:
     def start_agent(self, **options: object) -> None:
         """Start the agent; `options` override those of the stage."""
         own = {
-            "device_plugin": True,
             "kubelet_socket": self.node.device_plugins / "kubelet.sock",
             "pod_resources_socket": self.node.pod_resources,
             "checkpoint": self._folder / "checkpoint.json",
@@ -147,6 +146,8 @@ class Stage:
 
     def is_on_offer(self) -> bool:
         """Tell whether kubelet has devices to give, and the agent and the Node say the same."""
+        if not self._options["device_plugin"]:
+            return world.condition(self.device(), "Ready").get("status") == "True"
         units, withheld = self.units(), self.device().get("status", {}).get("withheld", ())
         if not units or len(withheld) == len(self.machine.gpus):
             return False

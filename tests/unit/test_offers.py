@@ -10,6 +10,7 @@ from berth_operator.core.cycle import Placement, decide
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.state import devices
+from devcluster import device_plugins
 from tests.builders import add, node_info, waiting
 from tests.devices import GPU, options, spec
 
@@ -50,6 +51,21 @@ def test_what_is_offered_is_handed_out(strategy: str, found: DeviceSpec, sharing
         if name == SHARED and any("MIG" in each for each in wanted):
             wanted = []  # Slices of instances under `single` and another name: nobody asks the operator for those.
         assert sorted(handed_out(told, name)) == wanted
+
+
+@pytest.mark.parametrize(("strategy", "found", "sharing"), CASES)
+def test_the_development_cluster_plays_what_is_offered(
+    strategy: str, found: DeviceSpec, sharing: dict[str, Any]
+) -> None:
+    chosen = options(mig_strategy=strategy, **sharing)
+    sick = found.model_copy(
+        update={"devices": [each.model_copy(update={"health": each.minor > 0}) for each in found.devices]}
+    )
+    raw = {"metadata": {}, "spec": resources.shown(sick, chosen).model_dump(mode="json", by_alias=True)}
+    told = {each.resource: each.units for each in resources.offers(sick, chosen).offers}
+    played = device_plugins.offers(raw)
+    assert played.capacity == {name: len(units) for name, units in told.items()}
+    assert played.allocatable == {name: sum(each.healthy for each in units) for name, units in told.items()}
 
 
 def handed_out(told: DeviceSpec, name: str) -> list[str]:

@@ -20,6 +20,7 @@ from berth_api.request.amounts import (
     NVIDIA_GPU,
     NVIDIA_SHARED,
     VENDORS,
+    is_counted_on_node,
     is_device,
     of_resources,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "RequestError",
     "Topology",
     "Unit",
+    "is_counted_on_node",
     "is_device",
     "of_pod",
     "of_resources",

@@ -29,6 +29,9 @@ VENDORS: Final = {
 }
 """Resource -> vendor, as the Device's vendor label has it."""
 
+_OF_PLUGINS: Final = (NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
+"""Resources that a vendor's device plugin offers, besides those of MIG profiles and of added types."""
+
 _COMMON: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 
 NO_HINTS: Final[Mapping[str, Hint]] = {}
@@ -48,8 +51,18 @@ class _Wanted(dict[str, int]):
 
 
 def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
-    """Tell whether a resource is counted in cards rather than in the node's sums."""
+    """Return whether a resource is counted on the cards of a Device."""
     return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name) or kinds.has(name)
+
+
+def is_counted_on_node(name: str, kinds: Kinds = BUILT_IN) -> bool:
+    """Return whether a pod needs as much of a resource as is free of the Node's allocatable, as in NodeResourcesFit.
+
+    That is so for all but the sums that Berth itself writes on the Node: those say no more than the Device does. What
+    a device plugin offers counts both on cards and on the Node: kubelet starts a pod without any device where the
+    Node lacks the resource.
+    """
+    return not is_device(name, kinds) or name in _OF_PLUGINS or mig.is_resource(name) or kinds.is_of_plugin(name)
 
 
 def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Kinds = BUILT_IN) -> DeviceRequest:

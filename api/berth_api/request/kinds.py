@@ -153,6 +153,10 @@ class Kinds:
                 return True
         return False
 
+    def is_of_plugin(self, resource: str) -> bool:
+        """Return whether a device plugin of kubelet offers a resource of an added type."""
+        return any(resource in each.resources and not each.summed for each in self.added)
+
     def parts(self, wanted: Mapping[str, int], hints: Mapping[str, Hint]) -> Iterator[Part]:
         """Give the parts of a request that ask for added types.
 

@@ -78,7 +78,7 @@ class PodRequest:
     """A pod's class."""
 
     resources: tuple[tuple[str, int], ...] = ()
-    """(name, amount) without devices; `pods: 1` is always there."""
+    """(name, amount) of what is compared with the Node's allocatable; `pods: 1` is always there."""
     assumed: tuple[int, int] = (0, 0)
     """cpu and memory, with what is assumed of containers that name none."""
     devices: DeviceRequest = NOTHING

@@ -32,14 +32,14 @@ def boot_id(node: Object) -> str:
 
 
 def info(node: Object, kinds: Kinds = BUILT_IN) -> NodeInfo:
-    """Read a Node; quantities of devices are left out, since fit is counted on cards."""
+    """Read a Node; the sums that Berth writes there are left out, since decisions count those devices on cards."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     shown = status.get("allocatable") or {}
-    plain = {name: value for name, value in shown.items() if not request.is_device(name, kinds)}
+    counted = {name: value for name, value in shown.items() if request.is_counted_on_node(name, kinds)}
     return NodeInfo(
         name=node["metadata"]["name"],
         labels=node["metadata"].get("labels") or {},
-        allocatable=resources.amounts(plain, "status.allocatable"),
+        allocatable=resources.amounts(counted, "status.allocatable"),
         taints=tuple(_taint(each) for each in spec.get("taints") or ()),
         cordoned=bool(spec.get("unschedulable")),
         ready=_readiness(status) not in ("False", "Unknown"),

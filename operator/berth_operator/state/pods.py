@@ -155,7 +155,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     total = resources.total(spec)
     devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
     return PodRequest(
-        resources=_without_devices(total, kinds),
+        resources=_counted_on_node(total, kinds),
         assumed=assumed.of_pod(spec, {}),
         devices=devices,
         asked=_asked(total, kinds),
@@ -176,9 +176,9 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     )
 
 
-def _without_devices(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
-    plain = {name: amount for name, amount in total.items() if not request.is_device(name, kinds)}
-    return tuple(sorted({**plain, PODS: 1}.items()))
+def _counted_on_node(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
+    counted = {name: amount for name, amount in total.items() if request.is_counted_on_node(name, kinds)}
+    return tuple(sorted({**counted, PODS: 1}.items()))
 
 
 def _asked(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
@@ -276,7 +276,7 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
     spec, _, status = orjson.loads(template)
     total = resize.held(spec, status)
     return _Taken(
-        resources=_without_devices(total, kinds),
+        resources=_counted_on_node(total, kinds),
         assumed=assumed.of_pod(spec, status),
         asked=_asked(total, kinds),
         devices=allocations.requested(total, kinds),

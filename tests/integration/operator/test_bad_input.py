@@ -338,10 +338,14 @@ PODS = [
     pod_row("memory-100Ei", {K + "gpu-memory": "100Ei"}, f"{NO_NODE}2 GPU memory too small (largest 80Gi < "),
     pod_row("rdma-1e15", {K + "rdma": "1000000000000000"}, f"{NO_NODE}2 fewer than 10000000000000 healthy RDMA"),
     pod_row("shared-1e15", {K + "gpu.shared": "1P", K + "gpu-memory": "1E"}, f"{NO_NODE}2 fewer than 1000000000000000"),
-    pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{NO_NODE}3 insufficient cpu"),
-    pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{NO_NODE}3 insufficient memory"),
+    pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{NO_NODE}2 Insufficient cpu, 1 no Device"),
+    pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{NO_NODE}2 Insufficient memory, 1 no Device"),
     pod_row("hundred-cards", {"nvidia.com/gpu": "100"}, f"{NO_NODE}2 fewer than 100 healthy GPU devices"),
-    pod_row("unknown-resource", {**ONE_CARD, "example.com/wand": "1"}, f"{NO_NODE}3 insufficient example.com/wand"),
+    pod_row(
+        "unknown-resource",
+        {**ONE_CARD, "example.com/wand": "1"},
+        f"{NO_NODE}2 Insufficient example.com/wand, 1 no Device",
+    ),
     pod_row("no-such-vendor", {"amd.com/gpu": "1"}, f"{NO_NODE}2 no amd devices, 1 no Device"),
 ]
 

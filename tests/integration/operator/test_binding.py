@@ -221,7 +221,7 @@ def test_pods_of_other_schedulers_take_cpu_but_are_not_bound(shared: World) -> N
 
     shared.pod("p", {"cpu": "8"})
 
-    assert "1 insufficient cpu" in shared.waits("p")
+    assert "1 Insufficient cpu" in shared.waits("p")
     shared.remove("foreign")
     shared.bound("p", deadline=words.PROMPT)
     assert shared.bound_names() == {"p"}

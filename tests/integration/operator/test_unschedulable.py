@@ -208,7 +208,7 @@ def test_allocatable_that_grows_wakes(bystander: World, resource: str) -> None:
     small, wanted, large = ("1Gi", "2Gi", "4Gi") if resource == "memory" else ("1", "2", "4")
     _set_allocatable(bystander, node, resource, small)
     bystander.pod("p", {"nvidia.com/gpu": "1", resource: wanted})
-    bystander.waits("p", f"1 insufficient {resource}")
+    bystander.waits("p", f"1 Insufficient {resource}")
 
     _set_allocatable(bystander, node, resource, large)
 

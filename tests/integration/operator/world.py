@@ -19,6 +19,7 @@ import yaml
 from demo.audit import audit
 from devcluster import Arena, waiting
 from devcluster.api import Manifest
+from devcluster.nodes import is_of_plugin
 from tests.processes import Process, Processes
 
 T = TypeVar("T")
@@ -59,9 +60,16 @@ class World:
         """Start an agent for the fleet file."""
         return self.processes.agent(self.fleet_file, **flags)
 
-    def nodes(self, count: int = 1, *, labels: Mapping[str, str] | None = None, **devices: Any) -> list[str]:
+    def nodes(
+        self,
+        count: int = 1,
+        *,
+        labels: Mapping[str, str] | None = None,
+        capacity: Mapping[str, str] | None = None,
+        **devices: Any,
+    ) -> list[str]:
         """Create nodes whose devices the agent plays; `profile` and `gpus` as in a fleet file."""
-        names = self.arena.nodes(count, labels=labels)
+        names = self.arena.nodes(count, labels=labels, capacity=capacity)
         for name in names:
             self.fleet[name] = {"profile": "a100", "gpus": 8, **devices}
         self._write_fleet()
@@ -200,9 +208,9 @@ class World:
         )
 
     def allocatable(self, node: str) -> dict[str, str]:
-        """A Node's sums of devices."""
+        """A Node's sums of devices, without what device plugins offer."""
         found: dict[str, str] = self.arena.get("nodes", node)["status"]["allocatable"]
-        return {name: amount for name, amount in found.items() if "/" in name}
+        return {name: amount for name, amount in found.items() if "/" in name and not is_of_plugin(name)}
 
     def wait_sum(self, node: str, name: str, amount: str) -> None:
         """Wait until a Node shows a sum."""

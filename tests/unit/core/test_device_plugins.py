@@ -178,9 +178,16 @@ def test_without_the_plug_in_its_devices_are_passed_over_and_the_others_counted(
 
 
 def test_a_nodes_sum_is_no_limit_beside_the_devices() -> None:
-    raw = node("n", allocatable={"cpu": "4", NPU: "2"})
+    raw = node("n", allocatable={"cpu": "4", NPU: "2"}, offered={})
     assert NPU not in nodes.info(raw, KINDS).allocatable
     assert nodes.device_sums(raw, "allocatable", KINDS) == {NPU: 2}
+
+
+def test_what_a_device_plugin_of_kubelet_offers_is_compared_with_the_node() -> None:
+    kinds = Kinds((replace(KIND, summed=False),))
+    assert nodes.info(node("n", allocatable={NPU: "2"}), kinds).allocatable[NPU] == 2
+    assert dict(pods.pending(pod("a", {NPU: "3"}), kinds).request.resources)[NPU] == 3
+    assert dict(pods.charge(pod("a", {NPU: "3"}, on="n"), kinds).resources)[NPU] == 3
 
 
 @pytest.mark.parametrize(("gangs", "error"), [(True, ""), (False, "its members cannot request devices of type npu")])
@@ -194,7 +201,7 @@ def test_a_plug_in_may_stay_out_of_gangs(*, gangs: bool, error: str) -> None:
 
 def test_the_cluster_reads_pods_and_nodes_by_its_plug_ins() -> None:
     cluster = Cluster(grace=1.0, plugins={"npu": DevicePlugin(kind=KIND)}, clock=lambda: 0.0)
-    cluster.put_node(node("n", allocatable={NPU: "2"}))
+    cluster.put_node(node("n", allocatable={NPU: "2"}, offered={}))
     cluster.put_pending(pod("a", {NPU: "1"}))
     assert cluster.pending["uid-a"].request.devices.parts[0].type == "npu"
     cluster.put_bound(pod("b", {NPU: "1"}, on="n", allocated=HELD))

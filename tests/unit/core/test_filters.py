@@ -311,19 +311,19 @@ NODE_CASES = [
         id="features: none declared",
     ),
     pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
-    pytest.param(resources, asks({"cpu": 64_001}), node_info(), "insufficient cpu", id="resources: cpu"),
-    pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "insufficient memory", id="resources: memory"),
-    pytest.param(resources, asks(), node_info(pods=0), "insufficient pods", id="resources: pods"),
+    pytest.param(resources, asks({"cpu": 64_001}), node_info(), "Insufficient cpu", id="resources: cpu"),
+    pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "Insufficient memory", id="resources: memory"),
+    pytest.param(resources, asks(), node_info(pods=0), "Insufficient pods", id="resources: pods"),
     pytest.param(
-        resources, asks({"example.com/x": 1}), node_info(), "insufficient example.com/x", id="resources: unheard of"
+        resources, asks({"example.com/x": 1}), node_info(), "Insufficient example.com/x", id="resources: unheard of"
     ),
     pytest.param(
         resources, asks({"example.com/x": 2}), node_info(more={"example.com/x": 2}), "", id="resources: extended"
     ),
     pytest.param(resources, asks({GPU: 800}), node_info(), "", id="resources: devices are not counted here"),
-    pytest.param(resources, asks({"cpu": 2**53}), node_info(), "insufficient cpu", id="resources: absurd"),
+    pytest.param(resources, asks({"cpu": 2**53}), node_info(), "Insufficient cpu", id="resources: absurd"),
     pytest.param(
-        resources, asks({"ephemeral-storage": 2}), node_info(), "insufficient ephemeral-storage", id="resources: disk"
+        resources, asks({"ephemeral-storage": 2}), node_info(), "Insufficient ephemeral-storage", id="resources: disk"
     ),
     pytest.param(
         resources, asks({"hugepages-2Mi": 2}), node_info(more={"hugepages-2Mi": 2}), "", id="resources: huge pages"
@@ -397,7 +397,7 @@ def test_what_pods_hold_is_not_free() -> None:
     add(fleet, node_info("node"))
     fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
     assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
-    assert told(resources, fleet, asks({"cpu": 4_001})) == {"insufficient cpu": 1}
+    assert told(resources, fleet, asks({"cpu": 4_001})) == {"Insufficient cpu": 1}
 
 
 def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
@@ -413,7 +413,7 @@ def test_the_first_resource_that_is_short_gives_the_reason() -> None:
     add(fleet, node_info("a", cpu=0, memory=0))
     add(fleet, node_info("b", memory=0))
     add(fleet, node_info("c"))
-    assert told(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"insufficient cpu": 1, "insufficient memory": 1}
+    assert told(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 1}
 
 
 def test_the_first_taint_gives_the_reason() -> None:

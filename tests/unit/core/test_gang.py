@@ -131,7 +131,7 @@ def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
     greedy = gang(*members(2), waiting("driver", {"cpu": 65_000}))
     found = refusal(decide_gang(made, greedy, Policy()))
     assert found.message.startswith("PodGroup ns/g: room for 2 of the 3 members that it needs; for the next 0/1 nodes")
-    assert "insufficient cpu" in found.message
+    assert "Insufficient cpu" in found.message
 
 
 def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explained() -> None:
@@ -165,7 +165,7 @@ def test_who_was_placed_after_all_is_not_the_reason() -> None:
     crowd = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
     found = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
     assert found.message == (
-        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/1 nodes available: 1 insufficient cpu"
+        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/1 nodes available: 1 Insufficient cpu"
     )
 
 

@@ -56,7 +56,7 @@ def test_a_filter_that_is_switched_off_is_no_reason() -> None:
     pod = waiting("pod", {"cpu": 1})
     blind = decide(made, pod, Policy(switched_off=frozenset({"cordon"})))
     assert isinstance(blind, Failure)
-    assert [reason for reason, _ in blind.reasons] == ["insufficient cpu"]
+    assert [reason for reason, _ in blind.reasons] == ["Insufficient cpu"]
 
 
 def test_what_nothing_may_be_bound_without() -> None:

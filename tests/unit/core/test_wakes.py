@@ -8,6 +8,7 @@ from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core import filters
 from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.filters import resources
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.policy import Policy
 from berth_operator.core.queue import Queue
@@ -108,6 +109,14 @@ CASES = [
         node_is(more={"example.com/x": 1}),
         Change.NODE_ALLOCATABLE,
         id="a new resource",
+    ),
+    pytest.param(
+        "resources",
+        asks({NVIDIA: 1}),
+        both(node_is(offered={}), device_is(card())),
+        node_is(),
+        Change.NODE_ALLOCATABLE,
+        id="a device plugin's offer",
     ),
     pytest.param(
         "resources",
@@ -265,7 +274,7 @@ def test_nodes_that_fail_for_different_reasons_add_up_their_changes() -> None:
     add(fleet, node_info("a", cordoned=True))
     add(fleet, node_info("b", cpu=0))
     wakes_on = failed(fleet, waiting("pod", asks({"cpu": 1}))).wakes_on
-    assert wakes_on == Change.NODE_ADDED | Change.NODE_TAINTS | Change.NODE_ALLOCATABLE | Change.RELEASED
+    assert wakes_on == Change.NODE_TAINTS | resources.WAKES_ON
 
 
 def test_the_filters_that_read_nodes_wake_on_what_a_node_can_change() -> None:

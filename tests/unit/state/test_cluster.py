@@ -341,7 +341,7 @@ def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
     assert waiting is not None
     outcome = decide(cluster.fleet, waiting, Policy())
     assert isinstance(outcome, Failure)
-    assert outcome.message == "0/1 nodes available: 1 insufficient ephemeral-storage"
+    assert outcome.message == "0/1 nodes available: 1 Insufficient ephemeral-storage"
 
 
 # --- pods that wait ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_operator.core.request import Taint
 from berth_operator.core.verdict import Change
 from berth_operator.state import nodes
@@ -18,16 +19,17 @@ def ready(status: str) -> Raw:
 
 def test_a_node_is_read() -> None:
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
-    found = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True))
+    found = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True, offered={}))
     assert (found.name, found.labels, found.cordoned, found.ready) == ("n", {"zone": "x"}, True, True)
     assert found.allocatable == {"cpu": 64_000, "memory": 512 * GI, "pods": 110}
     assert found.taints == (Taint(key="a", value="1"), Taint(key="b", effect="NoExecute"))
 
 
-def test_sums_of_devices_are_kept_apart() -> None:
-    raw = node(allocatable={GPU: "800", NVIDIA: "8", "example.com/x": "2"}, capacity={GPU: "700"})
-    assert nodes.info(raw).allocatable.get("example.com/x") == 2
-    assert not {GPU, NVIDIA} & set(nodes.info(raw).allocatable)
+def test_the_sums_that_berth_writes_are_kept_apart() -> None:
+    raw = node(allocatable={GPU: "800", NVIDIA: "8", "example.com/x": "2"}, capacity={GPU: "700"}, offered={})
+    found = nodes.info(raw).allocatable
+    assert (found.get("example.com/x"), found.get(NVIDIA)) == (2, 8)
+    assert GPU not in found
     assert nodes.device_sums(raw, "allocatable") == {GPU: 800, NVIDIA: 8}
     assert nodes.device_sums(raw, "capacity") == {GPU: 700}
 
@@ -67,7 +69,13 @@ def test_a_bare_node_is_read() -> None:
         pytest.param(ready("False"), Change.NODE_TAINTS, id="readiness"),
         pytest.param(ready("Unknown"), Change.NODE_TAINTS, id="silence"),
         pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
-        pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums of devices are not for decisions"),
+        pytest.param({"allocatable": {NVIDIA: "7"}}, Change.NODE_ALLOCATABLE, id="what a device plugin offers"),
+        pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums that Berth writes are not for decisions"),
+        pytest.param(
+            {"labels": {names.PARTITION_POLICY_LABEL: "Honor"}},
+            Change.NODE_LABELS | Change.DEVICE,
+            id="partition policy",
+        ),
         pytest.param({"features": ["x"]}, Change.NODE_FEATURES, id="features"),
         pytest.param({"capacity": {"cpu": "1"}}, Change(0), id="capacity"),
         pytest.param({"images": [{"names": ["x"], "sizeBytes": 1}]}, Change(0), id="images are only a preference"),

@@ -78,8 +78,10 @@ ORDER = _filters(
     node_affinity,
     declared_features,
     host_ports,
-    resources,
+    # Before the Node's resources: it says more of what is missing, and only where the Device has enough is it worth
+    # knowing that the Node offers too little of it.
     devices,
+    resources,
     volume_in_use,
     volume_conflicts,
     volume_limits,

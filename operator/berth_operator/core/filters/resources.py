@@ -1,4 +1,9 @@
-"""The node has enough free cpu, memory, pods and extended resources. Devices are counted on cards, not here."""
+"""The Node's allocatable has enough free of cpu, memory, pods and extended resources, as in NodeResourcesFit.
+
+What a device plugin offers (`nvidia.com/gpu`) counts here as well as on cards: kubelet hands out only what it was
+offered, and starts a pod without any device where the Node has no such resource. Sums that Berth writes on the Node
+are counted on cards alone.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +24,7 @@ WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows with enough of everything."""
+    """Return the rows with enough of everything."""
     return fleet.rowwise.column((NAME, request.resources), lambda rows: _fits(fleet, request, rows))
 
 
@@ -28,7 +33,7 @@ def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give the rows with enough of everything, were no pod there."""
+    """Return the rows with enough of everything if no pod were there."""
     mask = np.ones(len(fleet.names), np.bool_)
     for name, amount in request.resources:
         mask &= fleet.total(name) >= amount
@@ -40,7 +45,7 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
     counts: Counter[str] = Counter()
     left = rejected.copy()
     for name, enough in _enough(fleet, request, ALL):
-        counts[f"insufficient {name}"] += int((left & ~enough).sum())
+        counts[f"Insufficient {name}"] += int((left & ~enough).sum())
         left &= enough
     return +counts
 

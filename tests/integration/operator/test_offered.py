@@ -1,0 +1,64 @@
+"""Pods that ask for what a device plugin offers are bound only where the Node offers it."""
+
+import pytest
+
+from tests.integration.operator.world import World
+
+GPU = "nvidia.com/gpu"
+SHORT = f"0/1 nodes available: 1 Insufficient {GPU}"
+
+
+def offer(world: World, node: str, amount: str) -> None:
+    """Write what kubelet would tell of its device plugin."""
+    both = {field: {GPU: amount} for field in ("capacity", "allocatable")}
+    world.arena.merge("nodes", node, {"status": both}, subresource="status")
+
+
+def node_offering(world: World, amount: str | None) -> str:
+    """Create a node with eight healthy cards in its Device, of which its kubelet offers so many."""
+    capacity = {"nvidia.com/other": "1"} if amount is None else {GPU: amount}
+    return world.nodes(capacity=capacity)[0]
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted"),
+    [
+        pytest.param("0", "1", id="none"),
+        pytest.param("7", "8", id="seven of eight"),
+        pytest.param(None, "1", id="no plugin"),
+    ],
+)
+def test_a_pod_waits_until_the_node_offers_enough(shared: World, offered: str | None, wanted: str) -> None:
+    node = node_offering(shared, offered)
+    shared.pod("p", {GPU: wanted})
+    assert shared.waits("p") == SHORT
+    shared.pod("half", {"kubernetes.io/gpu": "50"})
+    shared.bound("half")
+    shared.arena.delete("pods", "half", grace_seconds=0)
+    offer(shared, node, wanted)
+    assert shared.bound("p")["spec"]["nodeName"] == node
+
+
+def test_pods_of_every_scheduler_use_what_is_offered(shared: World) -> None:
+    node = node_offering(shared, "2")
+    shared.pod("other", {GPU: "1"}, scheduler_name="default-scheduler", nodeSelector=shared.arena.labels)
+    assert shared.bound("other")["spec"]["nodeName"] == node
+    shared.pod("two", {GPU: "2"})
+    shared.waits("two")
+    shared.arena.delete("pods", "other", grace_seconds=0)
+    shared.bound("two")
+    shared.pod("next", {"kubernetes.io/gpu": "100"})
+    shared.bound("next")
+    shared.pod("third", {GPU: "1"})
+    assert shared.waits("third") == SHORT
+
+
+def test_kubelet_restarts_under_a_running_pod(shared: World) -> None:
+    node = node_offering(shared, "8")
+    shared.pod("runs", {GPU: "1"})
+    shared.bound("runs")
+    offer(shared, node, "0")
+    shared.pod("p", {GPU: "1"})
+    assert shared.waits("p") == SHORT
+    offer(shared, node, "8")
+    shared.bound("p")

@@ -1,0 +1,240 @@
+"""What device plugins offer on a Node is compared with its pods' requests, as well as the Device's cards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from berth_api import mig, names
+from berth_api.allocation import REPLICAS
+from berth_operator.core.budgets import Budgets
+from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.gang import decide_gang
+from berth_operator.core.policy import Policy
+from berth_operator.core.preemption import preempt
+from berth_operator.core.request import PendingPod
+from berth_operator.core.simulate import simulate
+from berth_operator.state.cluster import Cluster
+from tests.builders import (
+    NVIDIA,
+    container,
+    device,
+    entry,
+    every_pod,
+    gang,
+    half,
+    node,
+    pod,
+    popped,
+    waiting,
+    whole,
+)
+
+Raw = dict[str, Any]
+
+CARDS = 8
+MIG = mig.resource("1g.10gb")
+INSTANCE = {"id": "MIG-0-0", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
+SHORT = "0/1 nodes available: 1 Insufficient {}"
+
+
+def cluster(offered: Mapping[str, int], *entries: Raw) -> Cluster:
+    """Give a node with eight healthy cards, or these devices, where plugins offer so much."""
+    made = Cluster(grace=20.0, clock=lambda: 0.0)
+    made.put_node(node(offered=offered))
+    made.put_device(device("node", *(entries or map(entry, range(CARDS)))))
+    return made
+
+
+def decided(of: Cluster, raw: Raw) -> Placement | Failure:
+    of.put_pending(raw)
+    found = popped(of.queue)
+    assert found is not None
+    outcome = decide(of.fleet, found, Policy())
+    if isinstance(outcome, Failure):
+        of.queue.park(found, outcome)
+    return outcome
+
+
+def message(of: Cluster, raw: Raw) -> str:
+    outcome = decided(of, raw)
+    return outcome.message if isinstance(outcome, Failure) else ""
+
+
+# --- how much is offered ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "fits"),
+    [
+        pytest.param({NVIDIA: 8}, 8, True, id="all that is wanted"),
+        pytest.param({NVIDIA: 7}, 7, True, id="less than the Device has, and enough"),
+        pytest.param({NVIDIA: 7}, 8, False, id="one too few"),
+        pytest.param({NVIDIA: 0}, 1, False, id="none: kubelet restarted, or its plugin left"),
+        pytest.param({}, 1, False, id="nothing: there is no plugin"),
+    ],
+)
+def test_a_pod_is_bound_only_where_the_node_offers_enough(
+    offered: Mapping[str, int], wanted: int, *, fits: bool
+) -> None:
+    assert message(cluster(offered), pod("a", {NVIDIA: wanted})) == ("" if fits else SHORT.format(NVIDIA))
+
+
+@pytest.mark.parametrize(
+    ("resource", "fields"),
+    [
+        pytest.param(REPLICAS, {"replicas": 4}, id="slices"),
+        pytest.param(
+            MIG,
+            {"mig": {"enabled": True, "instances": [INSTANCE]}},
+            id="instances",
+        ),
+    ],
+)
+def test_so_it_is_with_every_name_of_the_plugin(resource: str, fields: Raw) -> None:
+    wanted = pod("a", {resource: 1})
+    assert message(cluster({}, entry(0, **fields)), wanted) == SHORT.format(resource)
+    assert message(cluster({resource: 1}, entry(0, **fields)), wanted) == ""
+
+
+@pytest.mark.parametrize("resource", ["kubernetes.io/gpu", "koordinator.sh/gpu"])
+def test_what_berth_sums_itself_is_counted_on_cards_alone(resource: str) -> None:
+    assert message(cluster({}), pod("a", {resource: 100})) == ""
+
+
+def test_the_device_speaks_first() -> None:
+    sick = [entry(0, health=False)]
+    assert "fewer than 1 healthy GPU" in message(cluster({}, *sick), pod("a", {NVIDIA: 1}))
+
+
+# --- what is in use ---------------------------------------------------------------------------------------------
+
+ON: Raw = {"on": "node"}
+
+
+@pytest.mark.parametrize(
+    ("other", "fits"),
+    [
+        pytest.param(pod("o", {NVIDIA: 1}, allocated=whole(0), **ON), False, id="a pod of ours"),
+        pytest.param(pod("o", {NVIDIA: 1}, schedulerName="other", allocated=whole(0), **ON), False, id="of another"),
+        pytest.param(
+            pod("o", {NVIDIA: 1}, allocated=whole(0), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}, **ON),
+            False,
+            id="one that terminates",
+        ),
+        pytest.param(
+            pod("o", initContainers=[container("i", {NVIDIA: 1})], allocated=whole(0), **ON),
+            False,
+            id="an init container",
+        ),
+        pytest.param(
+            pod("o", initContainers=[container("i", {NVIDIA: 1}, restartPolicy="Always")], allocated=whole(0), **ON),
+            False,
+            id="a sidecar",
+        ),
+        pytest.param(pod("o", overhead={NVIDIA: "1"}, allocated=whole(0), **ON), False, id="overhead"),
+        pytest.param(pod("o", {"kubernetes.io/gpu": 50}, allocated=half(0), **ON), True, id="a share counts nothing"),
+    ],
+)
+def test_all_pods_of_the_node_count_by_kube_schedulers_arithmetic(other: Raw, *, fits: bool) -> None:
+    of = cluster({NVIDIA: 7})
+    of.put_bound(other)
+    assert message(of, pod("a", {NVIDIA: 7})) == ("" if fits else SHORT.format(NVIDIA))
+
+
+def test_what_is_assumed_and_nominated_counts_too() -> None:
+    of = cluster({NVIDIA: 2})
+    first = decided(of, pod("a", {NVIDIA: 1}))
+    assert isinstance(first, Placement)
+    of.assume(first)
+    assert message(of, pod("b", {NVIDIA: 2})) == SHORT.format(NVIDIA)
+    of.forget("uid-a")
+    assert isinstance(decide(of.fleet, of.pending["uid-b"], Policy()), Placement)
+
+
+# --- waking -----------------------------------------------------------------------------------------------------
+
+
+def wakes(of: Cluster) -> bool:
+    found = popped(of.queue)
+    return found is not None and isinstance(decide(of.fleet, found, Policy()), Placement)
+
+
+@pytest.mark.parametrize("before", [{}, {NVIDIA: 0}, {NVIDIA: 7}])
+def test_a_node_that_offers_more_wakes_who_waited_for_it(before: Mapping[str, int]) -> None:
+    of = cluster(before)
+    assert message(of, pod("a", {NVIDIA: 8}))
+    of.put_node(node(offered={NVIDIA: 8}))
+    assert wakes(of)
+
+
+def test_a_pod_that_leaves_wakes_who_waited_for_what_it_used() -> None:
+    of = cluster({NVIDIA: 1})
+    table = every_pod(of)
+    table.apply("ADDED", pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
+    assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
+    table.apply("DELETED", pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
+    assert wakes(of)
+
+
+def test_pods_that_run_keep_their_places_while_kubelet_restarts() -> None:
+    of = cluster({NVIDIA: 8})
+    of.put_bound(pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
+    of.put_node(node(offered={NVIDIA: 0}))
+    assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
+    of.put_node(node(offered={NVIDIA: 8}))
+    assert wakes(of)
+    assert message(of, pod("b", {NVIDIA: 8})).startswith("0/1 nodes available: 1 insufficient free GPU")
+
+
+# --- what-ifs ---------------------------------------------------------------------------------------------------
+
+
+def crowded(offered: int, *minors: int) -> Cluster:
+    """Give a node with a pod of low priority on each of some cards."""
+    of = cluster({NVIDIA: offered})
+    for minor in minors:
+        of.put_bound(pod(f"low-{minor}", {NVIDIA: 1}, allocated=whole(minor), **ON))
+    return of
+
+
+def high(count: int = 1) -> PendingPod:
+    of = cluster({})
+    of.put_pending(pod("high", {NVIDIA: count}, priority=9))
+    return of.pending["uid-high"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "victims"),
+    [
+        pytest.param(2, 1, 1, id="what the victim held is enough"),
+        pytest.param(2, 2, 2, id="two victims"),
+        # One of the cards in use has failed since, and is offered no more.
+        pytest.param(1, 1, 2, id="more is in use than is offered"),
+    ],
+)
+def test_preemption_gives_back_what_victims_hold(offered: int, wanted: int, victims: int) -> None:
+    of = crowded(offered, 0, 1)
+    found = preempt(of.fleet, high(wanted), Policy(), Budgets())
+    assert found is not None
+    assert len(found.victims) == victims
+
+
+@pytest.mark.parametrize("offered", [0, 1])
+def test_nobody_is_evicted_where_even_an_empty_node_offers_too_little(offered: int) -> None:
+    assert preempt(crowded(offered, 0, 1).fleet, high(2), Policy(), Budgets()) is None
+
+
+def members(count: int) -> tuple[PendingPod, ...]:
+    return tuple(waiting(f"m{each}", {NVIDIA: 1}) for each in range(count))
+
+
+@pytest.mark.parametrize(("offered", "fits"), [(2, True), (1, False)])
+def test_a_gang_needs_what_all_its_members_use(offered: int, *, fits: bool) -> None:
+    found = decide_gang(cluster({NVIDIA: offered}).fleet, gang(*members(2)), Policy())
+    assert (not isinstance(found, Failure)) is fits
+
+
+def test_a_simulation_counts_what_is_offered() -> None:
+    found = simulate(cluster({NVIDIA: 1}).fleet, members(2), {names.SCHEDULER: Policy()})
+    assert [isinstance(each.result, Placement) for each in found.outcomes] == [True, False]
