@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Self
 
 import numpy as np
@@ -121,6 +122,9 @@ def _cards(rows: int, plugins: Mapping[str, DevicePlugin]) -> dict[str, Cards]:
 
 class Fleet:
     """All nodes and cards."""
+
+    device_classes: Mapping[str, str] = MappingProxyType({})
+    """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced and never changed."""
 
     def __init__(self, rows: int = ROWS, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS) -> None:
         self.rows: dict[str, int] = {}

@@ -46,6 +46,8 @@ class Change(enum.IntFlag):
     """The same, to those who mind that the pod is there at all, and not only what it holds of its own node."""
     BOUND = enum.auto()
     """A pod that was on its way to a node is certainly bound: now it may be told to leave."""
+    DEVICE_CLASS = enum.auto()
+    """A DeviceClass provides an extended resource, or no longer does."""
     EVICTABLE = enum.auto()
     """A pod left its node, and those that stay there may be evicted for one that waits."""
 

@@ -137,6 +137,8 @@ class Cluster:
         """Called with the UID of a pod that waits no more."""
         self.on_withdrawn: Callable[[PendingPod], None] = lambda _pod: None
         """Called with a pod that waits for no node in particular any more."""
+        self._device_classes: dict[str, str] = {}
+        """Name -> the extended resource that it provides."""
         self._unreported: dict[str, float] = {}
         """UID of pods with unknown devices -> since when, until their Node and Device are known too."""
         self._assumed: dict[str, float | None] = {}
@@ -408,6 +410,20 @@ class Cluster:
             if pod.gang is not None:
                 self.roster.wait(pod, pod.gang)
         return pod
+
+    # --- DeviceClasses ----------------------------------------------------------------------------------------
+
+    def put_device_class(self, name: str, resource: str) -> None:
+        """A DeviceClass provides an extended resource; none where it is gone or names none."""
+        before = self._device_classes.pop(name, "")
+        if resource:
+            self._device_classes[name] = resource
+        if before == resource:
+            return
+        self.fleet.device_classes = {resource: name for name, resource in sorted(self._device_classes.items())}
+        concerned = {before, resource}
+        if self.queue.wake(Change.DEVICE_CLASS, lambda waiting: not concerned.isdisjoint(dict(waiting.resources))):
+            self.on_work()
 
     # --- nodes, Devices and Leases ----------------------------------------------------------------------------
 

@@ -49,6 +49,10 @@ _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
 """Of a spec: what differs between the replicas of an application."""
 
 
+DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Of resources that name a DeviceClass, with nothing in the class that says so."""
+
+
 class PodError(ValueError):
     """A pod's annotation or label cannot be read; the text names it and what is allowed."""
 
@@ -170,7 +174,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         images=images.of_pod(spec),
         identity=wishes.identity_of(namespace, labels, controller),
         wishes=wishes.of_pod({"metadata": metadata, "spec": spec}),
-        unsupported=tuple(_unsupported(spec, devices)),
+        unsupported=tuple(_unsupported(spec, total, devices)),
         uninjected=injection.lacking(spec, labels),
         limits=limits.of_pod(spec, containers, labelled=devices.labelled),
     )
@@ -202,9 +206,13 @@ def _weight(metadata: Object) -> int:
         raise PodError(f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number') from error
 
 
-def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
-    """Name the fields that would have to be honoured, and are not yet."""
+def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
+    """Name the fields and resources that would have to be honoured, and are not yet."""
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
+    yield from (f"{name} (dynamic resource allocation)" for name in total if name.startswith(DEVICE_CLASS_PREFIX))
+    if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
+        # Its device plugin divides an NPU by the name of a template, which Berth does not write.
+        yield f"a part of an NPU ({request.NPU_CORE} by a template)"
     pieces = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
     if devices.joint is not None and devices.joint.same_pcie and pieces:
         yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"

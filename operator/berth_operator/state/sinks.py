@@ -144,6 +144,15 @@ def namespaces(cluster: Cluster) -> Table:
     )
 
 
+def device_classes(cluster: Cluster) -> Table:
+    """Fold DeviceClasses."""
+    return Table(
+        key=_name,
+        put=lambda obj: cluster.put_device_class(_name(obj), obj["spec"].get("extendedResourceName") or ""),
+        remove=lambda name: cluster.put_device_class(name, ""),
+    )
+
+
 def services(cluster: Cluster) -> Table:
     """Fold what Services select."""
     known = cluster.fleet.neighbours.services

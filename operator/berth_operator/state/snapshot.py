@@ -99,6 +99,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     "volume attachments": {
         "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
     },
+    "device classes": {"spec": {"extendedResourceName": ...}},
     "pod groups": {"spec": {"minMember": ..., "scheduleTimeoutSeconds": ...}, "status": {"phase": ...}},
     PODS: {
         "spec": {

@@ -14,6 +14,7 @@ def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     selected = {"labelSelector": node_selector} if node_selector else {}
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
     groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
+    classes = Source(path="/apis/resource.k8s.io/v1/deviceclasses", optional=True)
     return {
         "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
         "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
@@ -24,4 +25,5 @@ def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
         "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
         **storage.sources(to),
         "pod groups": (groups, sinks.pod_groups(cluster)),
+        "device classes": (classes, sinks.device_classes(cluster)),
     }

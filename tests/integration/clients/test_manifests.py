@@ -40,6 +40,7 @@ ALLOWED = {
         ("watch", "", "services", ""),
         ("list", "berth.dev", "devices", ""),
         ("watch", "scheduling.x-k8s.io", "podgroups", ""),
+        ("watch", "resource.k8s.io", "deviceclasses", ""),
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),
         ("create", "", "pods", "binding"),

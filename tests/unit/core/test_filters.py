@@ -13,6 +13,7 @@ from berth_operator.core.filters import (
     cordon,
     declared_features,
     devices,
+    dynamic_resources,
     host_ports,
     injected,
     node_affinity,
@@ -66,6 +67,33 @@ def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
 def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
     rejected = fleet.present & ~module.passes(fleet, request)
     return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
+
+
+# --- dynamic resource allocation --------------------------------------------------------------------------------
+
+CLASS = "not supported by this version: nvidia.com/gpu from DeviceClass gpu.example.com"
+
+
+@pytest.mark.parametrize(
+    ("provided", "offered", "wanted", "expected"),
+    [
+        pytest.param(NVIDIA, {}, {NVIDIA: 1}, {CLASS: 1}, id="by a DeviceClass alone"),
+        pytest.param(NVIDIA, {NVIDIA: 0}, {NVIDIA: 1}, {CLASS: 1}, id="the plugin has left"),
+        pytest.param(NVIDIA, {NVIDIA: 1}, {NVIDIA: 9}, {}, id="by a device plugin, if too little of it"),
+        pytest.param(NVIDIA, {}, {"example.com/x": 1}, {}, id="another resource"),
+        pytest.param("example.com/x", {}, {NVIDIA: 1}, {}, id="another DeviceClass"),
+        pytest.param("koordinator.sh/gpu", {}, {"koordinator.sh/gpu": 50}, {}, id="what Berth counts on cards"),
+    ],
+)
+def test_extended_resources_of_device_classes(
+    provided: str, offered: dict[str, int], wanted: dict[str, int], expected: dict[str, int]
+) -> None:
+    fleet = Fleet()
+    add(fleet, node_info(offered=offered), inventory(card()))
+    fleet.device_classes = {provided: "gpu.example.com"}
+    assert told(dynamic_resources, fleet, asks(wanted)) == expected
+    fleet.device_classes = {}
+    assert dynamic_resources.passes(fleet, asks(wanted)) is fleet.present
 
 
 # --- filters on nodes -------------------------------------------------------------------------------------------
@@ -341,8 +369,9 @@ def test_a_filter_passes_a_node_or_tells_why_not(
     assert told(module, fleet, request_) == ({reason: 1} if reason else {})
 
 
-ELSEWHERE = ("devices", "host-ports", "topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
-"""Filters that need more than a node: the first two are tested below, the rest among pods;
+OF_PODS = ("topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
+ELSEWHERE = ("devices", "dynamic-resources", "host-ports", *OF_PODS)
+"""Filters that need more than a node: the first are tested in this file, the rest among pods;
 those of volumes have tests of their own."""
 
 
@@ -665,6 +694,7 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
 def test_a_verdict_is_told_by_every_filter() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",
+        "dynamic-resources": "unresolvable",
         "injected": "unresolvable",
         "node-ready": "unresolvable",
         "cordon": "unresolvable",

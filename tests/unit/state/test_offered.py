@@ -14,6 +14,7 @@ from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import preempt
 from berth_operator.core.request import PendingPod
 from berth_operator.core.simulate import simulate
+from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
 from tests.builders import (
     NVIDIA,
@@ -185,6 +186,37 @@ def test_pods_that_run_keep_their_places_while_kubelet_restarts() -> None:
     of.put_node(node(offered={NVIDIA: 8}))
     assert wakes(of)
     assert message(of, pod("b", {NVIDIA: 8})).startswith("0/1 nodes available: 1 insufficient free GPU")
+
+
+# --- DeviceClasses ----------------------------------------------------------------------------------------------
+
+
+def test_a_device_class_is_no_offer() -> None:
+    of, claimed = cluster({}), "0/1 nodes available: 1 not supported by this version: {} from DeviceClass c"
+    table = sinks.device_classes(of)
+    assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
+    table.apply("ADDED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
+    assert message(of, pod("a", {NVIDIA: 1})) == claimed.format(NVIDIA)
+    of.put_node(node(offered={NVIDIA: 1}))
+    assert wakes(of)
+    table.apply("DELETED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
+    assert of.fleet.device_classes == {}
+
+
+@pytest.mark.parametrize(("resource", "woken"), [(NVIDIA, True), ("example.com/other", False), ("", False)])
+def test_a_device_class_wakes_those_that_ask_for_what_it_provides(resource: str, *, woken: bool) -> None:
+    of = cluster({})
+    assert message(of, pod("a", {NVIDIA: 1}))
+    of.put_device_class("c", resource)
+    assert (popped(of.queue) is not None) is woken
+
+
+def test_of_two_device_classes_one_is_named() -> None:
+    of = cluster({})
+    of.put_device_class("a", NVIDIA)
+    of.put_device_class("b", NVIDIA)
+    of.put_device_class("b", "")
+    assert of.fleet.device_classes == {NVIDIA: "a"}
 
 
 # --- what-ifs ---------------------------------------------------------------------------------------------------

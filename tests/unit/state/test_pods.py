@@ -17,6 +17,7 @@ from tests.builders import (
     NVIDIA,
     RATIO,
     RDMA,
+    SHARED,
     container,
     grant,
     half,
@@ -27,6 +28,9 @@ from tests.builders import (
 )
 
 Raw = dict[str, Any]
+
+NPU_CORE, NPU_CPU = "huawei.com/npu-core", "huawei.com/npu-cpu"
+PART_OF_NPU = "a part of an NPU (huawei.com/npu-core by a template)"
 
 
 # --- what waits -------------------------------------------------------------------------------------------------
@@ -144,6 +148,15 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
     [
         pytest.param({"resourceClaims": [{}]}, "spec.resourceClaims", id="resource claims"),
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
+        pytest.param(
+            {"requests": {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}},
+            "deviceclass.resource.kubernetes.io/gpu.example.com (dynamic resource allocation)",
+            id="a DeviceClass by its name",
+        ),
+        pytest.param({"requests": {NPU_CORE: "10", RATIO: "50"}}, PART_OF_NPU, id="a part of an NPU"),
+        pytest.param(
+            {"requests": {SHARED: "1", NPU_CORE: "4", NPU_CPU: "2", MEMORY: "1Gi"}}, PART_OF_NPU, id="an NPU template"
+        ),
     ],
 )
 def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
@@ -171,6 +184,7 @@ def test_parts_of_cards_cannot_lie_together_with_others(name: str) -> None:
         pytest.param({"volumes": [{"configMap": {}}, {"persistentVolumeClaim": {"claimName": "x"}}]}, id="volumes"),
         pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, id="host port"),
         pytest.param({"resourceClaims": []}, id="no claims"),
+        pytest.param({"requests": {NPU_CORE: "40", RATIO: "200"}}, id="whole NPUs"),
         pytest.param({"labels": {names.GENIUS_NUMBER: "2"}}, id="cards by label"),
         pytest.param({"requests": {NVIDIA: "1"}, "annotations": {names.GPU_TOPOLOGY: "nvlink"}}, id="one card's links"),
     ]

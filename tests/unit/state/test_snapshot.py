@@ -84,6 +84,12 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             lambda raw: devices.record(raw).word,
             id="what the agent tells of kubelet",
         ),
+        pytest.param(
+            "device classes",
+            {"metadata": {"name": "c"}, "spec": {"extendedResourceName": "example.com/gpu", "selectors": []}},
+            lambda raw: raw["spec"]["extendedResourceName"],
+            id="DeviceClass",
+        ),
         pytest.param("pod groups", pod_group(timeout=5, status={"phase": "Running"}), groups.group, id="PodGroup"),
         pytest.param(
             "pods",

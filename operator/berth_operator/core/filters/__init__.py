@@ -13,6 +13,7 @@ from berth_operator.core.filters import (
     cordon,
     declared_features,
     devices,
+    dynamic_resources,
     existing_anti_affinity,
     host_ports,
     injected,
@@ -69,6 +70,7 @@ def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
 
 ORDER = _filters(
     supported,
+    dynamic_resources,
     injected,
     volume_claims,
     node_ready,
@@ -109,6 +111,7 @@ NEEDED = frozenset(
     for each in _filters(
         # A pod that asks for what is not honoured would run as if it had not.
         supported,
+        dynamic_resources,
         # Nothing is handed out twice: kubelet would refuse such a pod, and its controller make the next one, for ever.
         resources,
         host_ports,

@@ -13,7 +13,7 @@ from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "devices"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED
+WAKES_ON: Final = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -20,7 +20,7 @@ from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "resources"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED
+WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -1,0 +1,44 @@
+"""Nodes where a DeviceClass provides an extended resource of the pod are no place for it: Berth allocates no claims.
+
+As in kube-scheduler's DynamicResources, a node whose allocatable has the resource gets it from a device plugin,
+whatever DeviceClasses there are.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from berth_operator.core.cards import Mask
+from berth_operator.core.fleet import Fleet
+from berth_operator.core.request import PodRequest
+from berth_operator.core.verdict import Change, Verdict
+
+NAME: Final = "dynamic-resources"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.DEVICE_CLASS
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that need no claim for the pod."""
+    mask = fleet.present
+    for _, needs_claim in _needing_claims(fleet, request):
+        mask = mask & ~needs_claim
+    return mask
+
+
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count the rows by the first resource that a DeviceClass provides there."""
+    counts: Counter[str] = Counter()
+    left = rejected.copy()
+    for name, needs_claim in _needing_claims(fleet, request):
+        told = f"not supported by this version: {name} from DeviceClass {fleet.device_classes[name]}"
+        counts[told] += int((left & needs_claim).sum())
+        left &= ~needs_claim
+    return +counts
+
+
+def _needing_claims(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
+    if fleet.device_classes:
+        for name, _ in request.resources:
+            if name in fleet.device_classes:
+                yield name, fleet.total(name) == 0
