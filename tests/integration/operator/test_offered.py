@@ -1,5 +1,7 @@
 """Pods that ask for what a device plugin offers are bound only where the Node offers it."""
 
+import re
+
 import pytest
 
 from tests.integration.operator.world import World
@@ -62,3 +64,28 @@ def test_kubelet_restarts_under_a_running_pod(shared: World) -> None:
     assert shared.waits("p") == SHORT
     offer(shared, node, "8")
     shared.bound("p")
+
+
+def test_a_resource_of_a_device_class_is_not_supported(shared: World) -> None:
+    resource, name = f"example.com/{shared.arena.id}", f"{shared.arena.id}.example.com"
+    classes = "/apis/resource.k8s.io/v1/deviceclasses"
+    claimed = f"0/1 nodes available: 1 not supported by this version: {resource} from DeviceClass {name}"
+    [node] = shared.nodes()
+    shared.pod("p", {resource: "1"})
+    assert shared.waits("p") == f"0/1 nodes available: 1 Insufficient {resource}"
+    shared.api.post(classes, {"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
+    try:
+        shared.waits("p", re.escape(claimed))
+        # A device plugin of the node comes first.
+        both = {field: {resource: "1"} for field in ("capacity", "allocatable")}
+        shared.arena.merge("nodes", node, {"status": both}, subresource="status")
+        shared.bound("p")
+    finally:
+        shared.api.delete(f"{classes}/{name}")
+
+
+def test_a_device_class_by_its_name_is_not_supported(shared: World) -> None:
+    resource = "deviceclass.resource.kubernetes.io/gpu.example.com"
+    shared.nodes()
+    shared.pod("p", {resource: "1"})
+    assert f"1 not supported by this version: {resource} (dynamic resource allocation)" in shared.waits("p")
