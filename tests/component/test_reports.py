@@ -1,16 +1,21 @@
 """What users are told: once, in time, and never what is no longer so."""
 
 import asyncio
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from berth_operator.binding.calm import PATIENCE
-from berth_operator.clients.kube import Unreachable
+from berth_operator.binding.calm import PATIENCE, Calm
+from berth_operator.binding.events import MAX_QUEUED, Event, EventQueue, Subject
+from berth_operator.binding.waiting_pods import LONGEST_HOLD, LONGEST_RETRY, LOOK, QUIET, RATE, SERIES, SETTLE
+from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Failure, Placement
 from berth_operator.core.verdict import Change
-from tests.builders import NVIDIA, condition, grant, pod, waiting
-from tests.component.world import LostError, World, refusal
+from tests.builders import NVIDIA, Raw, condition, grant, pod, waiting
+from tests.component.world import LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -134,6 +139,7 @@ async def test_each_mistake_in_the_configuration_is_told_once_by_our_own_pod() -
 
 async def test_a_long_note_is_cut_to_what_an_event_holds() -> None:
     world = World()
+    world.api.pods["b"] = pod("b")
     grants = tuple(grant(minor, ratio=100) for minor in range(256))
     async with world.running() as api:
         world.reporter.scheduled(Placement(pod=waiting("a"), node="node", grants=grants))
@@ -190,46 +196,369 @@ async def test_a_reason_that_the_pod_carries_already_is_not_told_after_a_restart
 async def test_a_condition_that_stands_keeps_its_time() -> None:
     world = World()
     async with world.running() as api:
-        world.reporter.unschedulable(waiting("a", said="another reason"), failure("this"))
         world.api.pods["a"] = pod("a")
-        await asyncio.sleep(1)
+        world.reporter.unschedulable(waiting("a", said="another reason"), failure("this"))
+        await asyncio.sleep(SETTLE + 1)
     ((_, _, told),) = api.patches
     assert "lastTransitionTime" not in told
 
 
-async def test_another_reason_is_told_at_once() -> None:
+async def test_a_condition_states_the_generation_that_was_decided() -> None:
     world = World()
-    world.api.pods["a"] = pod("a")
+    world.cluster.put_node(pod_free_node())
+    world.submit(pod("a", {NVIDIA: "1"}, metadata={"generation": 3}))
     async with world.running() as api:
-        for message in ("first", "second", "first"):
-            world.reporter.unschedulable(waiting("a"), failure(message))
-            await asyncio.sleep(1)
-    assert api.messages("a") == ["first", "second", "first"]
+        await asyncio.sleep(1)
+    ((_, _, told),) = api.patches
+    assert told["observedGeneration"] == 3
 
 
-async def test_changed_counts_are_told_at_most_every_ten_seconds_and_the_last_of_them_is() -> None:
+async def test_a_condition_of_an_older_api_server_states_no_generation() -> None:
     world = World()
-    world.api.pods["a"] = pod("a")
+    world.cluster.put_node(pod_free_node())
+    world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
-        for i in range(35):
-            world.reporter.unschedulable(waiting("a"), failure(f"0/{i} nodes available: {i} not ready"))
-            await asyncio.sleep(1)
+        await asyncio.sleep(1)
+    assert "observedGeneration" not in api.patches[0][2]
+
+
+async def test_the_message_of_scheduling_gates_is_no_report() -> None:
+    world = World()
+    world.cluster.put_node(pod_free_node())
+    gated = condition("PodScheduled", "False", reason="SchedulingGated", message="Scheduling is blocked")
+    world.submit(pod("a", {NVIDIA: "1"}, status={"conditions": [gated]}))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert api.messages("a") == [NO_DEVICE]
+
+
+# --- how often --------------------------------------------------------------------------------------------------
+
+
+def crowd(world: World, count: int, prefix: str = "p") -> list[str]:
+    """Let the API server have so many pods, and give their names."""
+    names = [f"{prefix}{number}" for number in range(count)]
+    world.api.pods |= {name: pod(name) for name in names}
+    return names
+
+
+def tell(world: World, names: Iterable[str], message: str, **fields: Any) -> None:
+    for name in names:
+        world.reporter.unschedulable(waiting(name, **fields), failure(message))
+
+
+async def test_three_hundred_new_pods_are_told_within_a_second() -> None:
+    world = World()
+    names = crowd(world, 300)
+    async with world.running() as api:
+        tell(world, names, "x")
+        await asyncio.sleep(1)
+        assert {name for _, name, _ in api.patches} == set(names)
+        await asyncio.sleep(1)
+    assert len(api.events) == len(api.patches) == 300
+
+
+async def test_new_pods_are_told_within_a_second_in_a_storm_of_binds() -> None:
+    world = World()
+    names = crowd(world, 300)
+    async with world.running() as api:
+        world.reporter.calm.begin()
+        tell(world, names, "x")
+        await asyncio.sleep(1)
+    assert len(api.patches) >= 300
+
+
+async def test_more_pods_are_told_at_two_hundred_a_second_and_never_faster_than_the_bucket() -> None:
+    world = World()
+    names = crowd(world, 2000)
+    async with world.running() as api:
+        tell(world, names, "x")
         await asyncio.sleep(30)
     times = [at for at, _, _ in api.patches]
-    assert len(times) == 5
-    assert all(later - earlier > 9.99 for earlier, later in pairwise(times))
-    assert api.messages("a")[-1] == "0/34 nodes available: 34 not ready"
+    assert len(times) == 2000
+    assert times[-1] - times[0] <= 2000 / 200
+    assert all(sum(at <= other < at + 1 for other in times) <= 2 * RATE + 1 for at in times[::100])
 
 
-async def test_counts_that_change_back_in_time_are_not_told() -> None:
+async def test_pods_that_were_never_told_come_before_those_that_were() -> None:
     world = World()
-    world.api.pods["a"] = pod("a")
+    old, new = crowd(world, 2000, "old"), crowd(world, 200, "new")
     async with world.running() as api:
-        for message in ("1 not ready", "2 not ready", "1 not ready"):
-            world.reporter.unschedulable(waiting("a"), failure(message))
+        tell(world, old, "first")
+        await asyncio.sleep(30)
+        tell(world, old, "second")
+        await asyncio.sleep(SETTLE + LOOK + 1.5)  # hundreds are through, and over a thousand wait
+        since = now()
+        tell(world, new, "first")
+        await asyncio.sleep(30)
+    last_new = max(at for at, name, _ in api.patches if name.startswith("new"))
+    assert last_new - since < 1.5
+    assert sum(1 for at, name, _ in api.patches if name.startswith("old") and at > last_new) > 500
+
+
+async def test_another_reason_is_told_after_ten_seconds_and_the_last_one_alone() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        for message in ("first", "second", "third", "last"):
+            tell(world, ["a0"], message)
             await asyncio.sleep(1)
         await asyncio.sleep(30)
-    assert api.messages("a") == ["1 not ready"]
+    assert api.messages("a0") == ["first", "last"]
+    first, last = api.told_at("a0")
+    assert QUIET <= last - first <= QUIET + 1
+
+
+async def test_a_reason_that_has_stood_for_long_is_replaced_soon() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        tell(world, ["a0"], "first")
+        await asyncio.sleep(100)
+        tell(world, ["a0"], "second")
+        await asyncio.sleep(30)
+    _, second = api.told_at("a0")
+    assert SETTLE <= second - 100 <= SETTLE + 1
+
+
+async def test_another_reason_of_a_pod_whose_spec_changed_is_told_at_once() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        tell(world, ["a0"], "first", generation=1)
+        await asyncio.sleep(1)
+        tell(world, ["a0"], "second", generation=2)
+        await asyncio.sleep(1)
+    assert api.messages("a0") == ["first", "second"]
+    assert [told["observedGeneration"] for _, _, told in api.patches] == [1, 2]
+
+
+async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_the_last_of_them_is() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        for i in range(100):
+            tell(world, ["a0"], f"0/{i} nodes available: {i} not ready")
+            await asyncio.sleep(1)
+        await asyncio.sleep(15)
+    times = api.told_at("a0")
+    assert 4 <= len(times) <= 6
+    assert all(QUIET <= later - earlier <= LONGEST_HOLD + 2 for earlier, later in pairwise(times))
+    assert api.messages("a0")[-1] == "0/99 nodes available: 99 not ready"
+
+
+@pytest.mark.parametrize("flips", [160, 161])
+async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(flips: int) -> None:
+    world = World()
+    names = crowd(world, 600)
+    async with world.running() as api:
+        tell(world, names, "a taint")
+        await asyncio.sleep(20)
+        for flip in range(1, flips + 1):
+            tell(world, names, "a taint" if flip % 2 == 0 else "no room")
+            await asyncio.sleep(0.25)
+        await asyncio.sleep(15)
+        assert {api.messages(name)[-1] for name in names} == {"no room" if flips % 2 else "a taint"}
+    assert len(api.patches) <= 2 * 600
+    assert len(api.events) == 600
+    assert len(api.series) <= 600
+
+
+async def test_a_reason_that_comes_back_in_time_is_not_told() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        for message in ("1 not ready", "2 not ready", "1 not ready"):
+            tell(world, ["a0"], message)
+            await asyncio.sleep(1)
+        await asyncio.sleep(30)
+    assert api.messages("a0") == ["1 not ready"]
+
+
+async def test_a_report_in_flight_is_followed_by_the_latest_alone() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    world.api.latency = 2.0
+    async with world.running() as api:
+        for generation in range(1, 20):
+            tell(world, ["a0"], f"reason {generation}", generation=generation)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(30)
+    assert api.messages("a0") == ["reason 1", "reason 19"]
+
+
+async def test_nothing_is_kept_of_pods_that_wait_no_more() -> None:
+    world = World()
+    names = crowd(world, 500)
+    async with world.running():
+        tell(world, names, "first")
+        await asyncio.sleep(5)
+        tell(world, names, "second")
+        for name in names:
+            world.reporter.dismiss(f"uid-{name}")
+        # Its Binding was refused, since it had been deleted.
+        world.reporter.refused(waiting("gone"), "no")
+        await asyncio.sleep(30)
+        assert world.reporter.waiting == 0
+
+
+# --- series of Events -------------------------------------------------------------------------------------------
+
+
+async def test_reasons_of_a_pod_make_one_series_of_events() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        for i in range(5):
+            tell(world, ["a0"], f"reason {i}")
+            await asyncio.sleep(20)
+        assert api.counts("a0") == [2]  # the second is shown at once, and those after it are only counted
+        await asyncio.sleep(SERIES)
+    assert api.counts("a0") == [5]
+    assert len(api.series) == 2
+    assert api.events_of("a0", "FailedScheduling") == ["reason 0"]  # an Event's note cannot be changed
+    assert api.events[0][1]["series"]["lastObservedTime"].endswith("Z")
+
+
+async def test_a_series_ends_and_the_next_one_has_the_note_of_its_time() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        for message in ("first", "second"):
+            tell(world, ["a0"], message)
+            await asyncio.sleep(SERIES + 10)
+    assert api.events_of("a0", "FailedScheduling") == ["first", "second"]
+    assert api.series == []
+
+
+async def test_refused_binds_and_failed_decisions_are_series_of_their_own() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        for _ in range(3):
+            tell(world, ["a0"], "no room")
+            await asyncio.sleep(20)
+            world.reporter.refused(waiting("a0"), "no quota")
+            await asyncio.sleep(20)
+        await asyncio.sleep(SERIES)
+    assert api.counts("a0") == [3, 3]
+    assert len(api.events) == 2
+
+
+async def test_a_series_whose_event_is_gone_is_recorded_again() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        tell(world, ["a0"], "first")
+        await asyncio.sleep(20)
+        api.events.clear()
+        tell(world, ["a0"], "second")
+        await asyncio.sleep(20)
+    assert api.counts("a0") == [2]
+
+
+async def test_an_event_whose_answer_got_lost_is_recorded_once() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    world.api.faults["event a0"] = [LostError("lost")]
+    async with world.running() as api:
+        tell(world, ["a0"], "first")
+        await asyncio.sleep(20)
+        tell(world, ["a0"], "second")
+        await asyncio.sleep(20)
+    assert api.counts("a0") == [2]
+
+
+# --- what fails -------------------------------------------------------------------------------------------------
+
+
+async def test_a_condition_is_tried_again_as_long_as_its_pod_waits() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    world.api.always["condition a0"] = Unreachable("x")
+    async with world.running() as api:
+        tell(world, ["a0"], "reason")
+        await asyncio.sleep(600)
+        assert api.messages("a0") == []
+        del world.api.always["condition a0"]
+        await asyncio.sleep(LONGEST_RETRY + 1)
+    assert api.messages("a0") == ["reason"]
+    assert api.events_of("a0", "FailedScheduling") == ["reason"]
+
+
+async def test_pods_that_cannot_be_told_keep_no_others_waiting() -> None:
+    world = World()
+    names = crowd(world, 200)
+    for name in names[:100]:
+        world.api.always[f"condition {name}"] = refusal(403)
+    async with world.running() as api:
+        tell(world, names, "reason")
+        await asyncio.sleep(2)
+    assert len(api.patches) == 100
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(refusal(404), id="gone"),
+        pytest.param(refusal(409), id="another of its name"),
+        pytest.param(
+            refusal(
+                422, "status.nominatedNodeName: Forbidden: may not be set on pods that are already bound to a node"
+            ),
+            id="bound",
+        ),
+    ],
+)
+async def test_a_report_that_its_pod_needs_no_more_is_no_error(answer: ApiError) -> None:
+    world = World()
+    crowd(world, 1, "a")
+    world.api.always["condition a0"] = answer
+    with capture_logs() as logs:
+        async with world.running():
+            world.reporter.nominated(waiting("a0", nominated="node"))
+            tell(world, ["a0"], "reason", nominated="node")
+            await asyncio.sleep(200)
+            assert world.reporter.waiting == 0
+    assert [each for each in logs if each["log_level"] != "debug"] == []
+
+
+async def test_a_nominated_node_is_written_with_the_reason_and_at_once() -> None:
+    world = World()
+    crowd(world, 1, "a")
+    async with world.running() as api:
+        world.reporter.nominated(waiting("a0", nominated="node"))
+        tell(world, ["a0"], "reason", nominated="node")
+        await asyncio.sleep(1)
+        assert len(api.patches) == 1
+        world.reporter.nominated(waiting("a0"))
+        await asyncio.sleep(1)
+    assert api.nominations == [("a0", "node"), ("a0", None)]
+
+
+# --- Events of bound pods ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Takes every Event."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def create_event(self, _namespace: str, event: Raw) -> None:
+        self.names.append(event["metadata"]["name"])
+
+
+async def test_events_beyond_the_bound_are_dropped_the_oldest_first() -> None:
+    recorder = Recorder()
+    queue = EventQueue(api=recorder, instance="me", calm=Calm(), clock=now)
+    subject = Subject.of(waiting("a"))
+    for number in range(MAX_QUEUED + 10):
+        queue.put(Event(subject=subject, name=f"e{number}", type="Normal", reason="R", action="A", note="note"))
+    task = asyncio.create_task(queue.run())
+    await asyncio.sleep(1)
+    task.cancel()
+    assert recorder.names == [f"e{number}" for number in range(10, MAX_QUEUED + 10)]
 
 
 async def test_a_pod_that_waits_no_more_is_told_nothing_more() -> None:
@@ -244,7 +573,7 @@ async def test_a_pod_that_waits_no_more_is_told_nothing_more() -> None:
     assert api.messages("a") == ["1 not ready"]
 
 
-async def test_a_late_word_does_not_undo_a_newer_one() -> None:
+async def test_a_failed_report_does_not_undo_a_newer_one() -> None:
     world = World()
     world.api.pods["a"] = pod("a")
     world.api.faults["condition a"] = [Unreachable("x")]
@@ -267,20 +596,6 @@ async def test_a_late_word_does_not_land_on_a_bound_pod() -> None:
         await asyncio.sleep(30)
     assert api.bound() == {"a": "node"}
     assert api.messages("a") == []
-
-
-async def test_a_condition_that_was_lost_is_told_with_the_next_decision() -> None:
-    world = World()
-    world.cluster.put_node(pod_free_node())
-    world.submit(pod("a", {NVIDIA: "1"}))
-    world.api.always["condition a"] = Unreachable("x")
-    async with world.running() as api:
-        await asyncio.sleep(30)
-        assert api.messages("a") == []
-        del world.api.always["condition a"]
-        world.cluster.changed(Change.DEVICE)
-        await asyncio.sleep(5)
-    assert api.messages("a") == [NO_DEVICE]
 
 
 async def test_a_pod_made_again_is_told_anew() -> None:

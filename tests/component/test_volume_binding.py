@@ -69,6 +69,9 @@ class Server:
     async def delete_pod(self, _namespace: str, name: str, _uid: str) -> None:
         raise AssertionError(f"{name} was not bound")
 
+    async def patch_event(self, _namespace: str, name: str, _patch: Raw) -> None:
+        raise AssertionError(f"no pod waits for two reasons: {name}")
+
     async def create_event(self, _namespace: str, event: Raw) -> None:
         self.calls.append((now(), f"event {event['reason']} {event['regarding']['name']}"))
 

@@ -51,6 +51,10 @@ class Api:
         """(when, pod, Binding) of every attempt."""
         self.events: list[tuple[float, Raw]] = []
         """Those that were stored."""
+        self.series: list[tuple[float, str]] = []
+        """(when, name) of Events whose series was patched."""
+        self.in_flight: set[str] = set()
+        """Pods whose status is being patched."""
         self.patches: list[tuple[float, str, Raw]] = []
         """(when, pod, condition) of those that were stored."""
         self.nominations: list[tuple[str, str | None]] = []
@@ -132,9 +136,24 @@ class Api:
         if lost is not None:
             raise lost
 
+    async def patch_event(self, namespace: str, name: str, patch: Raw) -> None:
+        assert namespace == "ns"
+        await self._answer("series")
+        for _, each in self.events:
+            if each["metadata"]["name"] == name:
+                each.update(copy.deepcopy(patch))
+                self.series.append((now(), name))
+                return
+        raise refusal(404, f"events {name} not found")
+
     async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> Raw:
         assert namespace == "ns"
-        await self._answer(f"condition {name}")
+        assert name not in self.in_flight, "one report of a pod at a time"
+        self.in_flight.add(name)
+        try:
+            await self._answer(f"condition {name}")
+        finally:
+            self.in_flight.discard(name)
         found = self.pods.get(name)
         if found is None or found["metadata"]["uid"] != patch["metadata"]["uid"]:
             raise refusal(409, "another pod of this name")
@@ -174,6 +193,14 @@ class Api:
         return [
             each["note"] for _, each in self.events if each["regarding"]["name"] == name and each["reason"] == reason
         ]
+
+    def counts(self, name: str) -> list[int]:
+        """Give how often each Event about why a pod waits has occurred."""
+        found = [each for _, each in self.events if each["regarding"]["name"] == name and each["type"] == "Warning"]
+        return [each.get("series", {"count": 1})["count"] for each in found]
+
+    def told_at(self, name: str) -> list[float]:
+        return [at for at, each, _ in self.patches if each == name]
 
     def messages(self, name: str) -> list[str]:
         return [condition["message"] for _, each, condition in self.patches if each == name]

@@ -210,6 +210,11 @@ class KubeClient:
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
         await self.request("POST", path, body=event, decode=False)
 
+    async def patch_event(self, namespace: str, name: str, patch: Object) -> None:
+        """Patch an events.k8s.io/v1 Event."""
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/{name}"
+        await self.request("PATCH", path, body=patch, content_type=MERGE, decode=False)
+
     async def apply(self, path: str, body: Object, field_manager: str, *, force: bool = False) -> None:
         """Apply our fields of an object; a field that another manager owns is a 409 unless forced."""
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}

@@ -157,6 +157,8 @@ class PendingPod:
     """RFC 3339, so that text order is time order."""
     annotated: int = 0
     """Bytes of annotations that it has already."""
+    generation: int = 0
+    """Of its spec; 0 if the API server is too old to count."""
     said: str = ""
     """The message that its PodScheduled condition already carries."""
     gang: Membership | None = None

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
+from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import KubeClient
-from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster, GpuPodView, GroupView, NodeView

@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
+from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.metrics import counters
 from berth_operator.reconcile import gpupods, groups, status, sums
-from berth_operator.reconcile.bucket import Bucket
 from berth_operator.state.cluster import GpuPodView, GroupView, NodeView
 
 RETRY: Final = 2.0

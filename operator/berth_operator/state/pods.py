@@ -112,6 +112,7 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
         weight=weight,
         created=metadata.get("creationTimestamp") or "",
         annotated=sum(len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()),
+        generation=metadata.get("generation") or 0,
         said=_said(pod),
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
@@ -219,8 +220,11 @@ def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest)
 
 
 def _said(pod: Object) -> str:
+    """Return the message that a scheduler left; that of scheduling gates is none."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return ""
             return str(condition.get("message") or "")
     return ""
 

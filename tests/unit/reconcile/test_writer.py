@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.reconcile.bucket import Bucket
 from berth_operator.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
 from berth_operator.state.cluster import Cluster, GpuPodView, GroupView, NodeView
 from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole

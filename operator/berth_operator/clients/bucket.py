@@ -11,7 +11,7 @@ class Bucket:
         self._tokens, self._at = rate, clock()
 
     def delay(self) -> float:
-        """Take a token; give the seconds to wait before using it."""
+        """Take a token and return the seconds to wait before using it."""
         now = self._clock()
         self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
         self._at = now

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth_operator.reconcile.bucket import Bucket
+from berth_operator.clients.bucket import Bucket
 
 
 class Clock:

@@ -1,0 +1,367 @@
+"""What waiting pods show: PodScheduled condition, nominated node and an Event, at a bounded cost.
+
+Each pod has one record with the latest of what is to be written, and at most one write in flight. Reasons of a pod
+come and go as often as anything in the cluster changes, so they are held back:
+
+* the first reason is written as soon as the bucket allows, before any later one;
+* another reason is written once it has stood for `SETTLE` seconds, or after `LONGEST_HOLD` seconds of change, and
+  `QUIET` seconds after the last write of this pod;
+* a changed spec or nominated node is written at once.
+
+A write that fails is tried again as long as the pod waits, so conditions end up with the current reason.
+
+Events form series as in client-go's recorder: the second occurrence and, when the series ends, the last count are
+written; those between are only counted. There is one record for each waiting pod and nothing else that grows.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_operator.binding.calm import Calm
+from berth_operator.binding.events import Event, EventApi, Subject, event_name, microtime
+from berth_operator.clients.bucket import Bucket
+from berth_operator.clients.kube import ApiError, Unreachable
+from berth_operator.core.request import PendingPod
+
+RATE: Final = 250.0
+"""Reports a second, of one status and one Event each; as many at once."""
+WRITERS: Final = 16
+"""Reports in flight: at 250 a second each may take 64 ms."""
+PATIENCE: Final = 0.25
+"""Seconds that a report lets binds go first: a first report is to come within one."""
+QUIET: Final = 10.0
+"""Seconds between two reports of a pod."""
+SETTLE: Final = 3.0
+"""Seconds for which a changed reason must stand: one that flaps is not worth a write each time."""
+LONGEST_HOLD: Final = 30.0
+"""Seconds after which a changed reason is written, although it changes all the time."""
+SERIES: Final = 360.0
+"""Seconds that a series of Events lasts, as client-go's `finishTime`."""
+LOOK: Final = 0.5
+"""Seconds between two looks at reports that are held back."""
+LONGEST_RETRY: Final = 60.0
+"""Seconds between two tries of a report that fails."""
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_UNPROCESSABLE: Final = 422
+_SERVER_ERRORS: Final = 500
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(EventApi, Protocol):
+    """What this needs of a `kube.KubeClient`."""
+
+    async def patch_event(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
+        """Patch an events.k8s.io/v1 Event."""
+
+    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """Patch a pod's status by strategic merge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a pod waits."""
+
+    message: str
+    condition: str
+    """Reason of the PodScheduled condition."""
+    event: str
+    """Reason of the Event."""
+
+
+@dataclass(slots=True, eq=False)
+class _Series:
+    """Events of one pod with one reason, shown as one; its note stays that of the first occurrence."""
+
+    event: Event
+    began: float
+    count: int = 0
+    recorded: int = 0
+    """The count that the API server shows; 0 while there is no Event."""
+
+    def due(self) -> float:
+        """Return when the count is to be written; infinity if it has been."""
+        if self.recorded == self.count:
+            return math.inf
+        return -math.inf if self.recorded < 2 else self.began + SERIES  # noqa: PLR2004 - a series begins with two
+
+    def shown(self) -> dict[str, Any]:
+        """Return the field `series`, empty for a single Event."""
+        return {"series": {"count": self.count, "lastObservedTime": microtime()}} if self.count > 1 else {}
+
+
+@dataclass(slots=True, eq=False)
+class _Record:
+    """A waiting pod: what is to be written, and what has been."""
+
+    pod: PendingPod
+    written: str
+    """The message of the condition; empty while there is none."""
+    generation: int
+    """The pod's generation when that was written."""
+    reason: Reason | None = None
+    nomination: str | None = None
+    """The nominated node to write; None if it has been written."""
+    reported_at: float = -math.inf
+    changed_at: float = -math.inf
+    """When the reason became what it is."""
+    differs_since: float = -math.inf
+    """When the reason became another than the written one."""
+    series: dict[str, _Series] = field(default_factory=dict)
+    """Event reason -> its series: at most one for each `Reason.event`."""
+    counted: str = ""
+    """The message that the series counted last."""
+    failures: int = 0
+    retry_at: float = -math.inf
+    in_flight: bool = False
+    ready_at: float = 0.0
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether nothing has ever been reported of this pod."""
+        return not self.written
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the condition does not state the reason."""
+        if self.reason is None:
+            return False
+        return self.reason.message != self.written or self.pod.generation != self.generation
+
+    def due(self) -> float:
+        """Return when the next write may be sent; infinity if there is none."""
+        return max(self.retry_at, min(self._status_due(), *(each.due() for each in self.series.values()), math.inf))
+
+    def _status_due(self) -> float:
+        if self.nomination is not None or (self.differs and (self.is_first or self.pod.generation != self.generation)):
+            return -math.inf
+        if not self.differs:
+            return math.inf
+        return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + LONGEST_HOLD))
+
+    def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
+        """Take another reason."""
+        differed, self.pod = self.differs, pod
+        if self.reason is None or self.reason.message != reason.message:
+            self.reason, self.changed_at = reason, now
+        if self.differs and not differed:
+            self.differs_since = now
+
+    def count(self, now: float) -> None:
+        """Count the reason as an Event, once for each time that it is reported."""
+        if self.reason is None or self.reason.message in (self.counted, self.written):
+            return
+        self.counted = self.reason.message
+        series = self.series.get(self.reason.event)
+        if series is None or now >= series.began + SERIES:
+            series = self.series[self.reason.event] = _Series(event=_event(self.pod, self.reason), began=now)
+        series.count += 1
+
+    def patch(self) -> dict[str, Any]:
+        """Return the change of the pod's status, empty if there is none."""
+        status: dict[str, Any] = {}
+        if self.nomination is not None:
+            status["nominatedNodeName"] = self.nomination or None
+        if self.reason is not None and self.differs:
+            status["conditions"] = [_condition(self.pod, self.reason, first=self.is_first)]
+        return status
+
+
+class WaitingPods:
+    """The records of all pods that wait, and the writers of what they show."""
+
+    def __init__(self, *, api: Api, instance: str, calm: Calm, clock: Callable[[], float]) -> None:
+        self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
+        self._records: dict[str, _Record] = {}
+        """UID -> record of a pod that waits; `_first`, `_again` and `_held` hold some of them."""
+        self._first: dict[str, _Record] = {}
+        """Ready to be written, and never reported; the longest ready comes first."""
+        self._again: dict[str, _Record] = {}
+        """Ready to be written."""
+        self._held: dict[str, _Record] = {}
+        """To be written later."""
+        self._ready = asyncio.Event()
+        self._turn = asyncio.Lock()
+        """Held by the writer that takes the next record."""
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def waits(self, pod: PendingPod, reason: Reason) -> None:
+        """Report why a pod waits."""
+        record = self._record(pod)
+        record.change(pod, reason, self._clock())
+        self._plan(record)
+
+    def nominated(self, pod: PendingPod) -> None:
+        """Report the node that others leave for a pod, or that there is none any more."""
+        record = self._record(pod)
+        record.nomination = pod.nominated
+        self._plan(record)
+
+    def dismiss(self, uid: str) -> None:
+        """Report nothing more of a pod: it waits no more."""
+        for records in (self._records, self._first, self._again, self._held):
+            records.pop(uid, None)
+
+    def _record(self, pod: PendingPod) -> _Record:
+        if (record := self._records.get(pod.uid)) is None:
+            record = self._records[pod.uid] = _Record(pod=pod, written=pod.said, generation=pod.generation)
+        return record
+
+    # --- when -------------------------------------------------------------------------------------------------
+
+    def _plan(self, record: _Record) -> None:
+        """Put a record where it belongs by when it is due; one in flight is looked at again when that has ended."""
+        uid = record.pod.uid
+        if record.in_flight or self._records.get(uid) is not record:
+            return
+        due, now = record.due(), self._clock()
+        if due > now:
+            for ready in (self._first, self._again):
+                ready.pop(uid, None)
+        if due == math.inf:
+            self._held.pop(uid, None)
+        elif due > now:
+            self._held[uid] = record
+        elif uid not in self._first and uid not in self._again:
+            self._held.pop(uid, None)
+            record.ready_at = now
+            (self._first if record.is_first else self._again)[uid] = record
+            self._ready.set()
+
+    async def _release_held(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            for record in list(self._held.values()):
+                self._plan(record)
+
+    async def _next(self, bucket: Bucket) -> _Record:
+        """Wait for a record that is ready, and for a token; take the record only then, so that it is the right one."""
+        async with self._turn:
+            while True:
+                while not (ready := self._first or self._again):
+                    self._ready.clear()
+                    await self._ready.wait()
+                await self._calm.wait(next(iter(ready.values())).ready_at + PATIENCE - self._clock())
+                await asyncio.sleep(bucket.delay())
+                if ready := self._first or self._again:
+                    return ready.pop(next(iter(ready)))
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        bucket = Bucket(rate=RATE, clock=self._clock)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._release_held())
+            for _ in range(WRITERS):
+                tasks.create_task(self._write_all(bucket))
+
+    async def _write_all(self, bucket: Bucket) -> None:
+        while True:
+            record = await self._next(bucket)
+            record.in_flight = True
+            record.count(self._clock())
+            try:
+                await self._write_status(record)
+                await self._write_events(record)
+            except (ApiError, Unreachable) as error:
+                self._failed(record, error)
+            else:
+                record.failures, record.retry_at = 0, -math.inf
+            record.in_flight = False
+            self._plan(record)
+
+    async def _write_status(self, record: _Record) -> None:
+        pod, reason, nomination = record.pod, record.reason, record.nomination
+        if not (status := record.patch()):
+            return
+        # The UID keeps the reason of one pod off another one of its name.
+        patch = {"metadata": {"uid": pod.uid}, "status": status}
+        await self._api.patch_pod_status(pod.namespace, pod.name, patch)
+        if record.nomination == nomination:
+            record.nomination = None
+        if reason is not None and "conditions" in status:
+            record.written, record.generation = reason.message, pod.generation
+            # What changed meanwhile is another reason from now on.
+            record.reported_at = record.differs_since = self._clock()
+
+    async def _write_events(self, record: _Record) -> None:
+        """Write the counts that are due, unless the pod waits no more."""
+        for series in list(record.series.values()):
+            if series.due() <= self._clock() and self._records.get(record.pod.uid) is record:
+                await self._write_event(series)
+
+    async def _write_event(self, series: _Series) -> None:
+        event, count = series.event, series.count
+        if series.recorded:
+            try:
+                await self._api.patch_event(event.subject.namespace, event.name, series.shown())
+            except ApiError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                series.recorded = 0  # somebody deleted it
+        if not series.recorded:
+            try:
+                await self._api.create_event(event.subject.namespace, event.body(self._instance) | series.shown())
+            except ApiError as error:
+                if error.status != _CONFLICT:
+                    raise
+                count = 1  # an answer got lost, and the Event is as it was sent first
+        series.recorded = count
+
+    def _failed(self, record: _Record, error: ApiError | Unreachable) -> None:
+        """Drop the record if its pod is gone or bound, and try again later otherwise."""
+        pod = record.pod
+        if isinstance(error, ApiError) and _is_over(error):
+            log.debug("report no longer needed", pod=pod.key, error=str(error))
+            if self._records.get(pod.uid) is record:
+                self.dismiss(pod.uid)
+            return
+        refused = isinstance(error, ApiError) and error.status < _SERVER_ERRORS
+        pause = LONGEST_RETRY if refused else min(LONGEST_RETRY, 2.0**record.failures)
+        if not record.failures:
+            log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
+        record.failures = min(record.failures + 1, 10)
+        record.retry_at = self._clock() + pause
+
+
+def _is_over(error: ApiError) -> bool:
+    """Return whether the API server refused a report because its pod is gone, replaced by another, or bound."""
+    if error.status in (_NOT_FOUND, _CONFLICT):
+        return True
+    return error.status == _UNPROCESSABLE and "nominatedNodeName" in error.message
+
+
+def _event(pod: PendingPod, reason: Reason) -> Event:
+    return Event(
+        subject=Subject.of(pod),
+        name=event_name(pod.name),
+        type="Warning",
+        reason=reason.event,
+        action="Scheduling",
+        note=reason.message,
+    )
+
+
+def _condition(pod: PendingPod, reason: Reason, *, first: bool) -> dict[str, Any]:
+    """Return the condition as kube-scheduler writes it; one that stands keeps its transition time."""
+    condition: dict[str, Any] = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason.condition,
+        "message": reason.message,
+    }
+    if pod.generation:
+        condition["observedGeneration"] = pod.generation
+    if first:
+        condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return condition
