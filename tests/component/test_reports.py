@@ -14,7 +14,7 @@ from berth_operator.binding.waiting_pods import LONGEST_HOLD, LONGEST_RETRY, LOO
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.cycle import Failure, Placement
 from berth_operator.core.verdict import Change
-from tests.builders import NVIDIA, Raw, condition, grant, pod, waiting
+from tests.builders import NVIDIA, Raw, condition, grant, node, pod, waiting
 from tests.component.world import LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -230,6 +230,51 @@ async def test_the_message_of_scheduling_gates_is_no_report() -> None:
     async with world.running() as api:
         await asyncio.sleep(1)
     assert api.messages("a") == [NO_DEVICE]
+
+
+TAINT = {"key": "example.com/keep-off", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize("change", ["taint", "join", "device"])
+async def test_a_condition_states_the_current_reason_though_the_change_helps_nobody(change: str) -> None:
+    world = World()
+    world.add_node(cards=1)
+    world.submit(pod("a", {NVIDIA: "2"}))
+    async with world.running() as api:
+        await asyncio.sleep(30)
+        match change:
+            case "taint":
+                world.cluster.put_node(node("node", taints=[TAINT]))
+            case "join":
+                world.cluster.put_node(node("other", taints=[TAINT]))
+            case "device":
+                world.cluster.remove_device("node")
+        await asyncio.sleep(15)
+    first, last = api.messages("a")
+    assert "healthy" in first
+    assert "no Device" in last if change == "device" else "untolerated taint" in last
+
+
+async def test_every_class_states_the_current_reason_fifteen_seconds_after_a_change() -> None:
+    world = World()
+    world.add_node(cards=1)
+    world.submit(*(pod(f"p{number}", {NVIDIA: "2", "cpu": f"{number + 1}m"}) for number in range(600)))
+    async with world.running() as api:
+        await asyncio.sleep(30)
+        world.cluster.put_node(node("node", taints=[TAINT]))
+        await asyncio.sleep(15)
+        assert all("untolerated taint" in api.messages(f"p{number}")[-1] for number in range(600))
+
+
+async def test_nothing_is_decided_while_nothing_changes() -> None:
+    world = World()
+    world.add_node(cards=1)
+    world.submit(pod("a", {NVIDIA: "2"}))
+    async with world.running():
+        await asyncio.sleep(30)
+        looks = world.cluster.fleet.looks  # type: ignore[attr-defined]
+        await asyncio.sleep(300)
+        assert world.cluster.fleet.looks == looks  # type: ignore[attr-defined]
 
 
 # --- how often --------------------------------------------------------------------------------------------------

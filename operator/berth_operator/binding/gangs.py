@@ -80,7 +80,7 @@ class GangBinder:
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
             gang, outcome = self._preemptor.help_gang(gang, outcome)
-            self._cluster.queue.park(gang, outcome)
+            self._cluster.queue.park(gang, outcome, self._cluster.version)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             return

@@ -14,6 +14,7 @@ from berth_operator.binding import binder
 from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.review import Review
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.core.cycle import Failure, Placement, decide, unasked
 from berth_operator.core.gang import Gang, pods_of
@@ -53,6 +54,7 @@ class Scheduler:
     ) -> None:
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
+        self._review = Review(cluster)
         self._work = asyncio.Event()
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +85,7 @@ class Scheduler:
                 raise self._broken
             self._work.clear()
             self.turn_at = self._cluster.clock()
-            if await self._decide_some(epoch):
+            if await self._decide_some(epoch) or self._review.wakes_one():
                 await asyncio.sleep(0)
             else:
                 await self._wait()
@@ -97,8 +99,10 @@ class Scheduler:
 
     async def _wait(self) -> None:
         """Sleep until there is work, a back-off ends, or a second has passed (to look at the term)."""
-        due = self._cluster.queue.next_due()
-        pause = 1.0 if due is None else min(1.0, max(SHORTEST_WAIT, due - self._cluster.clock()))
+        due, seconds = self._cluster.queue.next_due(), self._review.due_in()
+        if due is not None:
+            seconds = min(seconds, due - self._cluster.clock())
+        pause = min(1.0, max(SHORTEST_WAIT, seconds))
         try:
             async with asyncio.timeout(pause):
                 await self._work.wait()
@@ -157,7 +161,7 @@ class Scheduler:
         if isinstance(outcome, Failure):
             if parked is None:
                 pod, outcome = self._preemptor.help(pod, outcome)
-            self._cluster.queue.park(pod, outcome)
+            self._cluster.queue.park(pod, outcome, self._cluster.version)
             self._reporter.unschedulable(pod, outcome)
             return False
         try:

@@ -63,6 +63,8 @@ class Parked(Generic[U]):
 
     failure: Failure
     requests: tuple[PodRequest, ...]
+    version: int
+    """Of the state on which that was decided."""
     units: dict[str, U] = field(default_factory=dict)
 
 
@@ -128,10 +130,10 @@ class Queue(Generic[U]):
         parked = self._parked.get(unit.kind)
         return parked.failure if parked else None
 
-    def park(self, unit: U, failure: Failure) -> None:
+    def park(self, unit: U, failure: Failure, version: int = 0) -> None:
         """Let a unit wait for a change; it may be of another kind than when it was taken."""
         self._units[unit.uid] = unit
-        self._parked.setdefault(unit.kind, Parked[U](failure, unit.requests)).units[unit.uid] = unit
+        self._parked.setdefault(unit.kind, Parked[U](failure, unit.requests, version)).units[unit.uid] = unit
         self._awaited |= failure.wakes_on
 
     def back_off(self, unit: U, now: float) -> None:
@@ -151,6 +153,16 @@ class Queue(Generic[U]):
     def wake_kinds(self, change: Change, concerns: Callable[[U], bool]) -> bool:
         """Do the same by more than the request: of each kind one unit is asked about."""
         return self._wake(change, lambda parked: concerns(next(iter(parked.units.values()))))
+
+    def parked_before(self, version: int) -> list[Hashable]:
+        """Return the kinds that were parked before this version, the longest parked first."""
+        return [kind for kind, parked in self._parked.items() if parked.version < version]
+
+    def wake_kind(self, kind: Hashable) -> None:
+        """Make active all units of a kind, whatever they wait for."""
+        if (parked := self._parked.pop(kind, None)) is not None:
+            for unit in parked.units.values():
+                self._activate(unit)
 
     def _wake(self, change: Change, concerns: Callable[[Parked[U]], bool]) -> bool:
         if not self._awaited & change:

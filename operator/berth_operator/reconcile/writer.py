@@ -1,11 +1,15 @@
 """Writes what Nodes, Devices, PodGroups and GpuPods should show, as fast as a token bucket allows.
 
-A node is marked when anything about it may have changed; what it should show is computed from one view of it when its
-turn comes, and written only where it differs from what it shows. Sums come before statuses, since kubelet acts on
-them; of the statuses the longest-marked comes first. Nothing here decides anything, and nothing that decides reads it.
+An object is marked when anything about it may have changed; what it should show is computed from one view of it when
+its turn comes, and written only where it differs from what it shows. Sums come before statuses, since kubelet acts on
+them, and statuses let binds go first; one that has waited for `PATIENCE` does neither any more, and takes turns with
+the sums. Of the statuses the longest unwritten comes first, so that those that change all the time delay no other.
+Nothing here decides anything, and nothing that decides reads it.
 """
 
 import asyncio
+import functools
+import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -23,14 +27,21 @@ RETRY: Final = 2.0
 """Seconds before a failed write is tried again."""
 CONFLICT_RETRY: Final = 30.0
 """The same where another manager owns a field: only a person can mend that."""
-PATIENCE: Final = 10.0
-"""Seconds that statuses wait at most while binds are under way. Sums do not wait, since kubelet acts on them."""
+PATIENCE: Final = 5.0
+"""Seconds that statuses let sums and binds go first: half of the ten within which a change is to show."""
+RECENT: Final = 60.0
+"""Seconds for which it is remembered when a status was written."""
 LOOK: Final = 0.1
 """Seconds between two looks whether binds are still under way."""
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+_Write = Callable[[str], Awaitable[None]]
+_Status = tuple[_Write, str]
+"""How the status of an object is written, and the object's name."""
 
 
 class Api(Protocol):
@@ -58,63 +69,78 @@ class Writer:
     ) -> None:
         self._api, self._bucket, self._busy = api, bucket, busy
         self._view, self._group_view, self._gpu_pod_view = view, group_view, gpu_pod_view
-        self._busy_since: float | None = None
         self._nodes: dict[str, None] = {}
-        self._devices: dict[str, None] = {}
-        self._groups: dict[str, None] = {}
-        self._gpu_pods: dict[str, None] = {}
-        """Marked names, the longest-marked first."""
+        """Names of Nodes whose sums are marked, the longest-marked first."""
+        self._statuses: dict[_Status, float] = {}
+        """Marked statuses and since when, the longest-marked first."""
+        self._written: dict[_Status, float] = {}
+        """When statuses were written of late, the longest ago first."""
+        self._status_is_next = False
+        """Whether an overdue status goes before the next sums."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and what we wrote: a definition that is not ours may not keep all of it."""
         self._marked = asyncio.Event()
 
     def mark(self, name: str) -> None:
         """Say that what a node shows may no longer be right."""
-        self._nodes[name] = self._devices[name] = None
-        self._marked.set()
+        self._nodes[name] = None
+        self._mark_status(self._write_device, name)
 
     def mark_group(self, name: str) -> None:
         """Say the same of a PodGroup."""
-        self._groups[name] = None
-        self._marked.set()
+        self._mark_status(self._write_group, name)
 
     def mark_gpu_pod(self, name: str) -> None:
         """Say the same of a GpuPod."""
-        self._gpu_pods[name] = None
+        self._mark_status(self._write_gpu_pod, name)
+
+    def _mark_status(self, write: _Write, name: str) -> None:
+        self._statuses.setdefault((write, name), asyncio.get_running_loop().time())
         self._marked.set()
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await self._marked.wait()
-            if self._nodes:
-                await self._turn(self._nodes, self._write_node, self.mark)
-            elif self._waits():
-                await asyncio.sleep(LOOK)
-            elif self._devices:
-                await self._turn(self._devices, self._write_device, self.mark)
-            elif self._groups:
-                await self._turn(self._groups, self._write_group, self.mark_group)
-            elif self._gpu_pods:
-                await self._turn(self._gpu_pods, self._write_gpu_pod, self.mark_gpu_pod)
-            else:
+            is_overdue = self._is_overdue()
+            if self._nodes and not (is_overdue and self._status_is_next):
+                self._status_is_next = True
+                await self._write_sums()
+            elif not self._statuses:
                 self._marked.clear()
+            elif self._busy() and not is_overdue:
+                # A status costs the API server as much as several binds.
+                await asyncio.sleep(LOOK)
+            else:
+                self._status_is_next = False
+                await self._write_status()
 
-    def _waits(self) -> bool:
-        """Tell whether statuses let binds go first: one costs the API server as much as several of them."""
+    def _is_overdue(self) -> bool:
+        """Return whether a status has waited for long."""
         now = asyncio.get_running_loop().time()
-        if not self._busy():
-            self._busy_since = None
-        elif self._busy_since is None:
-            self._busy_since = now
-        return self._busy_since is not None and now - self._busy_since < PATIENCE
+        return bool(self._statuses) and now - next(iter(self._statuses.values())) >= PATIENCE
 
-    async def _turn(
-        self, marked: dict[str, None], write: Callable[[str], Awaitable[None]], mark: Callable[[str], None]
-    ) -> None:
-        name = next(iter(marked))
+    async def _write_sums(self) -> None:
+        name = next(iter(self._nodes))
         # Before the view is taken: what changes from here on marks the node again.
-        del marked[name]
+        del self._nodes[name]
+        await self._turn(name, self._write_node, self.mark)
+
+    async def _write_status(self) -> None:
+        chosen = min(self._statuses, key=lambda status: self._written.get(status, -math.inf))
+        del self._statuses[chosen]
+        self._remember(chosen)
+        write, name = chosen
+        await self._turn(name, write, functools.partial(self._mark_status, write))
+
+    def _remember(self, status: _Status) -> None:
+        now = asyncio.get_running_loop().time()
+        self._written.pop(status, None)
+        self._written[status] = now
+        while now - next(iter(self._written.values())) > RECENT:
+            del self._written[next(iter(self._written))]
+
+    async def _turn(self, name: str, write: _Write, mark: Callable[[str], None]) -> None:
         try:
             await write(name)
         except ApiError as error:
@@ -132,9 +158,9 @@ class Writer:
         view = await self._view(name)
         path = f"/api/v1/nodes/{view.name}"
         if (patch := sums.status_patch(view)) is not None:
-            await self._send("node", self._api.merge_patch(f"{path}/status", patch))
+            await self._send("node", functools.partial(self._api.merge_patch, f"{path}/status", patch))
         if (patch := sums.label_patch(view)) is not None:
-            await self._send("node", self._api.merge_patch(path, patch))
+            await self._send("node", functools.partial(self._api.merge_patch, path, patch))
 
     async def _write_device(self, name: str) -> None:
         view = await self._view(name)
@@ -143,7 +169,9 @@ class Writer:
         wanted = status.wanted(view, _now)
         if wanted != status.shown(view):
             path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
-            await self._send("device", self._api.apply(path, status.body(view.name, wanted), names.OPERATOR))
+            await self._send(
+                "device", functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
+            )
 
     async def _write_group(self, name: str) -> None:
         view = await self._group_view(name)
@@ -152,17 +180,20 @@ class Writer:
             return
         wanted = groups.wanted(view)
         if not groups.shows(view, wanted) and self._shown.get(name) != (view.group.uid, wanted):
-            await self._send("podgroup", self._api.merge_patch(groups.path(name), groups.patch(view, wanted, _now)))
+            await self._send(
+                "podgroup",
+                functools.partial(self._api.merge_patch, groups.path(name), groups.patch(view, wanted, _now)),
+            )
         self._shown[name] = view.group.uid, wanted
 
     async def _write_gpu_pod(self, name: str) -> None:
         view = await self._gpu_pod_view(name)
         if view is not None and (patch := gpupods.patch(view, _now)) is not None:
-            await self._send("gpupod", self._api.merge_patch(gpupods.path(name), patch))
+            await self._send("gpupod", functools.partial(self._api.merge_patch, gpupods.path(name), patch))
 
-    async def _send(self, kind: str, request: Awaitable[object]) -> None:
+    async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(self._bucket.delay())
-        await request
+        await request()
         counters.STATUS_WRITES.labels(kind).inc()
 
 

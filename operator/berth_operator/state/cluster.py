@@ -115,6 +115,8 @@ class Cluster:
         self.pending: dict[str, PendingPod] = {}
         """UID -> pod, all that wait for a node by the API server's word."""
         self.clock = clock
+        self.version = 0
+        """Changes whenever anything does that a pod's reason to wait may tell; nominations do not count."""
         self.schedulers: Collection[str] | None = None
         """The names whose pods are in our gangs; None for all."""
         self._charges_foreign = charges_foreign
@@ -477,6 +479,7 @@ class Cluster:
 
     def remove_device(self, name: str) -> None:
         """A Device is gone; what its pods hold stays charged."""
+        self.version += 1
         self.devices.pop(name, None)
         self.heartbeats.dismiss(name)
         self.fleet.remove_device(name)
@@ -499,6 +502,7 @@ class Cluster:
         row, alive = self.fleet.rows.get(name), self.heartbeats.alive(name, self.clock())
         if row is None or name not in self.devices or bool(self.fleet.fresh[row]) == alive:
             return
+        self.version += 1
         self.fleet.set_fresh(name, fresh=alive)
         if name in self.nodes:
             log.info("agent heard" if alive else "agent not heard", node=name)
@@ -552,6 +556,7 @@ class Cluster:
             used = self.ledger.foreign(name) if self._charges_foreign else ()
             self._settle(truth.foreign_uid(name), truth.foreign(self.fleet, name, used))
         if before or record.word.withheld:
+            self.version += 1
             self.fleet.withhold(name, record.word.withheld)
             self._wake_for_room(name)
 
@@ -584,6 +589,7 @@ class Cluster:
                 self.on_dirty(known.node)
                 self._left(known)
         elif known is None or not _same(known, wanted):
+            self.version += 1
             self.fleet.charge(wanted)
             self.on_dirty(wanted.node)
             if known is not None:
@@ -610,6 +616,7 @@ class Cluster:
 
     def changed(self, change: Change) -> None:
         """Wake the pods that a change may help."""
+        self.version += 1
         self.queue.wake(change)
         self.on_work()
 
@@ -634,6 +641,7 @@ class Cluster:
 
     def _placed(self, charge: Charge) -> None:
         """Wake the pods that wait for such a pod."""
+        self.version += 1
         neighbours = self.fleet.neighbours
         if self.queue.wake(Change.PLACED, lambda waiting: neighbours.awaits(waiting, charge.identity)):
             self.on_work()

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -210,6 +211,51 @@ async def test_of_the_statuses_the_longest_marked_comes_first_however_often_anot
     async with running(world) as api:
         await asyncio.sleep(1)
     assert [what for what in api.order() if what.startswith("device")] == ["device c", "device a", "device b"]
+
+
+async def flap(world: World, names: Sequence[str], seconds: float) -> None:
+    """Let the devices of these nodes change each second, and so their sums and statuses."""
+    generation, end = 1, now() + seconds
+    while now() < end:
+        generation += 1
+        for name in names:
+            raw = device(name, *(entry(minor) for minor in range(generation % 2 + 1)), generation=generation)
+            world.api.devices[name] = {**raw, "status": world.api.devices[name]["status"]}
+            world.cluster.put_device(world.api.devices[name])
+            world.writer.mark(name)
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_status_is_at_most_ten_seconds_old_though_others_change_all_the_time(*, busy: bool) -> None:
+    world = World(rate=20.0)
+    world.busy = busy
+    others = [f"n{number}" for number in range(200)]
+    for name in ("quiet", *others):
+        world.api.add(name, entry(0))
+    async with running(world) as api:
+        storm = asyncio.create_task(flap(world, others, 45))
+        await asyncio.sleep(30)
+        since = now()
+        world.writer.mark("quiet")
+        await asyncio.sleep(15)
+        await storm
+    (at,) = api.times("device quiet")
+    assert at - since <= 10
+    sums = [at for at, what in api.calls if what.startswith("sums") and at > 30]
+    assert len(sums) > 15 * 20 / 4  # kubelet acts on them: they are not starved either
+
+
+async def test_statuses_that_change_all_the_time_take_turns() -> None:
+    world = World(rate=20.0)
+    names = [f"n{number}" for number in range(50)]
+    for name in names:
+        world.api.add(name, entry(0))
+    async with running(world) as api:
+        await flap(world, names, 60)
+    for name in names:
+        times = [at for at in api.times(f"device {name}") if at > 15]
+        assert max(later - earlier for earlier, later in pairwise(times)) <= 10
 
 
 async def test_sums_overtake_statuses_that_wait() -> None:
