@@ -77,6 +77,11 @@ bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 POD
 bench-wake: binaries ## measure how soon a place that falls free is taken: NODES=1000 WAITING=1000 SAMPLES=100
 	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) $(BIN)/python -m tests.bench.wake
 
+.PHONY: bench-churn
+bench-churn: binaries ## count what waiting costs while nodes change, beside kube-scheduler: WAITING=600 SECONDS=40 JOINING=15
+	@NODES=$(or $(NODES),10) WAITING=$(or $(WAITING),600) SECONDS=$(or $(SECONDS),40) JOINING=$(or $(JOINING),15) \
+		$(BIN)/python -m tests.bench.churn
+
 .PHONY: bench-restart
 bench-restart: binaries ## measure how soon a new operator binds its first pod: NODES=1000 PODS=8000 REPEAT=5
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.restart

@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 POLICY: Final = """\
 apiVersion: audit.k8s.io/v1
@@ -38,16 +39,16 @@ class AuditLog:
 
     def requests(self, user: str, *, since: int) -> Counter[str]:
         """Count a user's requests by verb and resource; a watch counts when it ends."""
-        found: Counter[str] = Counter()
+        entries = self.entries(since=since, text=user)
+        return Counter(_what(entry) for entry in entries if entry["user"]["username"] == user)
+
+    def entries(self, *, since: int, text: str = "") -> Iterator[dict[str, Any]]:
+        """Yield the requests whose lines hold a text, in the order in which they were answered."""
         with self._log.open("rb") as log:
             log.seek(since)
             for line in log:
-                if user.encode() not in line or not line.endswith(b"\n"):
-                    continue
-                event = json.loads(line)
-                if event["user"]["username"] == user:
-                    found[_what(event)] += 1
-        return found
+                if text.encode() in line and line.endswith(b"\n"):
+                    yield json.loads(line)
 
 
 def _what(event: dict[str, object]) -> str:

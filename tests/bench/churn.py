@@ -1,33 +1,35 @@
 """What waiting costs while the cluster changes: `python -m tests.bench.churn`.
 
-WAITING, SECONDS and JOINING are read from the environment. kube-scheduler and ours run one after the other on one API
-server. All cards are held, and one node is tainted for good, as control planes are. Two stories:
+NODES, WAITING, SECONDS and JOINING are read from the environment. kube-scheduler and ours run one after the other on
+one API server. Nodes are full of processor time, and one is tainted for good, as control planes are. Two stories:
 
-* storm: WAITING pods of 200 classes wait for a card, and one node's taint comes or goes four times a second;
-* join: half as many pods wait, and nodes of eight cards join, one every two seconds, each with a taint that its pods
-  do not tolerate until it is ready, a second later.
+* storm: WAITING pods of 200 classes wait, and another node's taint comes or goes four times a second for SECONDS;
+* join: half as many pods wait, and JOINING nodes join, one every two seconds, each with room for seven of them.
 
-Events and status writes are counted by the audit log until 15 s after the end. Then each condition has to state the
-reason of the present, which is that of a pod of the same class that is created at the end; `stale_s` says how long it
-took until all did, and is `null` where some did not within a minute.
+Events and status writes are counted from the creation of the pods until 15 s after the end of the story, by the API
+server's audit log, and so is the time from a pod's creation to its first reason. Each condition has to state the reason
+of the present in the end, which is that of a pod created then; `stale_s` is how long that took, null if it took more
+than a minute.
 """
 
 import asyncio
-import contextlib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from devcluster import waiting
 from tests.bench import contestants, crowd, figures, track, usage
 from tests.bench.contestants import Contestant
 from tests.bench.track import Opener, Track
-from tests.processes import Process
 
-CHANGES: Final = 4
-"""A second."""
+PERIOD: Final = 0.25
+"""Seconds between two changes of the taint."""
+PAUSE: Final = 2.0
+"""Seconds between two nodes that join."""
 CLASSES: Final = 200
+START_SECONDS: Final = 120.0
 TOLD_SECONDS: Final = 300.0
 STALE_SECONDS: Final = 60.0
 COUNTED_SECONDS: Final = 15.0
@@ -40,33 +42,163 @@ Raw = dict[str, Any]
 def main(opener: Opener = track.opened) -> None:
     """Run the benchmark."""
     waiters, seconds = figures.number("WAITING", 600), figures.number("SECONDS", 40)
-    joining = figures.number("JOINING", 15)
-    with opener(figures.number("NODES", 10)) as opened:
-        found = measure(opened, waiters=waiters, seconds=seconds, joining=joining)
-    figures.result({"bench": "churn", "waiting": waiters, **found})
+    joining, nodes = figures.number("JOINING", 15), figures.number("NODES", 10)
+    with opener(nodes) as opened:
+        found = Churn(opened, waiters=waiters, seconds=seconds, joining=joining).measure()
+    figures.result({"bench": "churn", **found, "nodes": nodes, "waiting": waiters})
 
 
-def measure(track: Track, *, waiters: int, seconds: int, joining: int) -> dict[str, Any]:
-    """Let both live through the stories; return what it cost them."""
-    arena = track.arena
-    names = [node["metadata"]["name"] for node in arena.list("nodes")]
-    for who in ("ours", "kube"):
-        _taint(track, names[0], on=True)
-        del who
-    crowd.fill(track, crowd.holders(arena, fleet := crowd.cards(track), len(fleet)))
-    found = {}
-    for who in (contestants.kube_scheduler(arena, track.folder), contestants.ours(arena, track.folder)):
-        figures.say(who.name)
-        found[who.name] = _run(track, who, names, waiters=waiters, seconds=seconds, joining=joining)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one story cost one scheduler."""
+
+    events: int
+    status_writes: int
+    first_report_p99_s: float
+    stale_s: float | None
+    rss_mb: int
 
 
-def _run(
-    track: Track, who: Contestant, names: Sequence[str], *, waiters: int, seconds: int, joining: int
-) -> dict[str, Any]:
-    del joining
-    process = who.start()
-    try:
-        return _storm(track, who, process, names[-1], waiters=waiters, seconds=seconds)
-    finally:
+class Churn:
+    """Both stories for both schedulers."""
+
+    def __init__(self, track: Track, *, waiters: int, seconds: int, joining: int) -> None:
+        self._track, self._arena = track, track.arena
+        self._waiters, self._seconds, self._joining = waiters, seconds, joining
+        self._counted = COUNTED_SECONDS if track.calm else 0.0
+        self._nodes = sorted(node["metadata"]["name"] for node in self._arena.list("nodes"))
+
+    def measure(self) -> dict[str, Any]:
+        """Run everything and return the figures of both schedulers."""
+        self._taint(self._nodes[0], on=True)
+        contenders = contestants.kube_scheduler, contestants.ours
+        found = {who.name: self._run(who) for who in (make(self._arena, self._track.folder) for make in contenders)}
+        self._taint(self._nodes[0], on=False)
+        return {contestants.OURS: found[contestants.OURS], **found}
+
+    def _run(self, who: Contestant) -> dict[str, Any]:
+        storm = self._story(who, "storm", self._waiters, self._storm)
+        join = self._story(who, "join", self._waiters // 2, self._join)
+        stale = None if storm.stale_s is None or join.stale_s is None else max(storm.stale_s, join.stale_s)
+        return {
+            "events": storm.events + join.events,
+            "status_writes": storm.status_writes + join.status_writes,
+            "first_report_p99_s": storm.first_report_p99_s,
+            "stale_s": stale,
+            "rss_mb": max(storm.rss_mb, join.rss_mb),
+        }
+
+    def _story(self, who: Contestant, name: str, waiters: int, story: Callable[[], None]) -> Cost:
+        self._reset()
+        process = who.start()
+        self._begin(who)
+        position = self._track.log.position()
+        crowd.wait_for_reasons(self._track, [self._pod(who, number) for number in range(waiters)])
+        story()
+        end = time.monotonic()
+        stale = self._stale(who, waiters)
+        time.sleep(max(0.0, end + self._counted - time.monotonic()))
+        resident = usage.resident_bytes(process.pid)
         process.stop()
+        requests = self._track.log.requests(who.user, since=position)
+        cost = Cost(
+            events=requests["create events"] + requests["patch events"],
+            status_writes=requests["patch pods/status"],
+            first_report_p99_s=round(figures.quantile(self._first_reports(who, position), 0.99), 2),
+            stale_s=stale,
+            rss_mb=round(resident / MIB),
+        )
+        figures.say(f"{who.name}, {name}: {cost}")
+        return cost
+
+    # --- the stories ------------------------------------------------------------------------------------------
+
+    def _storm(self) -> None:
+        """Change a taint all the time; in the end the node is tainted, as it was not at the beginning."""
+        began = time.monotonic()
+        for number in range(2 * round(self._seconds / PERIOD / 2) + 1):
+            self._taint(self._nodes[-1], on=number % 2 == 0)
+            time.sleep(max(0.0, began + PERIOD * (number + 1) - time.monotonic()))
+
+    def _join(self) -> None:
+        began = time.monotonic()
+        for number in range(self._joining):
+            self._arena.cluster.create_nodes([f"joined-{number}"], deadline=START_SECONDS)
+            time.sleep(max(0.0, began + PAUSE * (number + 1) - time.monotonic()))
+
+    # --- what there is ----------------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        """Have all nodes full, and no others."""
+        asyncio.run(self._track.clear())
+        self._taint(self._nodes[-1], on=False)
+        for number in range(self._joining):
+            self._arena.delete("nodes", f"joined-{number}")
+        full = {"cpu": "60"}
+        crowd.fill(self._track, [self._arena.pod(f"full-{name}", requests=full, nodeName=name) for name in self._nodes])
+
+    def _begin(self, who: Contestant) -> None:
+        """Wait until a scheduler says why a pod waits: then it knows the cluster."""
+        self._probe(who, "first")
+
+    def _probe(self, who: Contestant, name: str) -> str:
+        """Create a pod, wait until it says why it waits, and delete it; return what it said."""
+        asyncio.run(self._track.create([self._pod(who, 0, name)]))
+        said = waiting.until(
+            lambda: next(crowd.reasons([self._arena.get("pods", name)]), ""),
+            deadline=START_SECONDS,
+            what=f"{who.name} to say why {name} waits",
+            poll=0.05,
+        )
+        self._arena.delete("pods", name, grace_seconds=0)
+        return said
+
+    def _pod(self, who: Contestant, number: int, name: str = "") -> Raw:
+        requests = {"cpu": f"{8000 + number % CLASSES}m"}
+        return self._arena.pod(name or f"waits-{number}", requests=requests, scheduler_name=who.scheduler_name)
+
+    def _taint(self, node: str, *, on: bool) -> None:
+        self._arena.merge("nodes", node, {"spec": {"taints": [TAINT] if on else None}})
+
+    # --- what became of it ------------------------------------------------------------------------------------
+
+    def _stale(self, who: Contestant, waiters: int) -> float | None:
+        """Return the seconds until all pods that wait say what a new one says."""
+        began = time.monotonic()
+        current = self._probe(who, "last")
+        while (passed := time.monotonic() - began) < STALE_SECONDS:
+            said = list(crowd.reasons(self._waiting()))
+            if all(reason == current for reason in said):
+                figures.say(f"{len(said)} of {waiters} pods wait and say: {current}")
+                return round(passed, 1)
+            time.sleep(0.5)
+        figures.say(f"{sum(reason != current for reason in said)} of {len(said)} pods do not say: {current}")
+        return None
+
+    def _waiting(self) -> list[Raw]:
+        items: list[Raw] = self._arena.cluster.api.get(self._track.pods, fieldSelector="spec.nodeName=")["items"]
+        return items
+
+    def _first_reports(self, who: Contestant, since: int) -> list[float]:
+        """Return for each pod the seconds from its creation to its first reason."""
+        created: dict[str, datetime] = {}
+        told: dict[str, float] = {}
+        for entry in self._track.log.entries(since=since):
+            if not (name := _pod_of(entry)):
+                continue
+            at = datetime.fromisoformat(entry["stageTimestamp"])
+            if entry["verb"] == "create" and not entry["objectRef"].get("subresource"):
+                created[name] = at
+            elif entry["user"]["username"] == who.user and entry["verb"] == "patch" and name in created:
+                told.setdefault(name, (at - created[name]).total_seconds())
+        return list(told.values())
+
+
+def _pod_of(entry: Mapping[str, Any]) -> str:
+    """Return the name of the pod that a request was about, empty if it was about none."""
+    about = entry.get("objectRef") or {}
+    return str(about.get("name", "")) if about.get("resource") == "pods" else ""
+
+
+if __name__ == "__main__":
+    main()

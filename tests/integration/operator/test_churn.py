@@ -1,0 +1,56 @@
+"""Nodes change all the time while pods wait: what that costs the API server is bounded, and all say what is so now."""
+
+import time
+
+from devcluster import Cluster
+from tests.integration.operator import world as words
+from tests.integration.operator.world import World
+from tests.proxy import FaultProxy
+
+PODS = 40
+CHANGES = 41
+TAINT = {"key": "example.com/keep-off", "value": "yes", "effect": "NoSchedule"}
+CURRENT = 60.0
+"""Seconds in which all must say what is so; it is 15 on a quiet machine."""
+
+
+def taint(world: World, node: str, *, on: bool) -> None:
+    world.arena.merge("nodes", node, {"spec": {"taints": [TAINT] if on else None}})
+
+
+def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+    control, node, _ = world.arena.nodes(3)
+    taint(world, control, on=True)
+    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    names = [f"p{number}" for number in range(PODS)]
+    world.pods(names, {"nvidia.com/gpu": "1"})
+    for name in names:
+        world.waits(name, "2 no Device, 1 untolerated taint")
+
+    # An odd number: the node is tainted in the end, as it was not when the pods were told first.
+    for number in range(CHANGES):
+        taint(world, node, on=number % 2 == 0)
+        time.sleep(0.25)
+
+    for name in names:
+        world.waits(name, "2 untolerated taint .*, 1 no Device", deadline=CURRENT)
+    world.wait(lambda: len(proxy.sent("PATCH", r"/events/")) == PODS, what="the second of each series")
+    assert len(proxy.sent("POST", r"/events$")) == PODS
+    assert PODS < len(proxy.sent("PATCH", r"/pods/p\d+/status")) <= 2 * PODS
+    for name in names:
+        [event] = world.events(name)
+        assert event["series"]["count"] == 2
+        pod = world.arena.get("pods", name)
+        told = words.condition(pod, "PodScheduled")
+        assert told["observedGeneration"] == pod["metadata"]["generation"]
+
+
+def test_reason_follows_a_change_that_helps_nobody(world: World) -> None:
+    [node] = world.arena.nodes()
+    world.operator()
+    world.pod("p", {"nvidia.com/gpu": "1"})
+    world.waits("p", "1 no Device")
+
+    taint(world, node, on=True)
+
+    world.waits("p", "1 untolerated taint", deadline=CURRENT)
