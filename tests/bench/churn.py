@@ -42,10 +42,10 @@ Raw = dict[str, Any]
 def main(opener: Opener = track.opened) -> None:
     """Run the benchmark."""
     waiters, seconds = figures.number("WAITING", 600), figures.number("SECONDS", 40)
-    joining, nodes = figures.number("JOINING", 15), figures.number("NODES", 10)
-    with opener(nodes) as opened:
+    joining = figures.number("JOINING", 15)
+    with opener(figures.number("NODES", 10)) as opened:
         found = Churn(opened, waiters=waiters, seconds=seconds, joining=joining).measure()
-    figures.result({"bench": "churn", **found, "nodes": nodes, "waiting": waiters})
+    figures.result({"bench": "churn", **found})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

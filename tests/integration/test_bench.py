@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import core, election, memory, restart, throughput, track, wake
+from tests.bench import churn, core, election, memory, restart, throughput, track, wake
 from tests.bench.track import Opener, Track
 
 Sizes = dict[str, int]
@@ -101,6 +101,19 @@ def test_the_benchmark_of_elections_ends_with_the_rows_of_both(
         figures = found[who]
         assert isinstance(figures, dict)
         assert figures["delays"]["0.2"]["leads_after_s"] > 0
+
+
+def test_the_benchmark_of_churn_ends_with_the_figures_of_both(
+    open_track: Callable[[float], Opener], result: Result
+) -> None:
+    found = result(lambda: churn.main(open_track(NONE)), WAITING=4, SECONDS=1, JOINING=1)
+
+    for who in ("ours", "kube_scheduler"):
+        figures = found[who]
+        assert isinstance(figures, dict)
+        assert figures.keys() == {"events", "status_writes", "first_report_p99_s", "stale_s", "rss_mb"}
+        assert figures["events"] >= 6
+        assert figures["first_report_p99_s"] > 0
 
 
 def test_the_benchmark_of_the_core_ends_with_its_figures(

@@ -159,7 +159,7 @@ class World:
         return str(found.get("message", "")) if found.get("status") == "False" else ""
 
     def waits(self, name: str, pattern: str = ".", *, deadline: float = waiting.PATIENCE) -> str:
-        """Wait until a pod says why it waits; give its words."""
+        """Wait until a pod says why it waits, which may be 10 s after it said something else; give its words."""
         self._wait_for_pod(
             name, lambda: re.search(pattern, self.said(name)), deadline=deadline, what=f"to say {pattern!r}"
         )
