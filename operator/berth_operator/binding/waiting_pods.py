@@ -272,7 +272,9 @@ class WaitingPods:
             record.count(self._clock())
             try:
                 await self._write_status(record)
-                await self._write_events(record)
+                # The first condition of another pod is worth more than an Event; what is owed then comes later.
+                if not self._first:
+                    await self._write_events(record)
             except (ApiError, Unreachable) as error:
                 self._failed(record, error)
             else:
