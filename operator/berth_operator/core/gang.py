@@ -58,6 +58,8 @@ class Gang:
     nodes: tuple[str, ...] = ()
     """Where the former are."""
     created: str = ""
+    arrived: int = 0
+    """As the first of its members did."""
     version: int = 0
     """Higher whenever another decision may come out."""
 
@@ -173,7 +175,7 @@ def order(pod: PendingPod) -> tuple[object, ...]:
     request = pod.request
     cards = sum(part.count * max((amount for _, amount in part.amounts), default=0) for part in request.devices.parts)
     plain = dict(request.resources)
-    return -cards, -plain.get(CPU, 0), -plain.get(MEMORY, 0), -pod.priority, pod.created, pod.uid
+    return -cards, -plain.get(CPU, 0), -plain.get(MEMORY, 0), -pod.priority, pod.created, pod.arrived, pod.uid
 
 
 def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:

@@ -164,7 +164,7 @@ def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) ->
 def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
     """Give the pods for which others leave a node, in the order in which they are to be given their places."""
     found = (each for each in pods if each.nominated)
-    return sorted(found, key=lambda each: (-each.priority, each.created, each.uid))
+    return sorted(found, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
 
 
 class Emptied:

@@ -1,6 +1,7 @@
 """Which pod or gang, which unit for short, is decided next.
 
-* active: by priority, then weight, then age.
+* active: by priority, then weight, then age, then the order in which the watch showed them: creation times have a
+  resolution of one second.
 * backing off: their bind failed; they return after 1 s, doubling to 10 s.
 * parked: they fit nowhere. Units of one kind are parked together and wake together, by the changes that can make
   one of them fit; the first one's failure parks the rest, so that a thousand equal pods cost one decision a change.
@@ -22,7 +23,7 @@ FIRST_BACKOFF: Final = 1.0
 """Seconds."""
 LONGEST_BACKOFF: Final = 10.0
 
-Order = tuple[int, int, str, str]
+Order = tuple[int, int, str, int, str]
 """The lowest comes first."""
 
 
@@ -52,6 +53,10 @@ class Unit(Protocol):
     @property
     def created(self) -> str:
         """Give when it was made, in RFC 3339; the oldest comes first."""
+
+    @property
+    def arrived(self) -> int:
+        """Return its number in the order in which the watch showed units; of equal age the lowest comes first."""
 
 
 U = TypeVar("U", bound=Unit)
@@ -188,7 +193,7 @@ class Queue(Generic[U]):
 
     def _activate(self, unit: U) -> None:
         if unit.uid not in self._is_active:
-            order = self._is_active[unit.uid] = (-unit.priority, -unit.weight, unit.created, unit.uid)
+            order = self._is_active[unit.uid] = _order(unit)
             heapq.heappush(self._active, (order, unit.uid))
 
     def _replace(self, unit: U) -> None:
@@ -207,3 +212,7 @@ class Queue(Generic[U]):
 
 def _place(unit: Unit) -> tuple[object, ...]:
     return (unit.kind, unit.priority, unit.weight)
+
+
+def _order(unit: Unit) -> Order:
+    return -unit.priority, -unit.weight, unit.created, unit.arrived, unit.uid

@@ -155,6 +155,8 @@ class PendingPod:
     """`genius/priority`: orders pods of one priority, higher first."""
     created: str = ""
     """RFC 3339, so that text order is time order."""
+    arrived: int = 0
+    """Its number in the order in which the watch showed pods; orders those that were created in the same second."""
     annotated: int = 0
     """Bytes of annotations that it has already."""
     generation: int = 0

@@ -236,6 +236,7 @@ class Roster:
             placed=entry.placed,
             nodes=tuple(each.charge.node for each in entry.held.values() if each.stays),
             created=entry.group.created if entry.group else min(each.created for each in idle),
+            arrived=min(each.arrived for each in idle),
             version=entry.version,
         )
 

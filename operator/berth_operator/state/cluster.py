@@ -5,6 +5,7 @@ through three states: *assumed* when it is decided, *confirmed* when the watch s
 the pod leaves; an assumed charge whose bind failed is *forgotten*.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,6 +146,7 @@ class Cluster:
         """UID of pods with unknown devices -> since when, until their Node and Device are known too."""
         self._assumed: dict[str, float | None] = {}
         """UID of pods not yet seen bound -> when their bind succeeded."""
+        self._arrivals = itertools.count()
 
     # --- pods that wait ---------------------------------------------------------------------------------------
 
@@ -155,6 +157,7 @@ class Cluster:
             self.remove_pending(uid)
             return
         pod, known = pods.pending(raw, self.kinds), self.pending.get(uid)
+        pod = replace(pod, arrived=next(self._arrivals) if known is None else known.arrived)
         if known is not None and known.nominated != pod.nominated:
             # What we decided since counts: the watch may be behind.
             pod = replace(pod, nominated=known.nominated)

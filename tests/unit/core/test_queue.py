@@ -57,6 +57,11 @@ def parked(*pods: PendingPod, wakes_on: Change = Change.RELEASED) -> Queue[Pendi
             "ba",
             id="by age",
         ),
+        pytest.param(
+            [waiting("a", arrived=2), waiting("b", arrived=1), waiting("c", arrived=0, created="2")],
+            "bac",
+            id="by arrival where the ages are equal",
+        ),
         pytest.param([waiting("b"), waiting("a")], "ab", id="by UID where all else is equal"),
         pytest.param(
             [waiting("a", priority=1, weight=0), waiting("b", priority=0, weight=9)], "ab", id="priority before weight"

@@ -428,6 +428,14 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     assert len(world.decided()) == 1
 
 
+def test_pods_of_one_second_are_decided_in_the_order_in_which_the_watch_showed_them() -> None:
+    world = World()
+    shown = [pod(name, {"cpu": str(number)}) for number, name in enumerate("cab", start=1)]
+    for raw in (*shown, *reversed(shown)):  # seen again, as after a lost watch, they keep their turn
+        world.pods.apply("ADDED", raw)
+    assert [each.pod.name for each in world.decided() if isinstance(each, Placement)] == ["c", "a", "b"]
+
+
 def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
     world = World()
     world.pods.apply("ADDED", pod("a", {NVIDIA: "2"}))
