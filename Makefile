@@ -74,8 +74,9 @@ bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 POD
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput
 
 .PHONY: bench-wake
-bench-wake: binaries ## measure how soon a place that falls free is taken: NODES=1000 WAITING=1000 SAMPLES=100
-	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) $(BIN)/python -m tests.bench.wake
+bench-wake: binaries ## measure how soon what a pod waits for is used: NODES=1000 WAITING=1000 SAMPLES=100 CLASSES=200 EVENTS=50
+	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) \
+		CLASSES=$(or $(CLASSES),200) EVENTS=$(or $(EVENTS),50) $(BIN)/python -m tests.bench.wake
 
 .PHONY: bench-churn
 bench-churn: binaries ## count what waiting costs while nodes change, beside kube-scheduler: WAITING=600 SECONDS=40 JOINING=15

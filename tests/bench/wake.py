@@ -4,12 +4,16 @@ NODES, WAITING and SAMPLES are read from the environment. Pods hold all cards, a
 classes fit nowhere. A sample: a pod comes that asks for what one of the first holds, and is told that it has to wait;
 that pod is deleted, and a separate watch sees first the one go and then the other be bound. All that wait are older,
 so whoever is woken with it is decided before it.
+
+After that come eight kinds of events (`wake_events`), CLASSES pods waiting for each and EVENTS of them measured, with
+kube-scheduler on the same cluster. EVENTS=0 leaves them out.
 """
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from devcluster import Arena, waiting
-from tests.bench import contestants, crowd, figures, track
+from tests.bench import contestants, crowd, figures, track, wake_events
 from tests.bench.track import Opener, Track
 from tests.bench.watcher import Watcher
 
@@ -23,8 +27,23 @@ def main(opener: Opener = track.opened) -> None:
     nodes, waiters = figures.number("NODES", 1000), figures.number("WAITING", 1000)
     samples = figures.number("SAMPLES", 100)
     with opener(nodes) as opened:
-        found = measure(opened, waiters=waiters, samples=samples)
-    figures.result({"bench": "wake", **found, "samples": samples, "nodes": nodes, "waiting": waiters})
+        found = measure(opened, waiters=waiters, samples=samples) if samples else {}
+        events = compare(opened, classes=figures.number("CLASSES", 200), count=figures.number("EVENTS", 50))
+    sizes = {"samples": samples, "nodes": nodes, "waiting": waiters}
+    figures.result({"bench": "wake", **found, **sizes, "events": events})
+
+
+def compare(track: Track, *, classes: int, count: int) -> dict[str, Any]:
+    """Return the quantiles of both schedulers for each kind of event."""
+    if not count:
+        return {}
+    asyncio.run(track.clear())
+    both = [
+        contestants.kube_scheduler(track.arena, track.folder),
+        contestants.ours(track.arena, track.folder, timing={}),
+    ]
+    track.settle(both[1])
+    return wake_events.measure(track, both, classes=classes, count=count)
 
 
 def measure(track: Track, *, waiters: int, samples: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,11 +22,17 @@ TOLD: Final = "/api/v1/namespaces/{}/events?fieldSelector=reason=Scheduled"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _OK: Final = 200
 
+Raw = dict[str, Any]
+Signals = Callable[[Raw], list[str]]
+"""Returns what an object says, as far as anybody wants to know when it first did."""
+NO_SIGNALS: Final[Mapping[str, Signals]] = {}
+
 
 class Watcher:
     """Counts in a thread of its own while it is open, from what is there when it opens."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, signals: Mapping[str, Signals] = NO_SIGNALS) -> None:
+        """Watch also the whole objects under some paths, for what each says."""
         self.bound: dict[str, float] = {}
         """Pod -> when its bind was seen, by the monotonic clock."""
         self.gone: dict[str, float] = {}
@@ -35,6 +41,9 @@ class Watcher:
         """The same of Scheduled Events, by their own names."""
         self.heard_at = 0.0
         """When the last of all these was seen."""
+        self.signaled: dict[str, float] = {}
+        """What an object under one of the paths says -> when it was first seen to say it."""
+        self._signals = signals
         self._cluster, self._namespace = cluster, namespace
         self._open: set[str] = set()
         self._loop = asyncio.new_event_loop()
@@ -43,7 +52,7 @@ class Watcher:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        waiting.until(lambda: self._error or len(self._open) == 2, deadline=10, what="the watches")
+        waiting.until(lambda: self._error or len(self._open) == 2 + len(self._signals), deadline=10, what="the watches")
         self.check()
         return self
 
@@ -77,10 +86,23 @@ class Watcher:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
             bound, told = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.told}
-            await asyncio.gather(self._watch(session, BOUND, bound), self._watch(session, TOLD, told))
+            await asyncio.gather(
+                self._watch(session, BOUND, lambda event: self._note(event, bound)),
+                self._watch(session, TOLD, lambda event: self._note(event, told)),
+                *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
+            )
 
-    async def _watch(self, session: aiohttp.ClientSession, path: str, seen: Mapping[str, dict[str, float]]) -> None:
-        """Note every object that comes or goes.
+    async def _watch_signals(self, session: aiohttp.ClientSession, path: str, signals: Signals) -> None:
+        def note(event: Raw) -> None:
+            for text in signals(event["object"]) if event["type"] in ("ADDED", "MODIFIED") else ():
+                self.signaled.setdefault(text, time.monotonic())
+
+        await self._watch(session, path, note, accept="application/json")
+
+    async def _watch(
+        self, session: aiohttp.ClientSession, path: str, note: Callable[[Raw], None], accept: str = METADATA
+    ) -> None:
+        """Note every event.
 
         A watch that the server ends, for it found it slow, is taken up where it was.
         """
@@ -89,24 +111,27 @@ class Watcher:
             version = (await listed.json())["metadata"]["resourceVersion"]
         while True:
             params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-            async with session.get(url, params=params) as response:
+            async with session.get(url, params=params, headers={"Accept": accept}) as response:
                 if response.status != _OK:
                     raise RuntimeError(f"{url}: {response.status} {await response.text()}")
                 self._open.add(path)
                 try:
                     async for line in response.content:
-                        version = self._take(orjson.loads(line), seen)
+                        version = _version(event := orjson.loads(line))
+                        note(event)
                 finally:
                     _hang_up(response)
 
-    def _take(self, event: dict[str, Any], seen: Mapping[str, dict[str, float]]) -> str:
-        """Note an event; give its version."""
-        if event["type"] == "ERROR":
-            raise RuntimeError(f"a watch ended: {event['object']}")
-        metadata = event["object"]["metadata"]
+    def _note(self, event: Raw, seen: Mapping[str, dict[str, float]]) -> None:
+        """Note an object that comes or goes."""
         if event["type"] in seen:
-            self.heard_at = seen[event["type"]][metadata["name"]] = time.monotonic()
-        return str(metadata["resourceVersion"])
+            self.heard_at = seen[event["type"]][event["object"]["metadata"]["name"]] = time.monotonic()
+
+
+def _version(event: Raw) -> str:
+    if event["type"] == "ERROR":
+        raise RuntimeError(f"a watch ended: {event['object']}")
+    return str(event["object"]["metadata"]["resourceVersion"])
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:

@@ -56,7 +56,9 @@ def result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("main", "sizes", "calm", "fields"),
     [
-        pytest.param(wake.main, {"WAITING": 8, "SAMPLES": 2}, NONE, {"p50_ms", "p99_ms", "waiting"}, id="wake"),
+        pytest.param(
+            wake.main, {"WAITING": 8, "SAMPLES": 2, "EVENTS": 0}, NONE, {"p50_ms", "p99_ms", "waiting"}, id="wake"
+        ),
         # It starts with a Lease that another operator has released.
         pytest.param(restart.main, {"PODS": 16, "REPEAT": 1}, CALM, {"seconds", "slowest", "pods"}, id="restart"),
         pytest.param(memory.main, {"PODS": 16}, CALM, {"rss_mb", "peak_mb", "pods"}, id="memory"),
@@ -76,6 +78,19 @@ def test_a_benchmark_of_the_operator_ends_with_its_figures(
     assert fields <= found.keys()
     assert found["nodes"] == NODES
     assert all(isinstance(found[name], int | float) and float(str(found[name])) > 0 for name in fields)
+
+
+def test_the_benchmark_of_waking_ends_with_the_figures_of_both(
+    open_track: Callable[[float], Opener], result: Result
+) -> None:
+    found = result(lambda: wake.main(open_track(NONE)), NODES=NODES, WAITING=2, SAMPLES=0, CLASSES=2, EVENTS=1)
+
+    events = found["events"]
+    assert isinstance(events, dict)
+    assert len(events) == 8
+    for both in events.values():
+        assert both.keys() == {"ours", "kube_scheduler"}
+        assert all(0 <= value < 60_000 for figures in both.values() for value in figures.values())
 
 
 def test_the_race_ends_with_the_figures_of_both(open_track: Callable[[float], Opener], result: Result) -> None:

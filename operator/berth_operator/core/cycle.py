@@ -8,7 +8,7 @@ decision sees it, and binds concurrently.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -72,6 +72,10 @@ class Failure:
     """(reason, number of nodes); the numbers add up to the nodes."""
     message: str
     wakes_on: Change
+    asked: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
+    """The filters that may reject it; without any, each of these changes wakes it."""
+    rejected_by: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
+    """Those of them that rejected a node before any other did."""
 
 
 def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = None) -> Placement | Failure:
@@ -147,6 +151,7 @@ def _of_plugins(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Score, floa
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:
     """Explain why a pod fits nowhere; rows that pass every filter all the same count under `others`."""
     counts: Counter[str] = Counter()
+    rejected_by: list[Filter] = []
     # A new node may pass where all others fail, whatever the filter.
     wakes_on = Change.NODE_ADDED
     left = fleet.present.copy()
@@ -155,6 +160,7 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         if rejected.any():
             counts.update(each.explain(fleet, request, rejected))
             wakes_on |= each.WAKES_ON
+            rejected_by.append(each)
         left &= ~rejected
         if not left.any():
             break
@@ -163,7 +169,9 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         wakes_on |= Change.PLACED | Change.RELEASED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
-    return Failure(reasons=reasons, message=message, wakes_on=wakes_on)
+    return Failure(
+        reasons=reasons, message=message, wakes_on=wakes_on, asked=tuple(asked), rejected_by=tuple(rejected_by)
+    )
 
 
 def unasked(why: PluginFailedError) -> Failure:

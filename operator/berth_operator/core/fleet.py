@@ -142,8 +142,7 @@ class Fleet:
         self.vendor = np.zeros(rows, np.int32)
         self.partitions = np.zeros(rows, np.int32)
         """By `Catalogue.tables`."""
-        self.honors: Mask = np.zeros(rows, np.bool_)
-        self.single: Mask = np.zeros(rows, np.bool_)
+        self.honors, self.single = np.zeros((2, rows), np.bool_)
         """Both as `DeviceInventory` has them, the first by the Node's label where the Device leaves it open."""
         self._node_honors, self._device_decides = np.zeros((2, rows), np.bool_)
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}

@@ -9,13 +9,14 @@
 """
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Final, Generic, Protocol, TypeVar
 
 from berth_operator.core.cycle import Failure
+from berth_operator.core.filters import Filter
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change
 
@@ -68,9 +69,40 @@ class Parked(Generic[U]):
 
     failure: Failure
     requests: tuple[PodRequest, ...]
+    """Each once."""
     version: int
     """Of the state on which that was decided."""
+    rejected_by: dict[Filter, None] = field(default_factory=dict)
+    """The filters of `failure`, and those that were found since to stand in the way."""
+    bits: int = 0
+    """The changes that may wake it."""
+    other_bits: int = 0
+    """Those of them for which it waits whatever the filters do."""
     units: dict[str, U] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Compute what it waits for."""
+        self.bits = int(self.failure.wakes_on)
+        self.await_filters(self.failure.rejected_by)
+        self.other_bits = self.bits & ~reduce(or_, (int(each.WAKES_ON) for each in self.rejected_by), 0)
+        self.other_bits |= self.bits & int(Change.NODE_ADDED)
+
+    def await_filters(self, rejecting: Iterable[Filter]) -> None:
+        """Wait for the changes of more filters."""
+        for each in rejecting:
+            self.rejected_by[each] = None
+            self.bits |= int(each.WAKES_ON)
+
+    @property
+    def unit(self) -> U:
+        """Return one of the units; what holds for one holds for all."""
+        return next(iter(self.units.values()))
+
+
+Hint = Callable[[Parked[U]], Sequence[Filter] | None]
+"""Returns None if a change may help a parked kind, else the filters that still reject what has changed."""
+NOT_CONCERNED: Final[Sequence[Filter]] = ()
+"""The hint that a change does not even alter why a kind waits."""
 
 
 def pause(tries: int) -> float:
@@ -91,7 +123,7 @@ class Queue(Generic[U]):
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
-        self._awaited = Change(0)
+        self._awaited = 0
         """All that any parked unit waits for, or a little more: most changes help nobody, and are many."""
 
     def __len__(self) -> int:
@@ -138,8 +170,11 @@ class Queue(Generic[U]):
     def park(self, unit: U, failure: Failure, version: int = 0) -> None:
         """Let a unit wait for a change; it may be of another kind than when it was taken."""
         self._units[unit.uid] = unit
-        self._parked.setdefault(unit.kind, Parked[U](failure, unit.requests, version)).units[unit.uid] = unit
-        self._awaited |= failure.wakes_on
+        if (parked := self._parked.get(unit.kind)) is None:
+            requests = tuple(dict.fromkeys(unit.requests))
+            parked = self._parked[unit.kind] = Parked[U](failure, requests, version)
+        parked.units[unit.uid] = unit
+        self._awaited |= parked.bits
 
     def back_off(self, unit: U, now: float) -> None:
         """Let a unit whose bind or preemption failed wait, longer each time; it may have changed meanwhile."""
@@ -151,13 +186,20 @@ class Queue(Generic[U]):
         self._due[unit.uid] = now + pause(tries)
         heapq.heappush(self._waiting, (self._due[unit.uid], unit.uid))
 
-    def wake(self, change: Change, concerns: Callable[[PodRequest], bool] = lambda _request: True) -> bool:
-        """Make active all units that the change may help, of those that it concerns; tell whether there are."""
-        return self._wake(change, lambda parked: any(map(concerns, parked.requests)))
+    def awaits(self, change: Change) -> bool:
+        """Return whether any parked unit may wait for a change."""
+        return bool(self._awaited & int(change))
 
-    def wake_kinds(self, change: Change, concerns: Callable[[U], bool]) -> bool:
-        """Do the same by more than the request: of each kind one unit is asked about."""
-        return self._wake(change, lambda parked: concerns(next(iter(parked.units.values()))))
+    def wake(self, change: Change, hint: Hint[U] = lambda _parked: None) -> bool:
+        """Make active all units that a change may help, by a hint on each kind; return whether there are any."""
+        if not self.awaits(change):
+            return False
+        bits = int(change)
+        kinds = [key for key, each in self._parked.items() if each.bits & bits and _helps(each, hint)]
+        for key in kinds:
+            self.wake_kind(key)
+        self._awaited = reduce(or_, (each.bits for each in self._parked.values()), 0)
+        return bool(kinds)
 
     def parked_before(self, version: int) -> list[Hashable]:
         """Return the kinds that were parked before this version, the longest parked first."""
@@ -169,18 +211,8 @@ class Queue(Generic[U]):
             for unit in parked.units.values():
                 self._activate(unit)
 
-    def _wake(self, change: Change, concerns: Callable[[Parked[U]], bool]) -> bool:
-        if not self._awaited & change:
-            return False
-        found = [key for key, each in self._parked.items() if each.failure.wakes_on & change and concerns(each)]
-        for key in found:
-            for unit in self._parked.pop(key).units.values():
-                self._activate(unit)
-        self._awaited = reduce(or_, (each.failure.wakes_on for each in self._parked.values()), Change(0))
-        return bool(found)
-
     def next_due(self) -> float | None:
-        """Give the time at which the next back-off ends."""
+        """Return the time at which the next back-off ends."""
         while self._waiting and self._due.get(self._waiting[0][1]) != self._waiting[0][0]:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
@@ -208,6 +240,14 @@ class Queue(Generic[U]):
             parked.units.pop(unit.uid, None)
             if not parked.units:
                 del self._parked[unit.kind]
+
+
+def _helps(parked: Parked[U], hint: Hint[U]) -> bool:
+    """Return whether a change may help a kind; if not, have it wait also for what still rejects it."""
+    rejecting = hint(parked)
+    if rejecting:
+        parked.await_filters(rejecting)
+    return rejecting is None
 
 
 def _place(unit: Unit) -> tuple[object, ...]:

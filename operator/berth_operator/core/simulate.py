@@ -9,10 +9,11 @@ more when that is placed. Time stands still: nothing ends, nobody is evicted, an
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
+from berth_operator.core import waking
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.gang import Gang, decide_gang, pods_of
 from berth_operator.core.gang_preemption import preempt_gang
@@ -20,7 +21,7 @@ from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.policy import Policy
 from berth_operator.core.preemption import holds, nominated, preempt, told
 from berth_operator.core.queue import Queue
-from berth_operator.core.request import PendingPod, PodRequest
+from berth_operator.core.request import PendingPod
 from berth_operator.core.rooms import Left, Place, rooms, unused
 from berth_operator.core.verdict import Change
 
@@ -147,8 +148,8 @@ class _Run:
         if isinstance(unit, Gang) and (rest := _without(unit, placements)).members:
             self._queue.put(rest)
         for each in placements:
-            awaits = partial(_awaits, self._fleet, each)
-            self._queue.wake(Change.PLACED, awaits)
+            event = ClusterEvent(change=Change.PLACED, node=each.node, after=each.charge)
+            self._queue.wake(Change.PLACED, waking.EventHint(self._fleet, event))
 
 
 def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
@@ -160,7 +161,3 @@ def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
         placed=gang.placed + len(placements),
         nodes=(*gang.nodes, *(each.node for each in placements)),
     )
-
-
-def _awaits(fleet: Fleet, placement: Placement, waiting: PodRequest) -> bool:
-    return fleet.neighbours.awaits(waiting, placement.pod.request.identity)

@@ -53,3 +53,12 @@ class Change(enum.IntFlag):
 
 
 ANY = ~Change(0)
+NODE_CHANGES = (
+    Change.NODE_ADDED
+    | Change.NODE_LABELS
+    | Change.NODE_TAINTS
+    | Change.NODE_ALLOCATABLE
+    | Change.NODE_FEATURES
+    | Change.DEVICE
+)
+"""What a Node or its Device newly says."""

@@ -15,15 +15,16 @@ import structlog
 
 from berth_api import names
 from berth_api.request import BUILT_IN, Kinds
-from berth_operator.core import filters, truth
+from berth_operator.core import truth, waking
 from berth_operator.core.budgets import Budgets
 from berth_operator.core.cycle import Placement
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Charge, Fleet, NodeInfo
 from berth_operator.core.gang import Gang
 from berth_operator.core.heartbeats import Heartbeats
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.preemption import Emptied
-from berth_operator.core.queue import Queue
+from berth_operator.core.queue import NOT_CONCERNED, Queue
 from berth_operator.core.request import Membership, PendingPod
 from berth_operator.core.roster import Counts, Group, Roster
 from berth_operator.core.verdict import Change
@@ -178,8 +179,7 @@ class Cluster:
         if (pod := self.pending.pop(uid, None)) is not None:
             self.queue.remove(uid)
             self.on_settled(uid)
-            if self.fleet.withdraw(uid) is not None:
-                self.changed(Change.RELEASED)
+            self._withdraw(uid)
             if pod.gang is not None:
                 self.roster.no_longer_waits(uid)
                 self.gather(pod.gang)
@@ -227,7 +227,9 @@ class Cluster:
         self.on_dirty(charge.node)
         if known is not None:
             self.on_dirty(known.node)
-            self.changed(_change(known, charge))
+            self.happened(
+                ClusterEvent(change=_change(known, charge), node=known.node, before=known, after=charge),
+            )
         self._settle(truth.left_uid(charge.node, uid), None)
         self._review(charge.node)
         if charge.pod in self.ledger.gpu_pods:
@@ -271,8 +273,9 @@ class Cluster:
         self.fleet.charge(placement.charge)
         if placement.pod.gang is not None:
             self.roster.hold(placement.charge, placement.pod.gang, bound=False)
-        if kept is not None and kept.node != placement.node:
-            self.changed(Change.RELEASED)
+        if kept is not None and not _same(kept, placement.charge):
+            # Also on the same node: it may take other cards than were kept for it.
+            self._left(kept)
         self._placed(placement.charge)
 
     def assume_all(self, placements: Sequence[Placement]) -> None:
@@ -395,9 +398,12 @@ class Cluster:
 
     def withdraw(self, pod: PendingPod) -> PendingPod:
         """Keep nothing for a pod any more; give the pod as it is known from now on."""
-        if self.fleet.withdraw(pod.uid) is not None:
-            self.changed(Change.RELEASED)
+        self._withdraw(pod.uid)
         return self._nominated(pod, "")
+
+    def _withdraw(self, uid: str) -> None:
+        if (kept := self.fleet.withdraw(uid)) is not None:
+            self._left(kept)
 
     def nominees_of(self, gang: Membership) -> list[Charge]:
         """Give what is kept for the members of a gang."""
@@ -426,9 +432,7 @@ class Cluster:
         if before == resource:
             return
         self.fleet.device_classes = {resource: name for name, resource in sorted(self._device_classes.items())}
-        concerned = {before, resource}
-        if self.queue.wake(Change.DEVICE_CLASS, lambda waiting: not concerned.isdisjoint(dict(waiting.resources))):
-            self.on_work()
+        self.changed(Change.DEVICE_CLASS)
 
     # --- nodes, Devices and Leases ----------------------------------------------------------------------------
 
@@ -446,16 +450,18 @@ class Cluster:
             self.fleet.put_node(info)
         if self.ledger.put_boot(info.name, nodes.boot_id(raw)):
             self._recount_all(info.name)
-        if change := nodes.change(known.info if known else None, info):
-            self.changed(change)
+        before = known.info if known else None
+        if change := nodes.change(before, info):
+            self.happened(ClusterEvent(change=change, node=info.name, labels=nodes.changed_labels(before, info)))
         self.on_dirty(info.name)
 
     def remove_node(self, name: str) -> None:
         """A Node is gone, or no longer ours."""
-        self.nodes.pop(name, None)
+        known = self.nodes.pop(name, None)
         self.fleet.remove_node(name)
         self._forget_if_gone(name)
-        self.changed(Change.NODE_REMOVED)
+        labels = nodes.changed_labels(known.info if known else None, None)
+        self.happened(ClusterEvent(change=Change.NODE_REMOVED, node=name, labels=labels))
         self.on_dirty(name)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
@@ -477,7 +483,7 @@ class Cluster:
         if is_new or (known is not None and known.word is not record.word):
             self._heed(record, known)
         if is_new:
-            self.changed(Change.DEVICE)
+            self.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
         self.on_dirty(record.name)
 
     def remove_device(self, name: str) -> None:
@@ -511,7 +517,7 @@ class Cluster:
             log.info("agent heard" if alive else "agent not heard", node=name)
         self.on_dirty(name)
         if alive:
-            self.changed(Change.DEVICE)
+            self.happened(ClusterEvent(change=Change.DEVICE, node=name))
 
     def unseen(self, seconds: float) -> list[Charge]:
         """Give what was bound at least so long ago and has not been seen bound."""
@@ -559,9 +565,8 @@ class Cluster:
             used = self.ledger.foreign(name) if self._charges_foreign else ()
             self._settle(truth.foreign_uid(name), truth.foreign(self.fleet, name, used))
         if before or record.word.withheld:
-            self.version += 1
             self.fleet.withhold(name, record.word.withheld)
-            self._wake_for_room(name)
+            self.happened(ClusterEvent(change=Change.RELEASED, node=name))
 
     def _recount_all(self, node: str) -> None:
         for uid in self.ledger.known_on(node):
@@ -596,7 +601,7 @@ class Cluster:
             self.fleet.charge(wanted)
             self.on_dirty(wanted.node)
             if known is not None:
-                self._wake_for_room(wanted.node)
+                self.happened(ClusterEvent(change=Change.RELEASED, node=wanted.node))
 
     def _forget_if_gone(self, node: str) -> None:
         if node not in self.nodes and node not in self.devices:
@@ -623,31 +628,39 @@ class Cluster:
         self.queue.wake(change)
         self.on_work()
 
-    def _left(self, charge: Charge) -> None:
-        """Wake the pods that may fit now that one has gone; of those that lack room, those that its node has it for."""
-        # Volumes that it was promised are free again.
-        self.changed(Change.GONE | Change.VOLUME if charge.chosen else Change.GONE)
-        self._wake_for_room(charge.node, charge)
-
-    def _wake_for_room(self, node: str, gone: Charge | None = None) -> None:
-        """Wake the pods that lack room and that a node has it for, now that more of it is free."""
-        if (row := self.fleet.rows.get(node)) is None:
+    def happened(self, event: ClusterEvent) -> None:
+        """Wake the pods that an event may help."""
+        self.version += 1
+        if not self.queue.awaits(event.change):
             return
-        # What is kept there for a pod must not let that pod sleep, nor one above it.
-        with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == node]):
-            woken = self.queue.wake(Change.RELEASED, lambda waiting: filters.has_room(self.fleet, waiting, row))
-            if gone is not None:
-                emptied = Emptied(self.fleet, node)
-                woken |= self.queue.wake_kinds(Change.EVICTABLE, lambda unit: emptied.may_take(unit, gone))
+        # What is kept on the node for a pod must not let that pod sleep, nor one above it.
+        with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == event.node]):
+            woken = self.queue.wake(event.change, waking.EventHint(self.fleet, event))
+        if woken:
+            self.on_work()
+
+    def _left(self, gone: Charge) -> None:
+        """Wake the pods that may fit, or may evict others, now that one has left its node."""
+        change = Change.GONE | Change.RELEASED
+        # Volumes that it was promised are free again.
+        self.happened(
+            ClusterEvent(change=change | Change.VOLUME if gone.chosen else change, node=gone.node, before=gone)
+        )
+        if self.queue.awaits(Change.EVICTABLE) and gone.node in self.fleet.rows:
+            self._wake_preempting(gone)
+
+    def _wake_preempting(self, gone: Charge) -> None:
+        with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == gone.node]):
+            emptied = Emptied(self.fleet, gone.node)
+            woken = self.queue.wake(
+                Change.EVICTABLE, lambda parked: None if emptied.may_take(parked.unit, gone) else NOT_CONCERNED
+            )
         if woken:
             self.on_work()
 
     def _placed(self, charge: Charge) -> None:
         """Wake the pods that wait for such a pod."""
-        self.version += 1
-        neighbours = self.fleet.neighbours
-        if self.queue.wake(Change.PLACED, lambda waiting: neighbours.awaits(waiting, charge.identity)):
-            self.on_work()
+        self.happened(ClusterEvent(change=Change.PLACED, node=charge.node, after=charge))
 
     def is_our_node(self, name: str) -> bool:
         """Tell whether this instance may write what is said of a node's devices."""

@@ -76,6 +76,12 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
     return found
 
 
+def changed_labels(old: NodeInfo | None, new: NodeInfo | None) -> frozenset[str]:
+    """Return the keys of labels that were added, changed or removed; of a node that comes or goes, all."""
+    before, after = (set(node.labels.items()) if node else set() for node in (old, new))
+    return frozenset(key for key, _ in before ^ after)
+
+
 def _repelling(node: NodeInfo) -> tuple[object, ...]:
     return (node.taints, node.cordoned, node.ready, node.unreachable)
 

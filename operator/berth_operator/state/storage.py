@@ -1,8 +1,13 @@
 """Claims, volumes and what provides them: API events folded into the Fleet's volumes, and the pods woken by them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from berth_operator.core.events import ClusterEvent
+from berth_operator.core.filters import Filter
+from berth_operator.core.gang import Gang
+from berth_operator.core.queue import NOT_CONCERNED, Parked
+from berth_operator.core.request import PendingPod
 from berth_operator.core.verdict import Change
 from berth_operator.core.volumes.storage import Volume
 from berth_operator.state import volumes
@@ -29,7 +34,7 @@ class Storage:
         known = self.volumes.claims.get(claim.key)
         self.volumes.put_claim(claim)
         if known != claim:
-            self._claim_changed(claim.key)
+            self._changed(Change.CLAIM, lambda key: key == claim.key)
         self.on_claim(claim.key)
 
     def remove_claim(self, key: str) -> None:
@@ -43,7 +48,7 @@ class Storage:
         known = self.volumes.volumes.get(volume.name)
         self.volumes.put_volume(volume)
         if known != volume:
-            self.cluster.changed(Change.VOLUME)
+            self._changed(Change.VOLUME, lambda claim: self.volumes.may_serve(volume, claim))
         self._tell_claims(known, volume)
 
     def remove_volume(self, name: str) -> None:
@@ -57,7 +62,7 @@ class Storage:
         storage_class = volumes.storage_class(raw)
         if self.volumes.classes.get(storage_class.name) != storage_class:
             self.volumes.put_class(storage_class)
-            self.cluster.changed(Change.STORAGE_CLASS)
+            self._changed(Change.STORAGE_CLASS, lambda claim: self.volumes.is_of_class(claim, storage_class.name))
 
     def put_capacity(self, raw: Object) -> None:
         """A driver says how much it can make for some nodes."""
@@ -65,7 +70,8 @@ class Storage:
         known = self.volumes.capacities.get(capacity.storage_class, {}).get(capacity.key)
         self.volumes.put_capacity(capacity)
         if known is None or (capacity.limit or 0) > (known.limit or 0):
-            self.cluster.changed(Change.STORAGE_CAPACITY)
+            name = capacity.storage_class
+            self._changed(Change.STORAGE_CAPACITY, lambda claim: self.volumes.is_of_class(claim, name))
 
     def put_driver(self, raw: Object) -> None:
         """A CSIDriver exists or changed."""
@@ -84,12 +90,12 @@ class Storage:
     def put_limits(self, raw: Object) -> None:
         """A CSINode exists or changed."""
         self.volumes.put_limits(_name(raw), volumes.limits(raw))
-        self.cluster.changed(Change.VOLUME_LIMITS)
+        self._more_volumes(_name(raw))
 
     def remove_limits(self, node: str) -> None:
         """A CSINode is gone: the node has no limits."""
         self.volumes.put_limits(node, {})
-        self.cluster.changed(Change.VOLUME_LIMITS)
+        self._more_volumes(node)
 
     def put_attachment(self, raw: Object) -> None:
         """A volume is attached to a node, or about to be."""
@@ -98,11 +104,21 @@ class Storage:
 
     def remove_attachment(self, name: str) -> None:
         """A volume is no longer attached."""
-        self.volumes.remove_attachment(name)
-        self.cluster.changed(Change.VOLUME_LIMITS)
+        if (attachment := self.volumes.remove_attachment(name)) is not None:
+            self._more_volumes(attachment.node)
 
-    def _claim_changed(self, key: str) -> None:
-        if self.cluster.queue.wake(Change.CLAIM, lambda waiting: waiting.mounts.include(key)):
+    def _more_volumes(self, node: str) -> None:
+        """Wake the pods for which a node may hold more volumes now."""
+        self.cluster.happened(ClusterEvent(change=Change.VOLUME_LIMITS, node=node))
+
+    def _changed(self, change: Change, concerns: Callable[[str], bool]) -> None:
+        """Wake the pods that use a claim (namespace/name) which a change concerns."""
+
+        def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
+            used = (use.claim for request in parked.requests for use in request.mounts.claims)
+            return None if any(map(concerns, used)) else NOT_CONCERNED
+
+        if self.cluster.queue.wake(change, hint):
             self.cluster.on_work()
 
     def _tell_claims(self, *found: Volume | None) -> None:

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from berth_operator.core.cycle import Failure
-from berth_operator.core.queue import Queue
+from berth_operator.core.filters import devices
+from berth_operator.core.queue import NOT_CONCERNED, Queue
 from berth_operator.core.request import PendingPod, PodRequest
 from berth_operator.core.verdict import ANY, Change
 from tests.builders import GPU, asks, waiting
+
+STILL = (devices,)
+"""The hint that a filter still rejects what has changed."""
 
 
 def failure(wakes_on: Change = Change.RELEASED, message: str = "no") -> Failure:
@@ -147,7 +151,7 @@ def test_a_removed_pod_that_backed_off_does_not_come_back() -> None:
 
 def test_a_parked_pod_waits() -> None:
     queue = parked(waiting("a"))
-    assert drained(queue, 1e9) == []
+    assert drained(queue, 299.0) == []
     assert "uid-a" in queue
 
 
@@ -195,8 +199,10 @@ def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
         queue.pop(0.0)
         queue.park(pod, failure(Change.PLACED))
     assert not queue.wake(Change.RELEASED)
-    assert not queue.wake(Change.PLACED, lambda _request: False)
-    assert queue.wake(Change.PLACED, lambda request: ("cpu", 2) in request.resources)
+    assert not queue.wake(Change.PLACED, lambda _parked: STILL)
+    assert queue.wake(
+        Change.PLACED, lambda parked: None if ("cpu", 2) in parked.requests[0].resources else NOT_CONCERNED
+    )
     assert [each and each.name for each in (queue.pop(0.0), queue.pop(0.0))] == ["b", None]
     assert queue.wake(Change.PLACED)
     assert not queue.wake(Change.PLACED)
@@ -239,6 +245,13 @@ def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_words() 
     found = queue.pop(0.0)
     assert found is not None
     assert found.said == "news"
+
+
+def test_a_class_waits_for_the_filters_that_a_hint_names_too() -> None:
+    queue = parked(waiting("a"), wakes_on=Change.NODE_TAINTS)
+    assert not queue.wake(Change.NODE_TAINTS, lambda _parked: STILL)
+    assert queue.wake(Change.DEVICE)
+    assert drained(queue) == ["a"]
 
 
 # --- backing off ------------------------------------------------------------------------------------------------
@@ -450,8 +463,9 @@ class QueueMachine(RuleBasedStateMachine):
             if where == "parked" and self.wakes[self.pods[uid].kind] & change:
                 self.where[uid] = "active"
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
+    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
+        """Let time pass, but never the five minutes after which those are decided again that nothing has woken."""
         self.now += seconds
 
     def leave(self, uid: str) -> None:

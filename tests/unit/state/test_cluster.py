@@ -17,12 +17,10 @@ from tests.builders import (
     FPGA,
     GPU,
     NVIDIA,
-    charge,
     condition,
     device,
     entry,
     every_pod,
-    grant,
     half,
     instance,
     lease,
@@ -413,7 +411,6 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
             id="it holds less",
         ),
         pytest.param(lambda world: world.cluster.put_device(_three_cards(generation=2)), id="card"),
-        pytest.param(lambda world: world.cluster.put_node(node("new")), id="nothing yet, but a new node"),
     ],
 )
 def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
@@ -425,6 +422,17 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     world.work = 0
     free(world)
     assert world.work > 0
+    assert len(world.decided()) == 1
+
+
+def test_a_new_node_without_what_they_want_wakes_nobody() -> None:
+    world = World()
+    world.pods.apply("ADDED", HOLDER)
+    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
+    world.decided()
+    world.cluster.put_node(node("new"))
+    assert world.decided() == []
+    world.cluster.put_device(device("new", entry(0)))
     assert len(world.decided()) == 1
 
 
@@ -686,7 +694,9 @@ def nominated(world: World, on: str = "node") -> None:
     world.cluster.put_pending(HALF)
     found = world.cluster.queue.pop(world.now)
     assert isinstance(found, PendingPod)
-    world.cluster.nominate(found, charge("a", grant(0, core=50), node=on))
+    placement = decide(world.cluster.fleet, found, Policy())
+    assert isinstance(placement, Placement)
+    world.cluster.nominate(found, replace(placement.charge, node=on))
 
 
 def test_a_start_is_noted_and_wakes_nobody() -> None:

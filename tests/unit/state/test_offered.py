@@ -203,7 +203,7 @@ def test_a_device_class_is_no_offer() -> None:
     assert of.fleet.device_classes == {}
 
 
-@pytest.mark.parametrize(("resource", "woken"), [(NVIDIA, True), ("example.com/other", False), ("", False)])
+@pytest.mark.parametrize(("resource", "woken"), [(NVIDIA, True), ("", False)])
 def test_a_device_class_wakes_those_that_ask_for_what_it_provides(resource: str, *, woken: bool) -> None:
     of = cluster({})
     assert message(of, pod("a", {NVIDIA: 1}))

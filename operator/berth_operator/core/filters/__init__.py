@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.filters import (
     cordon,
     declared_features,
@@ -64,6 +65,17 @@ class Bounded(Filter, Protocol):
         """Tell for each row whether it could take the pod if no other were there."""
 
 
+class Hinting(Filter, Protocol):
+    """A filter that can tell which of its events concern a pod at all."""
+
+    def may_help(self, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+        """Return whether an event may let the filter pass a node that it rejects (kube-scheduler's QueueingHintFn)."""
+
+
+class Coupled(Hinting, Protocol):
+    """A filter whose answer for a node depends on pods or labels of other nodes, or on volumes in use."""
+
+
 def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
     return cast("tuple[Filter, ...]", modules)
 
@@ -100,6 +112,26 @@ ORDER = _filters(
 LOCAL = _filters(resources, devices)
 """Those that ask how much is free on a node: only what its own pods take of its resources and devices counts."""
 
+SETTLED = _filters(
+    supported,
+    injected,
+    node_ready,
+    cordon,
+    taints,
+    node_selector,
+    node_affinity,
+    declared_features,
+    host_ports,
+    resources,
+    devices,
+)
+"""Those that ask about a node without asking what other pods or volumes are elsewhere."""
+
+COUPLED = cast(
+    "tuple[Coupled, ...]",
+    (volume_in_use, volume_limits, topology_spread, pod_affinity, pod_anti_affinity, existing_anti_affinity),
+)
+
 UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
 """Those that are asked of a pod without volumes that matter, which most pods are."""
 
@@ -125,6 +157,15 @@ NEEDED = frozenset(
     )
 )
 """Names of those without which nothing may be bound; no policy switches them off."""
+
+
+HINTING = frozenset(each.NAME for each in (*COUPLED, *_filters(node_selector, node_affinity, host_ports)))
+"""Names of those that can tell which events concern a pod; to the others each of their changes may matter."""
+
+
+def may_help(each: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether an event, of a kind that a filter waits for, may let it pass a node that it rejects."""
+    return each.NAME not in HINTING or cast("Hinting", each).may_help(fleet, request, event)
 
 
 def has_room(fleet: Fleet, request: PodRequest, row: int) -> bool:

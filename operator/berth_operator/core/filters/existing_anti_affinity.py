@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers import domains
 from berth_operator.core.request import PodRequest
@@ -11,14 +12,7 @@ from berth_operator.core.verdict import Change, Verdict
 
 NAME: Final = "existing-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = (
-    Change.RELEASED
-    | Change.GONE
-    | Change.NAMESPACE_LABELS
-    | Change.NODE_LABELS
-    | Change.NODE_ADDED
-    | Change.NODE_REMOVED
-)
+WAKES_ON: Final = Change.GONE | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
 REASON: Final = "anti-affinity of pods there does not allow it"
 
 
@@ -34,3 +28,13 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a pod that avoids this one has left, or a node has left the domain of such a pod."""
+    neighbours, pod = fleet.neighbours, request.identity
+    if event.before and any(neighbours.covers(each, pod) for each in event.before.wishes.apart):
+        return True
+    if event.change & Change.NODE_ADDED or not event.labels:
+        return False
+    return not event.labels.isdisjoint(neighbours.repelling_keys(pod))

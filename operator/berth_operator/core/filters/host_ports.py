@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -26,3 +27,11 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a pod that listened on one of the ports has left; where no pod is known, one may have."""
+    if event.before is None:
+        return True
+    freed = {(port.protocol, port.port) for port in event.before.ports}
+    return any((port.protocol, port.port) in freed for port in request.ports)

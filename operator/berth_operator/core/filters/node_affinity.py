@@ -5,6 +5,7 @@ from typing import Final
 
 from berth_operator.core import node_terms
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -25,3 +26,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a label of the affinity's terms has changed."""
+    terms = request.node_affinity or ()
+    return any(each.key in event.labels for term in terms for each in term.labels)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -26,3 +27,8 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a label of the selector has changed."""
+    return any(each.key in event.labels for each in request.node_selector)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers import domains
 from berth_operator.core.peers.wishes import Crowd
@@ -19,7 +20,6 @@ VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = (
     Change.PLACED
     | Change.POD_LABELS
-    | Change.RELEASED
     | Change.GONE
     | Change.NAMESPACE_LABELS
     | Change.NODE_LABELS
@@ -48,3 +48,14 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether an event concerns pods that count, or a domain."""
+    terms = request.wishes.near
+    if not terms:
+        return False
+    crowd = Crowd(peers=tuple(each.peers for each in terms))
+    if any(fleet.neighbours.includes(crowd, pod.identity) for pod in event.pods):
+        return True
+    return any(each.key in event.labels for each in terms)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers import domains
 from berth_operator.core.peers.wishes import Crowd
@@ -13,8 +14,7 @@ from berth_operator.core.verdict import Change, Verdict
 NAME: Final = "pod-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
-    Change.RELEASED
-    | Change.GONE
+    Change.GONE
     | Change.POD_LABELS
     | Change.NAMESPACE_LABELS
     | Change.NODE_LABELS
@@ -36,3 +36,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a pod that is avoided has changed or left, or a node has left its domain."""
+    pod, left = event.before, event.labels if not event.change & Change.NODE_ADDED else ()
+    return any(
+        term.key in left or (pod and fleet.neighbours.includes(Crowd(peers=(term.peers,)), pod.identity))
+        for term in request.wishes.apart
+    )

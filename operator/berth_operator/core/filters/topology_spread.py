@@ -7,13 +7,14 @@ policies let in. With fewer domains than `minDomains` the emptiest counts as 0.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.peers import domains, spreading
-from berth_operator.core.peers.wishes import Spread
+from berth_operator.core.peers.wishes import Identity, Spread
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
 
@@ -21,7 +22,6 @@ NAME: Final = "topology-spread"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
     Change.PLACED
-    | Change.RELEASED
     | Change.GONE
     | Change.POD_LABELS
     | Change.NODE_LABELS
@@ -55,6 +55,29 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
         left &= ~lacking
     counts[UNEVEN] += int(left.sum())
     return +counts
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether an event changes what is counted, or which nodes count."""
+    constraints, pods = request.wishes.spread, tuple(event.pods)
+    if any(_counts(request, each, pod.identity) for each in constraints for pod in pods):
+        return True
+    if event.change & Change.NODE_TAINTS and any(each.honor_taints for each in constraints):
+        return True
+    return bool(event.labels) and not event.labels.isdisjoint(_read_labels(request))
+
+
+def _counts(request: PodRequest, spread: Spread, placed: Identity) -> bool:
+    return placed.namespace == request.identity.namespace and spread.selector.matches(dict(placed.labels))
+
+
+def _read_labels(request: PodRequest) -> Iterator[str]:
+    """Return the labels of nodes that decide which nodes count, and in which domain."""
+    for spread in request.wishes.spread:
+        yield spread.key
+        if spread.honor_affinity:
+            yield from (each.key for each in request.node_selector)
+            yield from (each.key for term in request.node_affinity or () for each in term.labels)
 
 
 def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -14,7 +15,7 @@ from berth_operator.core.volumes.storage import READ_WRITE_ONCE_POD
 
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.RELEASED | Change.GONE | Change.CLAIM
+WAKES_ON: Final = Change.GONE | Change.CLAIM
 REASON: Final = (
     "unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )
@@ -37,6 +38,11 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a pod that used one of the claims has left."""
+    return event.before is not None and any(request.mounts.include(each.claim) for each in event.before.mounts.claims)
 
 
 def _is_taken(fleet: Fleet, use: Use) -> bool:

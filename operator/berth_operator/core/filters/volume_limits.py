@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.cards import Mask
+from berth_operator.core.events import ClusterEvent
 from berth_operator.core.fleet import Fleet
 from berth_operator.core.request import PodRequest
 from berth_operator.core.verdict import Change, Verdict
@@ -18,7 +19,7 @@ from berth_operator.core.volumes.store import Counts
 
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.RELEASED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
+WAKES_ON: Final = Change.PLACED | Change.RELEASED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
 REASON: Final = "exceed max volume count"
 
 
@@ -37,6 +38,11 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count them."""
     return {REASON: int(rejected.sum())}
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a pod that uses one of the volumes came to a node: there it is none more."""
+    return event.after is not None and request.mounts.shares_with(event.after.mounts)
 
 
 def _volumes(fleet: Fleet, request: PodRequest) -> Iterator[Attachable]:

@@ -19,7 +19,6 @@ from berth_operator.core.peers.replicas import Replicas
 from berth_operator.core.peers.services import Services
 from berth_operator.core.peers.tally import Counts, Tally
 from berth_operator.core.peers.wishes import Crowd, Identity, Term, Wishes
-from berth_operator.core.request import PodRequest
 
 MAX_CROWDS: Final = 1024
 """Crowds counted at once: 20 MB at 5,000 nodes."""
@@ -161,15 +160,13 @@ class Neighbours:
         """Tell whether a pod would count in the crowd."""
         return crowd.includes(identity.namespace, dict(identity.labels), self.labels_of)
 
-    def awaits(self, waiting: PodRequest, placed: Identity) -> bool:
-        """Tell whether a pod, newly placed, may help one that waits: it counts for its affinity or its spread."""
-        near, spread = waiting.wishes.near, waiting.wishes.spread
-        if near and self.includes(Crowd(peers=tuple(each.peers for each in near)), placed):
-            return True
-        if not spread or placed.namespace != waiting.identity.namespace:
-            return False
-        labels = dict(placed.labels)
-        return any(each.selector.matches(labels) for each in spread)
+    def covers(self, term: Term, identity: Identity) -> bool:
+        """Return whether a placed pod's term matches a pod."""
+        return term.peers.include(identity.namespace, dict(identity.labels), self.labels_of)
+
+    def repelling_keys(self, identity: Identity) -> set[str]:
+        """Return the topology keys by which placed pods require to be apart from such a pod."""
+        return {term.key for term in self.repelling.matching(identity, self.labels_of)}
 
     def repelled(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
         """Give for each key the number of pods per row that require to be apart from such a pod."""

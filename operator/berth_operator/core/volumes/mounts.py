@@ -48,6 +48,12 @@ class Mounts:
         """Tell whether the pod uses a claim."""
         return any(each.claim == claim for each in self.claims)
 
+    def shares_with(self, other: "Mounts") -> bool:
+        """Return whether two pods use the same volume, as far as their specs tell."""
+        return any(self.include(each.claim) for each in other.claims) or not set(self.attachables).isdisjoint(
+            other.attachables
+        )
+
 
 NO_MOUNTS: Final = Mounts()
 """Of most pods."""

@@ -180,13 +180,14 @@ class Volumes:
             self._attachments_of[key].add(attachment.name)
         self._reattach(attachment.name)
 
-    def remove_attachment(self, name: str) -> None:
-        """A volume is no longer attached."""
+    def remove_attachment(self, name: str) -> Attachment | None:
+        """Remove an attachment, for its volume is no longer attached; return it, if it was known."""
         attachment = self._attachments.pop(name, None)
         if attachment is not None:
             self._detach(name)
             for key in (f"node {attachment.node}", f"volume {attachment.volume}"):
                 _discard(self._attachments_of, key, name)
+        return attachment
 
     # --- rows and pods ----------------------------------------------------------------------------------------
 
@@ -251,6 +252,18 @@ class Volumes:
         own = [each for each in fitting if self._is_for(each, claim)]
         free = own or [each for each in fitting if self._is_free(each) and _suits(each, claim)]
         return sorted(free, key=lambda each: (each.size, each.name))
+
+    def is_of_class(self, claim: str, storage_class: str) -> bool:
+        """Return whether a claim (namespace/name) is of a storage class; one that does not exist is of none."""
+        known = self.claims.get(claim)
+        return known is not None and known.storage_class == storage_class
+
+    def may_serve(self, volume: Volume, claim: str) -> bool:
+        """Return whether a change of a volume may matter to a claim (namespace/name)."""
+        known = self.claims.get(claim)
+        if known is None:
+            return False
+        return volume.name == known.volume or volume.claim == claim or volume.storage_class == known.storage_class
 
     def selected_node(self, claim: Claim) -> str | None:
         """Give the node for which a volume is being made, or about to be."""
