@@ -52,12 +52,11 @@ class DeviceAudit(Watcher):
         self.held: dict[str, Mapping[str, Counter[str]]] = {}
         """Pod -> UUID -> resource -> hundredths."""
 
-    def _take(self, event: dict[str, Any], seen: Mapping[str, dict[str, float]]) -> str:
-        version = super()._take(event, seen)
+    def _note(self, event: dict[str, Any], seen: Mapping[str, dict[str, float]]) -> None:
+        super()._note(event, seen)
         metadata = event["object"]["metadata"]
         if ALLOCATED in (annotations := metadata.get("annotations") or {}):
             self._look(event["type"], metadata["name"], json.loads(annotations[ALLOCATED]))
-        return version
 
     def _look(self, kind: str, pod: str, allocation: Mapping[str, Any]) -> None:
         self.held.pop(pod, None)
