@@ -7,10 +7,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import yaml
 
 from devcluster import Arena, Cluster, programs, real_node
-from tests import fence
 from tests.proxy import FaultProxy
 
 # How long an example takes says more of the machine than of the code.
@@ -52,8 +50,6 @@ def cluster() -> Iterator[Cluster]:
         assert running.server.startswith("https://127.0.0.1:")
         running.install_crds(CRDS)
         running.play_device_plugins()
-        for document in yaml.safe_load_all(fence.KEEPER):
-            running.api.apply(document)
         yield running
 
 

@@ -14,6 +14,7 @@ import yaml
 from berth_api import names
 from berth_api.device import Device, Model
 from berth_api.gpupod import GpuPod
+from berth_api.leader_lease import LeaderLease
 from berth_api.podgroup import PodGroup
 
 Schema = dict[str, Any]
@@ -21,7 +22,7 @@ Schema = dict[str, Any]
 HEADER: Final = "# Generated from the models in api/berth_api by `make generate`; do not edit.\n"
 _KEPT: Final = (
     "type", "description", "enum", "format", "pattern", "minimum", "maximum", "minLength", "maxLength",
-    "minItems", "maxItems", "maxProperties", "x-kubernetes-int-or-string",
+    "minItems", "maxItems", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-validations",
 )  # fmt: skip
 _MAP_KEYS: Final = {
     ("spec", "devices"): ["type", "minor"],
@@ -55,6 +56,12 @@ _GPUPOD_COLUMNS: Final = [
     _column("Consistent", "string", _CONSISTENT),
     _AGE,
 ]
+_LEADER_LEASE_COLUMNS: Final = [
+    _column("Holder", "string", ".spec.holderIdentity"),
+    _column("Term", "integer", ".spec.term"),
+    _column("Renewed", "date", ".spec.renewTime"),
+    _AGE,
+]
 _PODGROUP_COLUMNS: Final = [
     _column("Phase", "string", ".status.phase"),
     _column("MinMember", "integer", ".spec.minMember"),
@@ -70,8 +77,9 @@ def definitions() -> dict[str, Schema]:
     """Give every CustomResourceDefinition by its file name."""
     device = _definition(Device, names.GROUP, names.DEVICES, ["dev"], _DEVICE_COLUMNS)
     gpupod = _definition(GpuPod, names.GROUP, names.GPUPODS, [], _GPUPOD_COLUMNS)
+    lease = _definition(LeaderLease, names.GROUP, names.LEADER_LEASES, [], _LEADER_LEASE_COLUMNS)
     group = _definition(PodGroup, names.POD_GROUP_GROUP, names.POD_GROUPS, ["pg", "pgs"], _PODGROUP_COLUMNS)
-    return {f"{each['metadata']['name']}.yaml": each for each in (device, gpupod, group)}
+    return {f"{each['metadata']['name']}.yaml": each for each in (device, gpupod, lease, group)}
 
 
 def _definition(model: type[Model], group: str, plural: str, short: list[str], columns: list[Schema]) -> Schema:
@@ -96,7 +104,7 @@ def _definition(model: type[Model], group: str, plural: str, short: list[str], c
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    **({"subresources": {"status": {}}} if "status" in model.model_fields else {}),
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema(model)},
                 }

@@ -8,6 +8,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 DEVICES: Final = "devices"
 GPUPODS: Final = "gpupods"
+LEADER_LEASES: Final = "leaderleases"
 
 # The group of pods that are scheduled together; the object and its label belong to Kubernetes' scheduler-plugins.
 POD_GROUP_GROUP: Final = "scheduling.x-k8s.io"
@@ -47,10 +48,10 @@ LIMIT_PREFIX: Final = ".devices.berth.dev/{}-limit-"
 NODE_LABEL: Final = "berth.dev/node"
 """On GpuPods, so that an agent finds those of its node; cut to a label's length."""
 
-# The annotation on the leader's Lease by which it says that nothing of its term can still be executed.
+# The annotation on the LeaderLease by which a leader says that nothing of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
 
-# The label on Bindings that brings them under the fence of one leader Lease.
+# The label on Bindings that brings them under the fence of one LeaderLease.
 FENCED_BY: Final = "berth.dev/fenced-by"
 FENCE: Final = "berth-fence"
 """Begins the names of the admission policies that refuse Bindings of a past term (`manifests/base/fence.yaml`)."""

@@ -57,7 +57,7 @@ def test_leader_paused_between_decision_and_write_changes_nothing(
     assert first.ended() == 1
     assert re.search(r"term \d+ has ended", first.text())
     assert "Traceback" not in first.text()
-    assert "is over, the Lease" in first.text()
+    assert "is over, the LeaderLease" in first.text()
     assert second.exit_code is None
     assert _settled(world) == before
     check(world)
@@ -84,7 +84,7 @@ def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: Wo
     assert first.ended() == 1
     assert re.search(r"term \d+ has ended", first.text())
     assert "Traceback" not in first.text()
-    assert "is over, the Lease" in first.text()
+    assert "is over, the LeaderLease" in first.text()
     assert _versions(world) == before
     assert not world.bound_names()
     second.kill()

@@ -1,12 +1,14 @@
-"""One leader at a time, by a Lease, and a number that grows with every leader.
+"""One leader at a time, by a LeaderLease, and a term that grows with every leader.
 
 * `term` is None before anybody else can lead: it ends `renew_deadline` after the *start* of the last renewal
-  that succeeded, others wait `lease_duration` after they last *saw* the Lease change. Both count on their own
+  that succeeded, others wait `lease_duration` after they last *saw* the lease change. Both count on their own
   monotonic clock; no time written by another process is compared with one of ours.
-* Whoever ends with every bind answered says so in the Lease that it releases: the next leader need not wait for
+* Whoever ends with every bind answered says so in the LeaderLease that it releases: the next leader need not wait for
   requests that may still be on their way.
-* A term's number (`leaseTransitions`) is higher than any before it, also after the Lease was deleted. It is
-  the fence's: the server refuses binds under an older number. See decision 0002.
+* A term is higher than any before it, also after the LeaderLease or its definition was deleted. It is
+  the fence's: the API server refuses Bindings of any other term. See decision 0002.
+
+Below, "lease" is short for LeaderLease.
 """
 
 import asyncio
@@ -20,13 +22,17 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
+from berth_api.leader_lease import LeaderLease
 from berth_operator.clients import kube
 
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
-"""Second 0 of the numbers that a new Lease starts from; as an int32 they last until 2093."""
+"""Second 0 of the terms that a new LeaderLease starts from."""
 
 COPIES: Final = 5
 """How often a request is sent while no answer to it comes, spread evenly over the renew deadline."""
+
+_CHANGED: Final = {404, 409}
+"""Answers to a write of a lease that was deleted or written since it was read."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -51,7 +57,7 @@ class LeaderElection:
     namespace: str
     name: str
     identity: str
-    """Unique among running processes: a candidate that finds its own name in the Lease takes it at once."""
+    """Unique among running processes: a candidate that finds its own name in the lease takes it at once."""
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0
@@ -96,7 +102,7 @@ class LeaderElection:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Stand for election until cancelled, then release the Lease. Stop using the term first."""
+        """Stand for election until cancelled, then release the lease. Stop using the term first."""
         try:
             while True:
                 started = self.clock()
@@ -114,8 +120,8 @@ class LeaderElection:
             if not await self._renewed():
                 await self._compete()
         except (kube.ApiError, kube.Unreachable) as error:
-            # A write may have happened all the same: then the next one is a conflict, and the Lease is read.
-            log.warning("election turn failed", lease=self.name, term=self.term, error=str(error))
+            # A write may have happened all the same: then the next one is a conflict, and the lease is read.
+            log.warning("election turn failed", lease=self.name, term=self.term, error=_explained(error))
 
     async def _renewed(self) -> bool:
         if self.term is None or self._lease is None:
@@ -123,7 +129,7 @@ class LeaderElection:
         try:
             await self._hold(self._number)
         except kube.ApiError as error:
-            if error.status != 409:  # noqa: PLR2004 - somebody wrote or deleted the Lease
+            if error.status not in _CHANGED:
                 raise
             return False
         return True
@@ -131,26 +137,26 @@ class LeaderElection:
     async def _compete(self) -> None:
         self._lease = await self._read()
         spec = self._lease["spec"]
-        transitions = int(spec.get("leaseTransitions") or 0)
-        self._highest = max(self._highest, transitions)
-        if self.term == transitions and spec.get("holderIdentity") == self.identity:
-            await self._hold(transitions)
+        last = int(spec["term"])
+        self._highest = max(self._highest, last)
+        if self.term == last and spec.get("holderIdentity") == self.identity:
+            await self._hold(last)
             return
         self._ends_at = 0.0
         if self._is_free(spec):
-            self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(transitions)
+            self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(last)
             await self._hold(1 + max(self._highest, _created(self._lease)))
 
     async def _read(self) -> kube.Object:
-        """Return the Lease, made without a holder if there is none; note when it changed."""
+        """Return the lease, made without a holder if there is none; note when it changed."""
         try:
             lease = await self._call("GET", f"/{self.name}")
         except kube.ApiError as error:
             # Deleted under a leader that may not know yet: its time must run out first.
             if error.status != 404 or not self._is_free(self._seen):  # noqa: PLR2004 - not found
                 raise
-            lease = await self._call("POST", "", {"metadata": {"name": self.name}, "spec": {}})
-        if lease.setdefault("spec", {}) != self._seen:
+            lease = await self._call("POST", "", _new(self.name))
+        if lease["spec"] != self._seen:
             self._seen, self._seen_at = lease["spec"], self.clock()
         return lease
 
@@ -174,12 +180,12 @@ class LeaderElection:
         self._expiry = asyncio.get_running_loop().call_later(self._ends_at - self.clock(), self._tell)
 
     async def _write(self, number: int, holder: str, seconds: int) -> None:
-        # Carries resourceVersion and uid: a Lease changed, deleted or made anew since then is a 409.
+        # Carries resourceVersion and uid: a lease that was changed, deleted or created again since then is in _CHANGED.
         lease = copy.deepcopy(self._lease or {})
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people; nobody compares it
-        if lease["spec"].get("leaseTransitions") != number:
+        if lease["spec"]["term"] != number:
             lease["spec"]["acquireTime"] = now
-        lease["spec"] |= {"renewTime": now, "leaseTransitions": number}
+        lease["spec"] |= {"renewTime": now, "term": number}
         lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
         if self.drained and not holder:
             lease["metadata"].setdefault("annotations", {})[names.DRAINED] = str(number)
@@ -189,7 +195,7 @@ class LeaderElection:
         if self._lease is None or self._lease["spec"].get("holderIdentity") != self.identity:
             return
         try:
-            await self._write(self._lease["spec"]["leaseTransitions"], "", 1)
+            await self._write(self._lease["spec"]["term"], "", 1)
         except (kube.ApiError, kube.Unreachable) as error:
             log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
@@ -203,7 +209,7 @@ class LeaderElection:
             ApiError: the first answer is an error; a 409 may be the answer to a copy.
             Unreachable: there is no answer within the renew deadline.
         """
-        url = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases{path}"
+        url = f"/apis/{names.API_VERSION}/namespaces/{self.namespace}/{names.LEADER_LEASES}{path}"
         requests: list[asyncio.Task[kube.Object]] = []
         try:
             for _ in range(COPIES):
@@ -228,6 +234,23 @@ class LeaderElection:
             self._changed = asyncio.Event()
 
 
+def _new(name: str) -> kube.Object:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": LeaderLease.__name__,
+        "metadata": {"name": name},
+        "spec": {"term": 0},
+    }
+
+
+def _explained(error: Exception) -> str:
+    """Return an error's text, with what to do where the API server does not serve the kind."""
+    # That answer comes without a Status object; of a missing lease or namespace there is one.
+    if isinstance(error, kube.ApiError) and error.status == 404 and error.reason == "Unknown":  # noqa: PLR2004
+        return f"the API server serves no {names.LEADER_LEASES}.{names.GROUP}: apply crds/"
+    return str(error)
+
+
 def _drained(lease: kube.Object) -> str | None:
     """Return the number of the last term that ended with nothing on its way, if any."""
     annotations: dict[str, str] = lease["metadata"].get("annotations") or {}
@@ -235,5 +258,5 @@ def _drained(lease: kube.Object) -> str | None:
 
 
 def _created(lease: kube.Object) -> int:
-    """Return the seconds from EPOCH to the Lease's creation, by the API server's clock."""
+    """Return the seconds from EPOCH to the lease's creation, by the API server's clock."""
     return int((datetime.fromisoformat(lease["metadata"]["creationTimestamp"]) - EPOCH).total_seconds())

@@ -9,6 +9,7 @@ import pytest
 from berth_operator.clients import kube
 from devcluster import Arena, waiting
 from tests.integration.clients.conftest import Fenced
+from tests.integration.clients.test_leader import candidate, running
 from tests.proxy import FaultProxy
 
 TAKEOVER_PAUSE = 1.0
@@ -16,17 +17,18 @@ TAKEOVER_PAUSE = 1.0
 
 
 def leases(arena: Arena) -> str:
-    return f"/apis/coordination.k8s.io/v1/namespaces/{arena.namespace}/leases"
+    return f"/apis/berth.dev/v1alpha1/namespaces/{arena.namespace}/leaderleases"
 
 
 async def set_term(admin: kube.KubeClient, arena: Arena, term: int) -> None:
-    body = {"spec": {"leaseTransitions": term}}
+    body = {"spec": {"term": term}}
     try:
         await admin.merge_patch(f"{leases(arena)}/{arena.lease_name}", body)
     except kube.ApiError as error:
         if error.status != 404:
             raise
-        await admin.request("POST", leases(arena), body={"metadata": {"name": arena.lease_name}, **body})
+        kind = {"apiVersion": "berth.dev/v1alpha1", "kind": "LeaderLease"}
+        await admin.request("POST", leases(arena), body={**kind, "metadata": {"name": arena.lease_name}, **body})
 
 
 async def until_seen(fenced: Fenced, term: int) -> None:
@@ -53,7 +55,7 @@ async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.Kub
     await set_term(admin, fenced.arena, 7)
     await until_seen(fenced, 7)
     pod = fenced.pod()
-    with pytest.raises(kube.ApiError, match=r"epoch 6 is over, the Lease berth-\w+ is in term 7"):
+    with pytest.raises(kube.ApiError, match=r"epoch 6 is over, the LeaderLease berth-\w+ is in term 7"):
         await fenced.client.bind(
             fenced.arena.namespace, pod, fenced.binding(pod, epoch=6, label=fenced.arena.lease_name)
         )
@@ -118,3 +120,48 @@ async def test_an_old_term_is_refused_long_before_a_new_leader_reads(fenced: Fen
         delays.append(last - began)
     print(f"an old term binds until p50 {statistics.median(delays):.4f} s, max {max(delays):.4f} s")  # noqa: T201
     assert max(delays) < TAKEOVER_PAUSE / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"term": 9}, "a term never falls"),
+        ({"term": 10, "holderIdentity": "b"}, "a new holder needs a higher term"),
+        ({"term": None}, "spec.term: Required value"),
+    ],
+)
+async def test_the_definition_keeps_terms_growing(
+    admin: kube.KubeClient, arena: Arena, change: dict[str, object], why: str
+) -> None:
+    path = f"{leases(arena)}/{arena.lease_name}"
+    await set_term(admin, arena, 7)
+    await admin.merge_patch(path, {"spec": {"term": 8, "holderIdentity": "a"}})
+    await admin.merge_patch(path, {"spec": {"holderIdentity": ""}})
+    await admin.merge_patch(path, {"spec": {"term": 9, "holderIdentity": "b"}})
+    await admin.merge_patch(path, {"spec": {"holderIdentity": "b"}})
+    await admin.merge_patch(path, {"spec": {"term": 10, "holderIdentity": "a"}})
+    with pytest.raises(kube.ApiError, match=why):
+        await admin.merge_patch(path, {"spec": change})
+
+
+async def test_a_candidate_stopped_before_its_write_binds_nothing_two_terms_later(
+    fenced: Fenced, admin: kube.KubeClient, proxied: kube.KubeClient, proxy: FaultProxy
+) -> None:
+    arena = fenced.arena
+    await set_term(admin, arena, 7)
+    held = proxy.hold("PUT", r"/leaderleases/")
+    stopped = candidate(proxied, arena, "stopped")
+    task = asyncio.create_task(stopped.run())
+    await asyncio.to_thread(held.wait)
+    async with running(candidate(admin, arena, "second")) as its_number:
+        pass  # the number that the held write has, too
+    async with running(candidate(admin, arena, "third")) as term:
+        await until_seen(fenced, term)
+        held.release()
+        for _ in range(20):
+            assert await fenced.bind(epoch=its_number, label=arena.lease_name) == 403
+            assert stopped.term is None
+        spec = (await admin.request("GET", f"{leases(arena)}/{arena.lease_name}"))["spec"]
+        assert (spec["holderIdentity"], spec["term"]) == ("third", term)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The election against real Leases."""
+"""The election against real LeaderLeases."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from tests.proxy import FaultProxy
 
 
 def path(arena: Arena) -> str:
-    return f"/apis/coordination.k8s.io/v1/namespaces/{arena.namespace}/leases/{arena.lease_name}"
+    return f"/apis/berth.dev/v1alpha1/namespaces/{arena.namespace}/leaderleases/{arena.lease_name}"
 
 
 def candidate(client: kube.KubeClient, arena: Arena, identity: str) -> leader.LeaderElection:
@@ -41,7 +41,7 @@ async def running(election: leader.LeaderElection) -> AsyncIterator[int]:
 async def test_take_release_take(admin: kube.KubeClient, arena: Arena) -> None:
     async with running(candidate(admin, arena, "a")) as first:
         spec = (await admin.request("GET", path(arena)))["spec"]
-        assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("a", first)
+        assert (spec["holderIdentity"], spec["term"]) == ("a", first)
     spec = (await admin.request("GET", path(arena)))["spec"]
     assert spec.get("holderIdentity", "") == ""
     assert spec["leaseDurationSeconds"] == 1
@@ -54,7 +54,7 @@ async def test_a_leader_that_cannot_renew_is_succeeded(
 ) -> None:
     old = candidate(proxied, arena, "old")
     async with running(old) as first:
-        held = proxy.hold("PUT", r"/leases/")
+        held = proxy.hold("PUT", r"/leaderleases/")
         new = candidate(admin, arena, "new")
         async with running(new) as second:
             assert old.term is None

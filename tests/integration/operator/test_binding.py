@@ -66,8 +66,7 @@ def test_pod_gets_the_cards_it_asks_for(shared: World, requests: dict[str, str],
 
 
 def _term(world: World) -> str:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{world.arena.namespace}/leases/{world.arena.lease_name}"
-    return str(world.api.get(path)["spec"]["leaseTransitions"])
+    return str(world.arena.get("leaderleases", world.arena.lease_name)["spec"]["term"])
 
 
 @pytest.mark.parametrize(

@@ -246,9 +246,8 @@ class World:
         self.arena.delete("pods", name, grace_seconds=0)
 
     def free_lease(self) -> None:
-        """Release the leader's Lease in the place of an operator that is dead for certain."""
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.arena.namespace}/leases"
-        self.api.merge(f"{leases}/{self.arena.lease_name}", {"spec": {"holderIdentity": ""}})
+        """Release the LeaderLease in the place of an operator that is dead for certain."""
+        self.arena.merge("leaderleases", self.arena.lease_name, {"spec": {"holderIdentity": ""}})
 
     def clear(self) -> None:
         """Take away all pods, nodes and Devices, so that the next test finds nothing."""

@@ -1,4 +1,4 @@
-"""A store of Leases in memory that behaves like the API server's, with faults to order.
+"""A store of LeaderLeases in memory that behaves like the API server's, with faults to order.
 
 `LeaseStore.client(...)` gives one candidate's view; each view can be made to refuse, to lose answers or to
 stand still, while the store stays the one truth.
@@ -20,17 +20,27 @@ def conflict() -> kube.ApiError:
     return kube.ApiError(409, "Conflict", "the object has been modified")
 
 
+def not_found(name: str) -> kube.ApiError:
+    return kube.ApiError(404, "NotFound", f'leaderleases.berth.dev "{name}" not found')
+
+
 @dataclass
 class LeaseStore:
-    """Leases by name; creation times follow the loop's time."""
+    """LeaderLeases by name; creation times follow the loop's time."""
 
     leases: dict[str, kube.Object] = field(default_factory=dict)
     version: int = 0
     numbers: list[int] = field(default_factory=list)
-    """Every leaseTransitions that was ever written, without repetitions in a row."""
+    """Every term that was ever written, without repetitions in a row."""
+    served: bool = True
+    """Whether the API server has the kind's definition."""
 
     def client(self) -> "LeaseClient":
         return LeaseClient(store=self)
+
+    def add(self, spec: kube.Object) -> None:
+        """Create the LeaderLease that was there before the test."""
+        self._create({"metadata": {"name": "berth"}, "spec": spec})
 
     def delete(self, name: str) -> None:
         del self.leases[name]
@@ -40,13 +50,17 @@ class LeaseStore:
         self.leases[name]["metadata"]["resourceVersion"] = str(self.version)
 
     def handle(self, method: str, path: str, body: Any) -> kube.Object:
-        name = path.rpartition("/leases")[2].lstrip("/")
+        prefix, _, name = path.rpartition("/leaderleases")
+        assert prefix == "/apis/berth.dev/v1alpha1/namespaces/ns"
+        name = name.lstrip("/")
+        if not self.served:
+            raise kube.ApiError(404, "Unknown", "404 page not found")
         if method == "POST":
             return self._create(body)
         lease = self.leases.get(name)
         if method == "GET":
             if lease is None:
-                raise kube.ApiError(404, "NotFound", f"leases {name} not found")
+                raise not_found(name)
             return copy.deepcopy(lease)
         assert method == "PUT"
         return self._replace(name, lease, body)
@@ -54,22 +68,24 @@ class LeaseStore:
     def _create(self, body: Any) -> kube.Object:
         name = body["metadata"]["name"]
         if name in self.leases:
-            raise kube.ApiError(409, "AlreadyExists", f"leases {name} already exists")
+            raise kube.ApiError(409, "AlreadyExists", f'leaderleases.berth.dev "{name}" already exists')
         created = STARTED + timedelta(seconds=asyncio.get_running_loop().time())
         metadata = {"uid": f"uid-{self.version}", "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ")}
         return self._store(name, {**body, "metadata": {**body["metadata"], **metadata}})
 
     def _replace(self, name: str, lease: kube.Object | None, body: Any) -> kube.Object:
+        if lease is None:
+            raise not_found(name)
         for key in ("uid", "resourceVersion"):
-            if lease is None or lease["metadata"][key] != body["metadata"][key]:
+            if lease["metadata"][key] != body["metadata"][key]:
                 raise conflict()
         return self._store(name, body)
 
     def _store(self, name: str, lease: kube.Object) -> kube.Object:
         self.leases[name] = copy.deepcopy(lease)
         self.touch(name)
-        number = lease["spec"].get("leaseTransitions")
-        if number is not None and self.numbers[-1:] != [number]:
+        number = lease["spec"]["term"]
+        if number and self.numbers[-1:] != [number]:
             self.numbers.append(number)
         return copy.deepcopy(self.leases[name])
 

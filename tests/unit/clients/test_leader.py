@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 
 from berth_operator.clients import leader
 from tests.unit.clients.leases import STARTED, LeaseClient, LeaseStore
@@ -42,7 +43,7 @@ async def test_a_new_lease_is_made_and_taken_at_once() -> None:
         assert await election.acquired() == FIRST
         assert now() == 0
         spec = store.leases["berth"]["spec"]
-        assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("a", FIRST)
+        assert (spec["holderIdentity"], spec["term"]) == ("a", FIRST)
         assert spec["leaseDurationSeconds"] == 15
 
 
@@ -157,7 +158,7 @@ async def test_who_stops_releases_and_the_other_takes_over_at_its_next_look() ->
             await asyncio.wait(tasks)
             spec = store.leases["berth"]["spec"]
             assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("", 1)
-            assert (a.term, spec["leaseTransitions"]) == (None, term)
+            assert (a.term, spec["term"]) == (None, term)
             assert await b.acquired() == term + 1
             assert now() == 6
 
@@ -228,7 +229,7 @@ async def test_a_term_that_lapsed_comes_back_under_a_new_number() -> None:
 
 async def test_a_lost_answer_to_the_taking_write_costs_a_number_and_nothing_else() -> None:
     store = LeaseStore()
-    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": {"leaseTransitions": 7}})
+    store.add({"term": 7})
     client = store.client()
     election = candidate(client, "a")
     client.answer_latency = iter([0.0, 60.0, *[0.0] * 9]).__next__  # the PUT arrives, its answer does not
@@ -310,7 +311,7 @@ async def test_who_saw_the_holder_of_a_deleted_lease_waits_for_its_time_to_run_o
 async def test_numbers_grow_past_a_deleted_lease_that_was_far_ahead() -> None:
     store = LeaseStore()
     ahead = 2 * FIRST
-    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": {"leaseTransitions": ahead}})
+    store.add({"term": ahead})
     election = candidate(store.client(), "a")
     async with running(election):
         assert await election.acquired() == ahead + 1
@@ -321,8 +322,8 @@ async def test_numbers_grow_past_a_deleted_lease_that_was_far_ahead() -> None:
 
 async def test_who_is_stopped_while_taking_the_lease_leaves_its_number_alone() -> None:
     store = LeaseStore()
-    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 2 * FIRST}
-    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": spec})
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "term": 2 * FIRST}
+    store.add(spec)
     client = store.client()
     client.latency = iter([0.0, 1.0, 0.0]).__next__
     async with running(candidate(client, "a")):
@@ -337,10 +338,10 @@ async def test_what_time_the_holder_believes_it_is_does_not_matter(year: int) ->
     spec = {
         "holderIdentity": "x",
         "leaseDurationSeconds": 20,
-        "leaseTransitions": 3,
+        "term": 3,
         "renewTime": f"{year}-01-01T00:00:00.000000Z",
     }
-    store.handle("POST", "/leases", {"metadata": {"name": "berth"}, "spec": spec})
+    store.add(spec)
     election = candidate(store.client(), "a")
     async with running(election):
         assert await election.acquired() == FIRST
@@ -387,3 +388,46 @@ def disturb(rng: random.Random, client: LeaseClient) -> None:
         client.resumed.clear()
     else:
         client.resumed.set()
+
+
+@pytest.mark.parametrize("seconds", [3, 30])
+async def test_leader_whose_kind_was_deleted_leads_again_once_it_is_back(seconds: float) -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        term = await election.acquired()
+        await asyncio.sleep(5)
+        store.served = False
+        store.delete("berth")
+        await asyncio.sleep(seconds)
+        assert (election.term == term) is (seconds < election.renew_deadline)
+        store.served = True
+        await asyncio.sleep(2 * election.retry_period)
+        assert await election.acquired() > term
+
+
+async def test_candidate_says_what_to_install_where_the_kind_is_missing() -> None:
+    store = LeaseStore(served=False)
+    election = candidate(store.client(), "a")
+    with structlog.testing.capture_logs() as logs:
+        async with running(election):
+            await asyncio.sleep(1)
+    assert logs[0]["error"] == "the API server serves no leaderleases.berth.dev: apply crds/"
+
+
+async def test_candidate_stopped_at_its_write_does_not_lead_two_terms_later() -> None:
+    store = LeaseStore()
+    store.add({"term": FIRST})
+    stopped = store.client()
+    a, b, c = candidate(stopped, "a"), candidate(store.client(), "b"), candidate(store.client(), "c")
+    async with running(a):
+        stopped.resumed.clear()  # between its read, which waits to be sent, and its write
+        stopped.calls.clear()
+        async with running(b):
+            await b.acquired()
+        async with running(c):
+            term = await c.acquired()
+            stopped.resumed.set()
+            await asyncio.sleep(9)
+            assert (a.term, c.term) == (None, term)
+    assert store.numbers == sorted(set(store.numbers))
