@@ -8,7 +8,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.binding.scheduler import MAX_BINDS
-from berth_operator.clients.kube import Unreachable
+from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.state.cluster import KUBELET_SECONDS
 from tests.builders import GPU, NVIDIA, half, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
@@ -256,16 +256,42 @@ async def test_without_a_term_nothing_is_sent() -> None:
     assert api.binds == []
 
 
-async def test_a_fenced_bind_is_no_fault_of_the_pods() -> None:
+NO_PARAMS = f"ValidatingAdmissionPolicy '{names.FENCE}-epoch' denied request: no params found"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(refusal(422, NO_PARAMS), id="fence"),
+        pytest.param(refusal(500, 'failed calling webhook "x.example.com": timeout'), id="webhook"),
+    ],
+)
+async def test_refusal_by_admission_is_reported_and_the_pod_is_tried_again(answer: ApiError) -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
-    world.api.always["bind a"] = refusal(422, f"ValidatingAdmissionPolicy '{names.FENCE}-x' denied request")
+    world.api.faults["bind a"] = [answer, answer]
     async with world.running() as api:
         await asyncio.sleep(0.5)
-    assert api.events == []
-    assert api.patches == []
-    assert world.users() == 0
+        assert api.events_of("a", "FailedBinding") == [answer.message]
+        assert [condition["status"] for _, _, condition in api.patches] == ["False"]
+        assert world.users() == 0
+        await asyncio.sleep(10)
+        assert api.bound() == {"a": "node"}
+
+
+async def test_refusal_that_comes_after_the_term_is_not_reported() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = refusal(403, f"{names.FENCE}-epoch denied request: epoch 1 is over")
+    world.api.latency = 2.0
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.term = None
+        await asyncio.sleep(5)
+    assert len(api.binds) == 1
+    assert (api.events, api.patches) == ([], [])
 
 
 async def test_an_ending_process_waits_for_the_answers_to_its_binds() -> None:

@@ -269,6 +269,28 @@ async def test_a_member_that_is_refused_keeps_its_cards_and_is_tried_again(k: in
     assert len(api.events_of(f"m{k}", "Scheduled")) == 1
 
 
+async def test_member_that_the_fence_refuses_is_reported_and_tried_again_within_the_term() -> None:
+    world = filled()
+    world.api.faults["bind m0"] = [refusal(422, f"{names.FENCE}-epoch denied request: no params found")]
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        assert len(api.events_of("m0", "FailedBinding")) == 1
+        assert world.users() == 4
+        await asyncio.sleep(5)
+        assert len(api.bound()) == 4
+
+
+async def test_refusal_of_a_member_that_comes_after_the_term_is_not_reported() -> None:
+    world = filled()
+    world.api.always["bind m0"] = refusal(403, f"{names.FENCE}-epoch denied request: epoch 1 is over")
+    world.api.latency = 2.0
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.term = None
+        await asyncio.sleep(5)
+    assert api.events_of("m0", "FailedBinding") == []
+
+
 @pytest.mark.parametrize("k", range(4))
 async def test_a_gang_with_a_member_that_is_always_refused_is_undone(k: int) -> None:
     world = filled()

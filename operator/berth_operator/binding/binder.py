@@ -5,7 +5,8 @@ What the API server answers decides what becomes of the assumed charge:
 * done, or 409 and the pod carries exactly this decision (an answer got lost): it stays;
 * no answer, or a server error: nobody knows, so the very same Binding is sent again. The cards stay charged
   meanwhile: a request that is still on its way may yet bind the pod to them;
-* a definite no: it is forgotten, and the pod is decided again after its back-off.
+* a definite no, which "failed calling webhook" is too: it is forgotten, and the pod is decided again after its
+  back-off.
 """
 
 import enum
@@ -25,6 +26,8 @@ LONGEST_PAUSE: Final = 2.0
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 _SERVER_ERRORS: Final = 500
+_WEBHOOK: Final = "failed calling webhook"
+"""An internal error (500) of admission, where nothing has been written."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -37,9 +40,13 @@ class Outcome(enum.Enum):
     """The pod is gone, or somebody else bound it."""
     REFUSED = "refused"
     FENCED = "fenced"
-    """Our term is over, whether we know it yet or not: no fault of the pod's."""
+    """Our term is over, whether we know it yet or not, or the API server cannot tell: no fault of the pod's."""
     UNKNOWN = "unknown"
     """No definite answer: send it again."""
+
+
+REFUSALS: Final = {Outcome.REFUSED, Outcome.FENCED}
+"""The pod is still there and waits; the same Binding may succeed later."""
 
 
 class Pods(Protocol):
@@ -69,7 +76,7 @@ async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[
         return await _compare(pods, placement)
     if error.status == _NOT_FOUND:
         return Outcome.GONE, error.message
-    if error.status >= _SERVER_ERRORS:
+    if error.status >= _SERVER_ERRORS and _WEBHOOK not in error.message:
         return Outcome.UNKNOWN, error.message
     if names.FENCE in error.message:
         return Outcome.FENCED, error.message

@@ -139,8 +139,8 @@ class GangBinder:
         tries = 0
         while (answer := await self._binds.send(placement, body, epoch)) is not None:
             outcome, why = answer
-            until = self._cluster.roster.retry_until(placement.pod.uid)
-            if outcome is not binder.Outcome.REFUSED or until is None or self._cluster.clock() >= until:
+            until = self._cluster.roster.retry_until(placement.pod.uid) if self._binds.leads(epoch) else None
+            if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
                 self._binds.settle(placement, outcome, why)
                 return
             tries += 1

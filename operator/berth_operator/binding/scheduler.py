@@ -261,5 +261,6 @@ class Scheduler:
             return
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
         self._cluster.forget(pod.uid)
-        if outcome is binder.Outcome.REFUSED:
+        # After our term a pod is the next leader's to report; it may be bound by now.
+        if outcome in binder.REFUSALS and self._term() is not None:
             self._reporter.refused(pod, why)
