@@ -84,7 +84,7 @@ class World:
             environment=machine.environment(),
         )
         self._start(FLEET_AGENT, "berth_agent", [*simulated, *HEARTBEAT, f"--kubeconfig={agent}"])
-        quiet = ("--health=", "--metrics-port=0", "--debug-port=0", "--log-format=text")
+        quiet = ("--require-fence", "--health=", "--metrics-port=0", "--debug-port=0", "--log-format=text")
         operator = self._account("berth-operator")
         self._start(OPERATOR, "berth_operator", [*quiet, *GRACE, f"--kubeconfig={operator}"])
 

@@ -19,6 +19,7 @@ from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
+from berth_operator.clients.fence import Fence
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
@@ -159,7 +160,10 @@ class App:
                 for reflector in self._reflectors.values():
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._serve())
-                await self._lead(await self._fenced(), tasks)
+                term = await self._election.acquired()
+                tasks.create_task(self._lose(term))
+                await self._fenced(term)
+                await self._lead(term, tasks)
         finally:
             counters.LEADING.set(0)
             self._election.drained = await self._scheduler.drain()
@@ -188,16 +192,21 @@ class App:
             async with asyncio.timeout(seconds):
                 await self._read.wait()
 
-    async def _fenced(self) -> int:
-        """Wait until we lead, and nothing changes under our eyes that the last leader sent; give the term."""
-        term = await self._election.acquired()
+    async def _fenced(self, term: int) -> None:
+        """Wait until our Bindings pass the fence, and none that the last leader sent can still do so."""
+        fence = Fence(
+            api=self._client,
+            namespace=self._settings.namespace,
+            lease=self._settings.lease,
+            required=self._settings.require_fence,
+        )
+        waited = await fence.loaded(term)
         if not self._election.follows_drained:
-            # The fence takes a moment to stand.
-            await asyncio.sleep(self._election.won_at + self._settings.takeover_pause - self._election.clock())
-        return term
+            # One API server was asked; others learn the term, or the fence, a moment later.
+            since = self._election.clock() if waited else self._election.won_at
+            await asyncio.sleep(since + self._settings.takeover_pause - self._election.clock())
 
     async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
-        tasks.create_task(self._lose(term))
         self._tasks = tasks
         self._pods.follow(self._configuration.policies, tasks)
         with _without_collector():

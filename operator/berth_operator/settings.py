@@ -55,16 +55,21 @@ class Settings(BaseSettings):
     """Label selector of the nodes to use; empty for all."""
 
     namespace: str = "berth-system"
-    """Namespace of the leader's Lease."""
+    """Namespace of the LeaderLease."""
 
     pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$")] = ""
     """This process's own pod, namespace/name/UID, for Events about the process itself; empty for none."""
 
     lease: str = "berth-operator"
-    """Name of the leader's Lease; its number fences binds (docs/decisions/0002-fencing.md)."""
+    """Name of the LeaderLease, by which replicas elect a leader; its term fences binds
+    (docs/decisions/0002-fencing.md)."""
+
+    require_fence: bool = False
+    """Whether a leader decides nothing until the API server refuses Bindings of another term; without this setting, a
+    leader that finds no fence logs so and goes on. `manifests/base` installs the fence and sets this."""
 
     lease_duration: Annotated[int, Field(ge=2, le=300)] = 15
-    """Seconds after which another replica may take a Lease that is not renewed."""
+    """Seconds after which another replica may take a LeaderLease that is not renewed."""
 
     renew_deadline: Annotated[float, Field(gt=0)] = 10.0
     """Seconds after which a leader that could not renew stops; below the duration, so that it stops first."""
@@ -73,7 +78,7 @@ class Settings(BaseSettings):
     """Seconds between two renewals."""
 
     takeover_pause: Annotated[float, Field(ge=0)] = 1.0
-    """Seconds between becoming leader and the first list: the fence must stand before anything is read."""
+    """Seconds between becoming leader and the first list, for API servers that learn the new term later than others."""
 
     agent_namespace: str = names.LEASE_NAMESPACE
     """Namespace of the agents' Leases."""
@@ -123,8 +128,8 @@ class Settings(BaseSettings):
     """Form of a log line."""
 
     identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
-    """This process's name in the Lease; no two running processes may share it. A container that was restarted finds the
-    name of its predecessor, which is dead, and need not wait until that term runs out."""
+    """This process's name in the LeaderLease; no two running processes may share it. A container that was restarted
+    finds the name of its predecessor, which is dead, and need not wait until that term runs out."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

@@ -19,4 +19,7 @@ STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by o
 STATUS_CONFLICTS: Final = Counter("berth_status_conflicts_total", "Status writes refused because another owns a field")
 CONFIGURATION_VALID: Final = Gauge("berth_configuration_valid", "0 while the configuration file is refused")
 CONFIGURATION: Final = Gauge("berth_configuration_info", "1 for the configuration in use", ["hash"])
+WAITING_FOR_FENCE: Final = Gauge(
+    "berth_waiting_for_fence", "1 while this replica is elected and waits for the API server to load the fence"
+)
 LEADING: Final = Gauge("berth_leading", "1 while this replica decides")

@@ -133,3 +133,24 @@ def test_what_a_component_patches_is_there(name: str, file: str) -> None:
         # A patch that says what is there already is one to forget.
         assert (operation["value"] if last == "-" else last) not in found
         assert isinstance(found, list if last == "-" else dict)
+
+
+def test_the_operator_writes_the_term_of_its_leader_and_no_lease() -> None:
+    roles = [each for each in manifests("operator-rbac.yaml") if each["kind"] == "Role"]
+    [elects, beats] = [role["rules"] for role in roles]
+    assert elects == [
+        {"apiGroups": ["berth.dev"], "resources": ["leaderleases"], "verbs": ["create"]},
+        {
+            "apiGroups": ["berth.dev"],
+            "resources": ["leaderleases"],
+            "resourceNames": ["berth-operator"],
+            "verbs": ["get", "update"],
+        },
+    ]
+    assert beats == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}]
+
+
+def test_the_operator_waits_for_the_fence_that_ships_with_it() -> None:
+    [deployment] = manifests("operator.yaml")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--require-fence" in container["args"]

@@ -1,0 +1,99 @@
+"""Test the fence: whether the API server binds pods in this term, and in no other. See decision 0002.
+
+The API server needs up to 30 s to load a policy whose parameter is of a new kind, and a moment for a new term. The test
+sends Bindings of a pod that does not exist, as a dry run: admission comes before the pod is looked up, so a Binding
+that the fence lets through is a 404, and nothing is ever written.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_operator.clients import kube
+from berth_operator.metrics import counters
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two tests of the fence."""
+NO_TERM: Final = 0
+"""Terms begin at 1."""
+NO_POD: Final = "no-such-pod"
+"""Its name is in every answer, and so must not look like that of a policy of the fence."""
+_NOT_FOUND: Final = 404
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(Protocol):
+    """What the test needs of a `kube.KubeClient`."""
+
+    def request(self, method: str, path: str, *, params: kube.Params, body: Any) -> Coroutine[Any, Any, Any]:
+        """Return the decoded answer."""
+
+
+class Fence:
+    """The fence around the Bindings of one operator instance."""
+
+    def __init__(self, *, api: Api, namespace: str, lease: str, required: bool) -> None:
+        self._api, self._lease, self._required = api, lease, required
+        self._path = f"/api/v1/namespaces/{namespace}/pods/{NO_POD}/binding"
+        self._reported = ""
+
+    async def loaded(self, term: int) -> bool:
+        """Wait until the fence lets this term bind, and no other if it is required; return whether that took a wait."""
+        pause = FIRST_PAUSE
+        while problem := await self._problem(term):
+            self._report(problem)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        counters.WAITING_FOR_FENCE.set(0)
+        return pause != FIRST_PAUSE
+
+    async def _problem(self, term: int) -> str:
+        """Return why nothing may be bound in this term yet; empty if it may."""
+        try:
+            ours, other = await asyncio.gather(self._refusal(term), self._refusal(NO_TERM))
+        except (kube.ApiError, kube.Unreachable) as error:
+            return str(error)
+        if ours:
+            return ours
+        if names.FENCE in other:
+            log.info("fence loaded", lease=self._lease, term=term)
+            return ""
+        if other or self._required:
+            return other or f"no policy {names.FENCE}-* refuses the Binding of another term"
+        log.warning("no fence is installed: the API server would accept Bindings of a past term", lease=self._lease)
+        return ""
+
+    async def _refusal(self, epoch: int) -> str:
+        """Return why the API server refuses a Binding of a term; empty if it gets past the fence."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": NO_POD,
+                "labels": {names.FENCED_BY: self._lease},
+                "annotations": {names.EPOCH: str(epoch)},
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": NO_POD},
+        }
+        try:
+            await self._api.request("POST", self._path, params={"dryRun": "All"}, body=body)
+        except kube.ApiError as error:
+            return "" if _is_past_the_fence(error) else str(error)
+        return ""
+
+    def _report(self, problem: str) -> None:
+        """Log a problem once, not at each try."""
+        if problem != self._reported:
+            self._reported = problem
+            counters.WAITING_FOR_FENCE.set(1)
+            log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
+
+
+def _is_past_the_fence(error: kube.ApiError) -> bool:
+    """Return whether an error comes from behind the admission policies: a webhook's, or that there is no such pod."""
+    return "webhook" in error.message or (error.status == _NOT_FOUND and NO_POD in error.message)
