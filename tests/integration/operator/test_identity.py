@@ -59,7 +59,8 @@ def test_a_card_that_is_gone_is_shown_with_its_holder_and_is_not_given_out_when_
     world: World, node: str
 ) -> None:
     publish(world, node, CARDS[1], CARDS[2])
-    world.pod("third", WHOLE)
+    # By `nvidia.com/gpu` it would wait: of the Node's two cards the pods there hold two, as kube-scheduler counts.
+    world.pod("third", {"kubernetes.io/gpu": "100"})
     assert ids(world.bound("third")) == [CARDS[2]]
     expected: list[Any] = [(0, "", ["second"]), (1, "", ["third"]), (-1, CARDS[0], ["first"])]
     world.wait(lambda: sorted(uses(world, node)) == sorted(expected), what="the card that is gone to be shown")

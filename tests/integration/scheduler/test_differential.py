@@ -32,6 +32,7 @@ SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 AT_ONCE: Final = 60
 NO_RULE: Final = {
     "supported": "of Berth alone",
+    "dynamic-resources": "kube-scheduler allocates such devices, Berth refuses them",
     "injected": "of Berth alone",
     "devices": "of Berth alone",
     "node-ready": "never decides alone: a node's taint says the same (docs/decisions/0007-node-readiness.md)",
