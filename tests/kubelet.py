@@ -22,7 +22,7 @@ from berth_agent.kubelet.deviceplugin_pb2 import (
     PreferredAllocationRequest,
     RegisterRequest,
 )
-from tests.kubelet_stubs.deviceplugin_pb2_grpc import (
+from berth_agent.kubelet.deviceplugin_pb2_grpc import (
     DevicePluginStub,
     RegistrationServicer,
     add_RegistrationServicer_to_server,

@@ -18,7 +18,7 @@ from berth_agent.device_plugin import resources
 from berth_agent.device_plugin.chooser import RefusedError
 from berth_agent.device_plugin.manager import LOOK, DevicePlugin, InitError
 from berth_agent.device_plugin.options import Options
-from berth_agent.device_plugin.registration import CrashLoopError
+from berth_agent.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.device_plugin.response import Machine
 from berth_agent.device_plugin.server import Server
 from berth_agent.device_plugin.servers import SETTLING
@@ -328,6 +328,26 @@ async def test_the_end_does_not_wait_for_ever(kubelet: Kubelet, folder: Path, ch
             await answer
         assert error.value.code() == grpc.StatusCode.UNAVAILABLE
         await until(lambda: kubelet.ended == [GPU])
+
+
+async def test_the_end_leaves_the_socket_of_the_agent_that_follows(
+    kubelet: Kubelet, folder: Path, choices: Choices
+) -> None:
+    async with served(kubelet, folder, choices) as before, served(kubelet, folder, choices) as after:
+        assert before.broken
+        await before.stop()
+        assert not after.broken
+        assert dict((await kubelet.allocate("GPU-0")).envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
+        await after.stop()
+    assert [each.name for each in (folder / "plugins").iterdir()] == ["kubelet.sock"]
+
+
+async def test_a_socket_that_cannot_be_served_is_an_error(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
+    (folder / "plugins/berth/nvidia-gpu.sock").mkdir(parents=True)
+    with pytest.raises(ServingError, match=r"cannot listen at .*/berth/nvidia-gpu\.sock"):
+        async with served(kubelet, folder, choices):
+            pass
+    assert kubelet.requests == []
 
 
 async def test_without_a_kubelets_socket_nothing_is_registered(kubelet: Kubelet, begin: Any) -> None:

@@ -1,7 +1,11 @@
-"""Kubelet's PodResources over a real socket, and kubelets that are away."""
+"""Kubelet's PodResources over a real socket, and kubelets that are away, hang, die, or answer at length."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,18 +16,25 @@ from berth_agent.truth.podresources import PodResources
 from tests.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
+PATIENCE = 60.0
+"""Seconds: far more than any answer takes."""
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[PodResources]:
-    made = PodResources(tmp_path / "kubelet.sock")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kubelet.sock"
+
+
+@pytest.fixture
+async def client(path: Path) -> AsyncIterator[PodResources]:
+    made = PodResources(path, timeout=PATIENCE)
     yield made
     await made.close()
 
 
 @pytest.fixture
-def kubelet(tmp_path: Path) -> PodResourcesServer:
-    return PodResourcesServer(tmp_path / "kubelet.sock")
+def kubelet(path: Path) -> PodResourcesServer:
+    return PodResourcesServer(path)
 
 
 async def test_devices_of_the_plugin_are_told_whatever_numa_node_they_lie_on(
@@ -40,24 +51,89 @@ async def test_devices_of_the_plugin_are_told_whatever_numa_node_they_lie_on(
         assert await client.told() == (told,)
 
 
-async def answer(client: PodResources) -> tuple[Told, ...] | None:
-    try:
-        return await client.told()
-    except Away:
-        return None
+async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResourcesServer) -> None:
+    # 5 MB: gRPC's default bound is 4.
+    ids = [f"GPU-{number:036}" for number in range(1000)]
+    with kubelet:
+        kubelet.given = {("ns", f"pod-{number}", "main"): {GPU: ids} for number in range(100)}
+        assert [len(each.by_resource[GPU]) for each in await client.told()] == [1000] * 100
 
 
-async def test_a_kubelet_that_is_away_is_named_and_found_again(
+async def test_a_kubelet_that_is_away_is_found_by_the_first_question_after_its_return(
     client: PodResources, kubelet: PodResourcesServer
 ) -> None:
-    with pytest.raises(Away, match=r"kubelet\.sock"):
+    for _ in range(3):
+        # Several in a row, so that a channel would pause before it connects again.
+        for _ in range(3):
+            with pytest.raises(Away, match=r"kubelet\.sock: .*No such file"):
+                await client.told()
+        with kubelet:
+            assert await client.told() == ()
+
+
+async def test_a_socket_that_nobody_serves_fails_at_once(client: PodResources, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(path))
+    with pytest.raises(Away, match="Connection refused"):
         await client.told()
-    kubelet.start()
+
+
+async def test_a_kubelet_that_hangs_is_given_up(path: Path) -> None:
+    client = PodResources(path, timeout=0.2)
+    async with silent(path, hangs_up=False):
+        with pytest.raises(Away, match="Deadline Exceeded"):
+            await client.told()
+    await client.close()
+
+
+async def test_a_kubelet_that_dies_while_it_is_asked_is_noticed_at_once(client: PodResources, path: Path) -> None:
+    async with silent(path, hangs_up=True):
+        with pytest.raises(Away):
+            await client.told()
+
+
+@asynccontextmanager
+async def silent(path: Path, *, hangs_up: bool) -> AsyncIterator[None]:
+    """Serve a socket that reads, and never answers."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.read(1)
+        if hangs_up:
+            writer.close()
+
+    async with await asyncio.start_unix_server(take, path):
+        yield
+        for writer in writers:
+            writer.close()
+
+
+async def test_a_kubelet_that_ends_between_connecting_and_the_first_use_is_away(
+    client: PodResources, path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with hanging_up(listener):
+            for _ in range(100):
+                with pytest.raises(Away):
+                    await client.told()
+
+
+@contextmanager
+def hanging_up(listener: socket.socket) -> Iterator[None]:
+    """Accept connections and close them at once."""
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    thread = threading.Thread(target=accept)
+    thread.start()
     try:
-        async with asyncio.timeout(10):
-            while await answer(client) is None:
-                pass
+        yield
     finally:
-        kubelet.stop()
-    with pytest.raises(Away):
-        await client.told()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()

@@ -15,8 +15,7 @@ from typing import Any, Final
 import grpc.aio
 
 from berth_agent.kubelet import deviceplugin_pb2 as messages
-from tests.background import Background
-from tests.kubelet_stubs.deviceplugin_pb2_grpc import (
+from berth_agent.kubelet.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     DevicePluginStub,
     RegistrationServicer,
@@ -24,6 +23,7 @@ from tests.kubelet_stubs.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
     add_RegistrationServicer_to_server,
 )
+from tests.background import Background
 
 SOCKET: Final = "kubelet.sock"
 

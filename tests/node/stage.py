@@ -18,13 +18,13 @@ from typing import Any, Final, Self
 import grpc.aio
 
 from berth_agent.kubelet import podresources_pb2 as resources
+from berth_agent.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.allocation import REPLICA_MARK
 from devcluster import Arena, waiting
 from devcluster.api import Manifest
 from devcluster.nodes import Strings
 from devcluster.real_node import RealNode
 from tests.integration.operator import world
-from tests.kubelet_stubs.podresources_pb2_grpc import PodResourcesListerStub
 from tests.node.boxes import box
 from tests.nvml.fixture import Gpu, NvmlFixture
 from tests.policies import policies

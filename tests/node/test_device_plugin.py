@@ -14,14 +14,14 @@ import grpc.aio
 
 from berth_agent.kubelet import deviceplugin_pb2 as messages
 from berth_agent.kubelet import podresources_pb2 as resources
-from devcluster import Arena, waiting
-from devcluster.real_node import RealNode
-from tests.kubelet_stubs.deviceplugin_pb2_grpc import (
+from berth_agent.kubelet.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     RegistrationStub,
     add_DevicePluginServicer_to_server,
 )
-from tests.kubelet_stubs.podresources_pb2_grpc import PodResourcesListerStub
+from berth_agent.kubelet.podresources_pb2_grpc import PodResourcesListerStub
+from devcluster import Arena, waiting
+from devcluster.real_node import RealNode
 from tests.node.boxes import box, running
 
 RESOURCE = "example.com/gpu"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from grpclib.client import Channel
+from grpc import aio
 
-from berth_agent import rpc
-from berth_agent.kubelet.deviceplugin_grpc import DevicePluginStub, RegistrationStub
+from berth_agent.kubelet.channel import open_channel, reason
 from berth_agent.kubelet.deviceplugin_pb2 import DevicePluginOptions, Empty, RegisterRequest
+from berth_agent.kubelet.deviceplugin_pb2_grpc import DevicePluginStub, RegistrationStub
 
 API: Final = "v1beta1"
 PATIENCE: Final = 5.0
@@ -41,10 +41,10 @@ async def check(socket: Path) -> None:
         ServingError: it does not.
     """
     try:
-        async with Channel(path=str(socket)) as channel:
-            await rpc.call(DevicePluginStub(channel).GetDevicePluginOptions, Empty(), seconds=PATIENCE)
-    except rpc.CallError as error:
-        raise ServingError(f"{socket} does not answer: {error}") from error
+        async with open_channel(socket) as channel:
+            await DevicePluginStub(channel).GetDevicePluginOptions(Empty(), timeout=PATIENCE)
+    except aio.AioRpcError as error:
+        raise ServingError(f"{socket} does not answer: {reason(error)}") from error
 
 
 async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
@@ -57,10 +57,10 @@ async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
     """
     request = RegisterRequest(version=API, endpoint=endpoint, resource_name=resource, options=OPTIONS)
     try:
-        async with Channel(path=str(kubelet)) as channel:
-            await rpc.call(RegistrationStub(channel).Register, request, seconds=PATIENCE)
-    except rpc.CallError as error:
-        raise ServingError(f"kubelet did not register {resource} at {kubelet}: {error}") from error
+        async with open_channel(kubelet) as channel:
+            await RegistrationStub(channel).Register(request, timeout=PATIENCE)
+    except aio.AioRpcError as error:
+        raise ServingError(f"kubelet did not register {resource} at {kubelet}: {reason(error)}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

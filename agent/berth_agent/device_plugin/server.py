@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn
 
+import grpc
 import structlog
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
-from grpclib.server import Stream
+from grpc import aio
 
 from berth_agent.device_plugin import preferred, registration, response
 from berth_agent.device_plugin.chooser import Chooser, RefusedError
@@ -18,7 +17,6 @@ from berth_agent.device_plugin.preferred import PreferenceError
 from berth_agent.device_plugin.registration import Identity, ServingError
 from berth_agent.device_plugin.resources import Offer, Unit
 from berth_agent.device_plugin.response import InvalidRequestError, Machine
-from berth_agent.kubelet.deviceplugin_grpc import DevicePluginBase
 from berth_agent.kubelet.deviceplugin_pb2 import (
     AllocateRequest,
     AllocateResponse,
@@ -36,7 +34,7 @@ from berth_agent.kubelet.deviceplugin_pb2 import (
     PreStartContainerResponse,
     TopologyInfo,
 )
-from berth_agent.rpc import Listener
+from berth_agent.kubelet.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 
 OWN_FOLDER: Final = "berth"
 """Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets beside its own, but none in
@@ -46,8 +44,7 @@ GRACE: Final = 1.0
 
 _log: Any = structlog.get_logger()
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+_Context = aio.ServicerContext[Any, Any]
 
 
 def socket_name(resource: str) -> str:
@@ -55,7 +52,7 @@ def socket_name(resource: str) -> str:
     return f"nvidia-{resource.rpartition('/')[2]}.sock"
 
 
-class Server(DevicePluginBase):
+class Server(DevicePluginServicer):
     """Serves one resource until it is stopped."""
 
     def __init__(
@@ -74,8 +71,7 @@ class Server(DevicePluginBase):
         self._with_numa = with_numa
         self._change = asyncio.Event()
         self._ending = False
-        self._listener: Listener | None = None
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._server: aio.Server | None = None
         self._socket: Identity | None = None
         self.path: Final = folder / OWN_FOLDER / socket_name(offer.resource)
         self.registered = False
@@ -91,13 +87,15 @@ class Server(DevicePluginBase):
             ServingError: it would not.
         """
         self.path.parent.mkdir(mode=0o750, exist_ok=True)
-        self.path.unlink(missing_ok=True)
-        listener = Listener([self])
+        server = aio.server()
+        add_DevicePluginServicer_to_server(self, server)
         try:
-            listener.listen(self.path)
-        except OSError as error:
+            _bind(server, self.path)
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
             raise ServingError(f"cannot listen at {self.path}: {error}") from error
-        self._listener, self._socket = listener, registration.identity(self.path)
+        self._server, self._socket = server, registration.identity(self.path)
+        await server.start()
         await registration.check(self.path)
 
     async def register(self, kubelet: Path) -> None:
@@ -136,13 +134,10 @@ class Server(DevicePluginBase):
         """Take the socket away, and end all calls after what they still have to tell."""
         self._ending = True
         self._announce()
-        if self._listener is not None:
+        if self._server is not None:
             if not self.broken:
                 self.path.unlink()
-            await self._listener.shut()
-            if self._calls:
-                await asyncio.wait(self._calls, timeout=grace)
-            self._listener.drop()
+            await self._server.stop(grace)
         with contextlib.suppress(OSError):
             # The last one takes the folder away.
             self.path.parent.rmdir()
@@ -158,19 +153,17 @@ class Server(DevicePluginBase):
 
     # --- what kubelet asks --------------------------------------------------------------------------------------
 
-    async def GetDevicePluginOptions(self, stream: Stream[Empty, DevicePluginOptions]) -> None:  # noqa: N802
+    async def GetDevicePluginOptions(self, request: Empty, context: _Context) -> DevicePluginOptions:  # noqa: ARG002, N802
         """Tell that preferences are given, and nothing is done before a container's start."""
-        await self._asked(stream)
-        await stream.send_message(registration.OPTIONS)
+        return registration.OPTIONS
 
-    async def ListAndWatch(self, stream: Stream[Empty, ListAndWatchResponse]) -> None:  # noqa: N802
+    async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
         """Tell all units, again at each change."""
-        await self._asked(stream)
         self._listening.came(_now())
         self._changed()
         try:
             async for each in self._lists():
-                await stream.send_message(each)
+                yield each
         finally:
             self._listening.left(_now())
             self._changed()
@@ -188,42 +181,30 @@ class Server(DevicePluginBase):
                 await change.wait()
 
     async def GetPreferredAllocation(  # noqa: N802
-        self, stream: Stream[PreferredAllocationRequest, PreferredAllocationResponse]
-    ) -> None:
+        self, request: PreferredAllocationRequest, context: _Context
+    ) -> PreferredAllocationResponse:
         """Tell which units containers should get."""
-        request = await self._asked(stream)
         try:
             answers = [await self._preferred(each) for each in request.container_requests]
         except PreferenceError as error:
-            raise _refusal(f"error getting list of preferred allocation devices: {error}") from error
-        await stream.send_message(PreferredAllocationResponse(container_responses=answers))
+            await _refuse(context, f"error getting list of preferred allocation devices: {error}")
+        return PreferredAllocationResponse(container_responses=answers)
 
-    async def Allocate(self, stream: Stream[AllocateRequest, AllocateResponse]) -> None:  # noqa: N802
+    async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
         """Tell how containers are given their units."""
-        request = await self._asked(stream)
         try:
             answers = [await self._allocated(each.devices_ids) for each in request.container_requests]
         except (InvalidRequestError, RefusedError) as error:
-            raise _refusal(str(error)) from error
-        await stream.send_message(AllocateResponse(container_responses=answers))
+            await _refuse(context, str(error))
+        return AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(  # noqa: N802
-        self, stream: Stream[PreStartContainerRequest, PreStartContainerResponse]
-    ) -> None:
+        self,
+        request: PreStartContainerRequest,  # noqa: ARG002
+        context: _Context,  # noqa: ARG002
+    ) -> PreStartContainerResponse:
         """Do nothing: kubelet is told not to ask."""
-        await self._asked(stream)
-        await stream.send_message(PreStartContainerResponse())
-
-    async def _asked(self, stream: Stream[Asked, Answer]) -> Asked:
-        """Take a call's request; from now on the end waits for the call."""
-        task = asyncio.current_task()
-        if task:
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
-        request = await stream.recv_message()
-        if request is None:
-            raise GRPCError(Status.INVALID_ARGUMENT, "a request is missing")
-        return request
+        return PreStartContainerResponse()
 
     async def _preferred(self, asked: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
         wanted = (asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size)
@@ -244,8 +225,23 @@ class Server(DevicePluginBase):
         return Device(ID=unit.id, health="Healthy" if unit.healthy else "Unhealthy", topology=topology)
 
 
-def _refusal(why: str) -> GRPCError:
-    return GRPCError(Status.FAILED_PRECONDITION, why)
+def _bind(server: aio.Server, path: Path) -> None:
+    """Listen at a path.
+
+    When gRPC stops, it removes whatever is at the path that it bound. By then that may be the socket of another agent,
+    which replaces this one; so it binds another path, and the socket is moved.
+
+    Raises:
+        RuntimeError: the path cannot be bound.
+        OSError: the socket cannot be moved.
+    """
+    bound = path.with_name(f".{path.name}")
+    server.add_insecure_port(f"unix:{bound}")
+    bound.rename(path)
+
+
+async def _refuse(context: _Context, why: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
 
 def _now() -> float:

@@ -4,23 +4,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from berth_agent import rpc
+from grpc import aio
+
 from berth_agent.admission.chooser import Away
 from berth_agent.admission.mirror import Told
 from berth_agent.admission.pods import is_of_plugin
 from berth_agent.kubelet import podresources_pb2 as messages
-from berth_agent.kubelet.podresources_grpc import PodResourcesListerStub
+from berth_agent.kubelet.channel import open_channel, reason
+from berth_agent.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 
 ANSWER_SECONDS: Final = 2.0
 """Kubelet answers in a millisecond, or hangs."""
 
 
 class PodResources:
-    """Asks kubelet at its socket; the connection is kept, and made anew when kubelet comes back."""
+    """Asks kubelet at its socket, one call at a time, over a connection that is kept while calls succeed."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, *, timeout: float = ANSWER_SECONDS) -> None:
         self._socket = socket
-        self._line = rpc.Line(socket)
+        self._timeout = timeout
+        self._channel = open_channel(socket)
 
     async def told(self) -> tuple[Told, ...]:
         """Ask what containers have.
@@ -28,16 +31,19 @@ class PodResources:
         Raises:
             Away: kubelet does not answer.
         """
-        stub = PodResourcesListerStub(self._line.channel())
         try:
-            answer = await rpc.call(stub.List, messages.ListPodResourcesRequest(), seconds=ANSWER_SECONDS)
-        except rpc.CallError as error:
-            raise Away(f"{self._socket}: {error}") from error
+            request = messages.ListPodResourcesRequest()
+            answer = await PodResourcesListerStub(self._channel).List(request, timeout=self._timeout)
+        except aio.AioRpcError as error:
+            # After a failed attempt to connect a channel pauses before the next; a new one finds kubelet at once.
+            await self._channel.close()
+            self._channel = open_channel(self._socket)
+            raise Away(f"{self._socket}: {reason(error)}") from error
         return tuple(_told(answer))
 
     async def close(self) -> None:
-        """Let go of the connection."""
-        self._line.close()
+        """Close the connection."""
+        await self._channel.close()
 
 
 def _told(answer: messages.ListPodResourcesResponse) -> Iterator[Told]:
