@@ -5,7 +5,7 @@ import sys
 
 from pydantic import ValidationError
 
-from berth_agent import app, log
+from berth_agent import app, log, selection
 from berth_agent.device_plugin.manager import InitError
 from berth_agent.device_plugin.options import OptionsError
 from berth_agent.device_plugin.registration import CrashLoopError
@@ -20,7 +20,7 @@ def main() -> None:
     try:
         settings = Settings.read(sys.argv[1:])
         log.configure(settings)
-        asyncio.run(app.run(settings, inventory=app.inventory_for(settings)))
+        asyncio.run(app.run(settings, inventory=selection.inventory_for(settings)))
     except ValidationError as error:
         _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
     except (FleetError, PluginError, OptionsError, InitError, CrashLoopError, CredentialsError) as error:

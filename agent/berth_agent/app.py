@@ -9,32 +9,27 @@ import contextlib
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 import structlog
 
-from berth_agent import plugins
 from berth_agent.boot import boot_id
 from berth_agent.cluster import DEVICES, CallError, Cluster, connect
 from berth_agent.device_plugin import options
 from berth_agent.device_plugin.chooser import Plain
 from berth_agent.device_plugin.manager import DevicePlugin, InitError
 from berth_agent.device_plugin.registration import CrashLoopError
-from berth_agent.discovery.fpga import Fpgas
-from berth_agent.discovery.rdma import Nics
 from berth_agent.following import Object, follow
+from berth_agent.health.faults import Alarm
 from berth_agent.health.monitor import ANNOTATIONS, Monitor
-from berth_agent.inventory import Alarm, Inventory, NoGpus, Reading
+from berth_agent.inventory import Inventory
 from berth_agent.labelling import Labeller
 from berth_agent.lease import Heartbeat
 from berth_agent.nodes import Nodes
 from berth_agent.numbering import Numbering
-from berth_agent.nvml.inventory import NvmlInventory
-from berth_agent.plugins import DeviceAgent, Plugged
 from berth_agent.publish import Publisher
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
-from berth_agent.simulated import SimulatedInventory
 from berth_agent.truth import keeper
 from berth_agent.truth.keeper import Keeper
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
@@ -43,37 +38,6 @@ LEAVE_SECONDS: Final = 2.0
 """How long the last word to the API server may take: a pod's end is not to wait for it."""
 
 _log: Any = structlog.get_logger()
-
-
-def inventory_for(settings: Settings) -> Inventory:
-    """Return the inventory that the settings ask for, with the devices that sysfs shows and those of plug-ins.
-
-    Raises:
-        FleetError: its fleet file is wrong.
-        PluginError: a plug-in cannot be used.
-    """
-    brought = plugins.load(entry_points(group=plugins.GROUP))
-    if settings.inventory == "simulated" and settings.fleet:
-        return _with_others(SimulatedInventory(path=settings.fleet), brought, settings)
-    own: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
-    # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
-    in_sysfs = {name: each for name, each in _in_sysfs(settings).items() if name not in brought}
-    return _with_others(own, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
-
-
-def _with_others(
-    own: Inventory,
-    others: Mapping[str, DeviceAgent],
-    settings: Settings,
-    *,
-    unnumbered: frozenset[str] = frozenset(),
-) -> Inventory:
-    return Plugged(own, others, timeout=settings.read_timeout, unnumbered=unnumbered) if others else own
-
-
-def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
-    found: tuple[DeviceAgent, ...] = (Nics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
-    return {each.name: each for each in found if each.name in settings.discover}
 
 
 async def run(settings: Settings, *, inventory: Inventory) -> None:

@@ -6,51 +6,15 @@ publisher at no cost that nothing changed; a thousand simulated nodes live from 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from berth_agent.conditions import Finding
-from berth_agent.health.faults import Fault
-from berth_agent.labels import Facts
-from berth_agent.truth.processes import Process
-from berth_agent.truth.use import NodeUse
+from berth_agent.health.faults import Alarm
+from berth_agent.readings import Facts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
 
 MAX_LABEL: Final = 63
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What one look at one node found."""
-
-    spec: DeviceSpec
-    findings: tuple[Finding, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    processes: Mapping[int, tuple[Process, ...]] = field(default_factory=dict, compare=False)
-    """By the minor of a GPU those that compute on it, where somebody wants to know."""
-    use: NodeUse | None = None
-    """What pods hold; none where nobody asked kubelet yet, and what stands on the server stays."""
-    heartbeat: bool = True
-    """Whether the node's Lease is to be renewed. Only a fleet file ever says no."""
-    reset: frozenset[str] = frozenset()
-    """UUIDs of the GPUs that were reset since the reading before."""
-    facts: Facts | None = None
-    """What the Node's labels are to tell of, beside the spec; none where the inventory has no say in them."""
-    unnumbered: frozenset[str] = frozenset()
-    """Types whose devices have no minors of their own: those in the spec only count them; `numbering` replaces them."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    """Annotations of the Device: what the agent has to know after its restart."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """What cannot wait for the next reading, and asks for one at once."""
-
-    node: str
-    card: str = ""
-    """UUID of the GPU that it concerns; empty where all may be concerned."""
-    faults: tuple[Fault, ...] = ()
 
 
 Listener = Callable[[Alarm], object]

@@ -10,8 +10,8 @@ import structlog
 
 from berth_agent import labels
 from berth_agent.cluster import NODES, CallError, Cluster
-from berth_agent.inventory import Reading
 from berth_agent.nodes import Nodes
+from berth_agent.readings import Reading
 from berth_api import names
 
 _log: Any = structlog.get_logger()

@@ -7,9 +7,9 @@ Device knows each card. Left out are gfd.timestamp, which changes without a reas
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from berth_agent.readings import CardFacts, Facts
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 
@@ -32,28 +32,6 @@ _FAMILIES: Final = {
 }
 _LATER: Final = {(7, 5): "turing", (8, 9): "ada-lovelace"}
 _MODES: Final = {"0x030000": "graphics", "0x030200": "compute"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardFacts:
-    """What is told of a card beside its DeviceInfo."""
-
-    compute: tuple[int, int]
-    """CUDA compute capability."""
-    pci_class: str
-    is_vgpu: bool = False
-    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of MIG instances, by their UUIDs: `multiprocessors`, `slices.gi`, `engines.copy` …"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is told of a node beside its DeviceSpec."""
-
-    machine: str = ""
-    """The machine's product name; empty where it is not known."""
-    cards: Mapping[str, CardFacts] = field(default_factory=dict)
-    """By their UUIDs."""
 
 
 def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:

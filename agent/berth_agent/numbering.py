@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple
 
-from berth_agent.inventory import Reading
+from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.allocation import MAX_MINOR, TYPE
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec

@@ -14,7 +14,8 @@ from importlib.metadata import EntryPoint
 from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory import Inventory, Listener, Reading
+from berth_agent.inventory import Inventory, Listener
+from berth_agent.readings import Reading
 from berth_api import allocation, names, quantity
 from berth_api.device import MAX_DEVICES, DeviceInfo
 from berth_api.names import GPU

@@ -14,9 +14,8 @@ import structlog
 
 from berth_agent.cluster import CONFLICT, DEVICES, NOT_FOUND, CallError, Cluster
 from berth_agent.conditions import keep_card_times, keep_times
-from berth_agent.inventory import Reading
 from berth_agent.nodes import Nodes, only
-from berth_agent.truth.use import NodeUse
+from berth_agent.readings import NodeUse, Reading
 from berth_api import names
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
 

@@ -14,9 +14,10 @@ import structlog
 from berth_agent import fleet, machine
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.fleet import Fleet, FleetError, NodeGroup
-from berth_agent.inventory import Listener, Reading, labels_of
+from berth_agent.inventory import Listener, labels_of
 from berth_agent.machine import Machine
 from berth_agent.profiles import Profile
+from berth_agent.readings import Reading
 from berth_api import mig, names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
 

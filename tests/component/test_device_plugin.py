@@ -22,9 +22,8 @@ from berth_agent.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.device_plugin.response import Machine
 from berth_agent.device_plugin.server import Server
 from berth_agent.device_plugin.servers import SETTLING
-from berth_agent.inventory import Reading
+from berth_agent.readings import NodeUse, Reading
 from berth_agent.settings import Settings
-from berth_agent.truth.use import NodeUse
 from berth_api import names
 from berth_api.device import DeviceSpec
 from tests.devices import GPU, spec

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from berth_agent.device_plugin.resources import indices
 from berth_agent.health.faults import told
-from berth_agent.inventory import Reading
 from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
 from berth_agent.truth.processes import foreign
 from berth_api import names, quantity

@@ -4,8 +4,9 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from berth_agent.inventory import Alarm, Reading
+from berth_agent.health.faults import Alarm
 from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
 from tests.nvml.fixture import NvmlFixture
 

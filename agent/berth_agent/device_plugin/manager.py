@@ -25,7 +25,7 @@ from berth_agent.device_plugin.resources import LayoutError, Offers
 from berth_agent.device_plugin.response import Machine
 from berth_agent.device_plugin.server import Server
 from berth_agent.device_plugin.servers import Servers
-from berth_agent.inventory import Reading
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
 from berth_api import names
 from berth_api.device import DeviceSpec

@@ -26,6 +26,16 @@ class Fault:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """What cannot wait for the next reading, and asks for one at once."""
+
+    node: str
+    card: str = ""
+    """UUID of the GPU that it concerns; empty where all may be concerned."""
+    faults: tuple[Fault, ...] = ()
+
+
 def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
     """Return the device with these faults and no others, the hardest first; of too many, the easiest are left out."""
     ordered = sorted(faults, key=lambda fault: (-catalogue.of(fault.kind), fault.kind))[:MAX_FAULTS]

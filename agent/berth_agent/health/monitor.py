@@ -13,9 +13,9 @@ import structlog
 
 from berth_agent.health import annotations, catalogue, rules
 from berth_agent.health.annotations import Wishes
-from berth_agent.health.faults import Fault, mark, told
+from berth_agent.health.faults import Alarm, Fault, mark, told
 from berth_agent.health.rules import Faults
-from berth_agent.inventory import Alarm, Reading
+from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.names import GPU

@@ -11,14 +11,14 @@ import structlog
 from berth_agent.conditions import Finding
 from berth_agent.health import catalogue, rules
 from berth_agent.health.checks import Checks
-from berth_agent.health.faults import Fault, with_more
-from berth_agent.inventory import Alarm, Listener, Reading
-from berth_agent.labels import Facts
+from berth_agent.health.faults import Alarm, Fault, with_more
+from berth_agent.inventory import Listener
 from berth_agent.nvml import library, sysfs
 from berth_agent.nvml.events import Events
 from berth_agent.nvml.library import Event, NvmlError
 from berth_agent.nvml.reader import Reader
 from berth_agent.nvml.session import Session
+from berth_agent.readings import Facts, Reading
 from berth_agent.settings import Settings
 from berth_api import names
 from berth_api.device import DeviceSpec

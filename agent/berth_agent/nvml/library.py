@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import pynvml
 
-from berth_agent.truth.processes import Process
+from berth_agent.readings import Process
 
 T = TypeVar("T")
 Handle = Any

@@ -14,12 +14,11 @@ from berth_agent.health import rules
 from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, mark, with_more
 from berth_agent.health.rules import Measured
-from berth_agent.inventory import Reading, labels_of
-from berth_agent.labels import CardFacts, Facts
+from berth_agent.inventory import labels_of
 from berth_agent.nvml import library, sysfs
 from berth_agent.nvml.library import Handle, NvmlError
 from berth_agent.nvml.links import Node, links, wires
-from berth_agent.truth.processes import Process
+from berth_agent.readings import CardFacts, Facts, Process, Reading
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 

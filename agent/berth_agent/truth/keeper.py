@@ -18,12 +18,11 @@ from berth_agent.admission.units import Units
 from berth_agent.admission.watch import NodePods
 from berth_agent.boot import boot_id
 from berth_agent.cluster import CallError, Cluster
-from berth_agent.inventory import Reading
+from berth_agent.readings import NodeUse, Process, Reading
 from berth_agent.settings import Settings
 from berth_agent.truth import processes, use
 from berth_agent.truth.gpupods import GpuPods, Key
 from berth_agent.truth.podresources import PodResources
-from berth_agent.truth.use import NodeUse
 from berth_api.gpupod import GpuPodSpec
 from berth_api.names import GPU
 
@@ -47,7 +46,7 @@ class Keeper:
         self.admission = admission
         """What the device plugin asks."""
         self._gpu_pods = gpu_pods
-        self._processes: Mapping[int, tuple[processes.Process, ...]] = {}
+        self._processes: Mapping[int, tuple[Process, ...]] = {}
         self._minors: Mapping[str, int] = {}
         """Of the GPUs that the node has now, by their ids."""
         self._use: NodeUse | None = None

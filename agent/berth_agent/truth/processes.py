@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from berth_agent.readings import Process
 from berth_api import quantity
 from berth_api.device import ForeignUse
 
@@ -13,15 +13,6 @@ _POD: Final = re.compile(r"kubepods.*pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0
 """In both of kubelet's spellings: `…/pod1f2e…-…/…` and `…-pod1f2e…_….slice/…`; static pods have 32 digits."""
 STEP: Final = 2**30
 """Bytes in which foreign memory is told: it changes all the time, and nobody decides by it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A process that uses a card."""
-
-    pid: int
-    memory: int = 0
-    """Bytes of the card's; 0 where the driver does not tell."""
 
 
 def pod_of(cgroup: str) -> str | None:

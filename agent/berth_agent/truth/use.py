@@ -1,25 +1,14 @@
 """What the agent tells of a node's use, out of what containers hold; pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from berth_agent.admission.mirror import Holding
 from berth_agent.admission.units import Units
-from berth_api.device import MAX_HELD, ForeignUse, HeldByContainer, HeldDevice
+from berth_api.device import MAX_HELD, HeldByContainer, HeldDevice
 from berth_api.gpupod import ContainerDevices, GpuPodSpec
 
 GPU: Final = "gpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeUse:
-    """The agent's part of a Device's status, beside its conditions."""
-
-    held: tuple[HeldByContainer, ...] = ()
-    boot_id: str = ""
-    withheld: tuple[int, ...] = ()
-    foreign: tuple[ForeignUse, ...] = ()
 
 
 def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ...]:

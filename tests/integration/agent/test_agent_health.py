@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from berth_agent import app
-from berth_agent.health.faults import Fault
-from berth_agent.inventory import Alarm, Listener, Reading
+from berth_agent.health.faults import Alarm, Fault
+from berth_agent.inventory import Listener
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
 from berth_agent.simulated import FINDINGS
 from berth_api import names

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from berth_agent import labels
-from berth_agent.labels import CardFacts, Facts, family, sanitised
+from berth_agent.labels import family, sanitised
+from berth_agent.readings import CardFacts, Facts
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 
 PARTS = {

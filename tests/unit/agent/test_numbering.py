@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_agent.inventory import Reading
 from berth_agent.numbering import MAX_RESERVED, Numbering, assigned, parsed, recalled
+from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 

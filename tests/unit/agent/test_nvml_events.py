@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from berth_agent import labels
-from berth_agent.health.faults import Fault, told
-from berth_agent.inventory import Alarm, Reading
+from berth_agent.health.faults import Alarm, Fault, told
 from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
 from berth_api import names
 from tests.nvml.fixture import Gpu, MigDevice, a100, t4

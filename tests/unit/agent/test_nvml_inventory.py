@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from berth_agent.conditions import Finding
-from berth_agent.inventory import Reading
 from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.readings import Reading
 from berth_agent.settings import Settings
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, Mig, MigInstance, Topology

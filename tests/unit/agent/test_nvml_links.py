@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from berth_agent.inventory import Reading
+from berth_agent.readings import Reading
 from berth_api.device import DeviceInfo
 from tests.gpu.look import word
 from tests.nvml.fixture import NvLink, a100, h100, t4

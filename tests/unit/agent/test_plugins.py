@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from berth_agent import plugins
-from berth_agent.inventory import Alarm, Listener, Reading
+from berth_agent.health.faults import Alarm
+from berth_agent.inventory import Listener
 from berth_agent.plugins import DeviceAgent, Plugged
+from berth_agent.readings import Reading
 from berth_agent.simulated import FINDINGS
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, DeviceStatus

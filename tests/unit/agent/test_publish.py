@@ -7,8 +7,9 @@ import pytest
 
 from berth_agent import conditions
 from berth_agent.conditions import Finding
-from berth_agent.inventory import Reading, label_value, labels_of
+from berth_agent.inventory import label_value, labels_of
 from berth_agent.publish import device_body, status_body
+from berth_agent.readings import Reading
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, Topology
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1", "controller": True, "blockOwnerDeletion": True}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.app import inventory_for
-from berth_agent.inventory import Reading
+from berth_agent.readings import Reading
+from berth_agent.selection import inventory_for
 from berth_agent.settings import Settings
 from berth_api import names
 from tests.nvml.fixture import NvmlFixture, a100

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from berth_agent.conditions import Finding
 from berth_agent.health import checks, rules
-from berth_agent.health.faults import Fault, mark, told
+from berth_agent.health.faults import Alarm, Fault, mark, told
 from berth_agent.health.monitor import Monitor
-from berth_agent.inventory import Alarm, Reading
+from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 

@@ -7,9 +7,8 @@ import pytest
 from berth_agent.conditions import unhealthy
 from berth_agent.health import annotations, rules
 from berth_agent.health.checks import Checks
-from berth_agent.health.faults import Fault, told
+from berth_agent.health.faults import Alarm, Fault, told
 from berth_agent.health.rules import Measured
-from berth_agent.inventory import Alarm
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
 from tests.unit.agent.health.film import ALL_READ, NODE, SOME_UNREAD, Film, gpu, reading

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from berth_agent.readings import Process
 from berth_agent.truth import processes
-from berth_agent.truth.processes import Process
 
 UID = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 STATIC = "0123456789abcdef0123456789abcdef"
