@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := api client operator agent devcluster demo tests examples
-KUBELET := berth_agent/kubelet
+KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 
 .PHONY: help
@@ -129,7 +129,7 @@ generate: stubs ## write the files that are made from the models and interfaces
 verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
 	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
-	@diff --recursive --brief --exclude=__init__.py --exclude=channel.py --exclude=__pycache__ --exclude='*.proto' \
+	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 
 .PHONY: lint

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from berth_agent.device_plugin.nodes import Nodes
-from berth_agent.device_plugin.options import Flags, Options, Sharing
-from berth_agent.device_plugin.response import Machine
-from berth_agent.fleet import NodeGroup
-from berth_agent.profiles import BUILT_IN
-from berth_agent.simulated import simulate
+from berth_agent.configuration.options import Flags, Options, Sharing
+from berth_agent.inventory.simulated.fleet import NodeGroup
+from berth_agent.inventory.simulated.inventory import simulate
+from berth_agent.inventory.simulated.profiles import BUILT_IN
+from berth_agent.kubelet.device_plugin.nodes import Nodes
+from berth_agent.kubelet.device_plugin.response import Machine
 from berth_api.device import DeviceInfo, DeviceSpec
 
 GPU = "nvidia.com/gpu"

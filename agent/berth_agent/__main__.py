@@ -5,12 +5,13 @@ import sys
 
 from pydantic import ValidationError
 
-from berth_agent import app, log, selection
-from berth_agent.device_plugin.manager import InitError
-from berth_agent.device_plugin.options import OptionsError
-from berth_agent.device_plugin.registration import CrashLoopError
-from berth_agent.fleet import FleetError
-from berth_agent.settings import Settings
+from berth_agent import app, log
+from berth_agent.configuration.options import OptionsError
+from berth_agent.configuration.settings import Settings
+from berth_agent.inventory import selection
+from berth_agent.inventory.simulated.fleet import FleetError
+from berth_agent.kubelet.device_plugin.manager import InitError
+from berth_agent.kubelet.device_plugin.registration import CrashLoopError
 from berth_api.plugins import PluginError
 from berth_client.credentials import CredentialsError
 

@@ -15,23 +15,23 @@ import structlog
 
 from berth_agent.boot import boot_id
 from berth_agent.cluster import DEVICES, CallError, Cluster, connect
-from berth_agent.device_plugin import options
-from berth_agent.device_plugin.chooser import Plain
-from berth_agent.device_plugin.manager import DevicePlugin, InitError
-from berth_agent.device_plugin.registration import CrashLoopError
+from berth_agent.configuration import options
+from berth_agent.configuration.settings import Settings
 from berth_agent.following import Object, follow
 from berth_agent.health.faults import Alarm
 from berth_agent.health.monitor import ANNOTATIONS, Monitor
-from berth_agent.inventory import Inventory
-from berth_agent.labelling import Labeller
-from berth_agent.lease import Heartbeat
-from berth_agent.nodes import Nodes
-from berth_agent.numbering import Numbering
-from berth_agent.publish import Publisher
+from berth_agent.inventory.interface import Inventory
+from berth_agent.inventory.numbering import Numbering
+from berth_agent.kubelet.device_plugin.chooser import Plain
+from berth_agent.kubelet.device_plugin.manager import DevicePlugin, InitError
+from berth_agent.kubelet.device_plugin.registration import CrashLoopError
+from berth_agent.publishing.labelling import Labeller
+from berth_agent.publishing.lease import Heartbeat
+from berth_agent.publishing.nodes import Nodes
+from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
-from berth_agent.settings import Settings
-from berth_agent.truth import keeper
-from berth_agent.truth.keeper import Keeper
+from berth_agent.usage import keeper
+from berth_agent.usage.keeper import Keeper
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 
 LEAVE_SECONDS: Final = 2.0

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from berth_agent.settings import Settings
+from berth_agent.configuration.settings import Settings
 from berth_api import names
 from berth_client import credentials
 from berth_client.credentials import Login

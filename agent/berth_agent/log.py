@@ -4,7 +4,7 @@ import logging
 
 import structlog
 
-from berth_agent.settings import Settings
+from berth_agent.configuration.settings import Settings
 
 
 def configure(settings: Settings) -> None:

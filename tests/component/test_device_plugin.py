@@ -14,16 +14,16 @@ import yaml
 from grpc import aio
 
 from berth_agent.conditions import Finding
-from berth_agent.device_plugin import resources
-from berth_agent.device_plugin.chooser import RefusedError
-from berth_agent.device_plugin.manager import LOOK, DevicePlugin, InitError
-from berth_agent.device_plugin.options import Options
-from berth_agent.device_plugin.registration import CrashLoopError, ServingError
-from berth_agent.device_plugin.response import Machine
-from berth_agent.device_plugin.server import Server
-from berth_agent.device_plugin.servers import SETTLING
+from berth_agent.configuration.options import Options
+from berth_agent.configuration.settings import Settings
+from berth_agent.kubelet.device_plugin import resources
+from berth_agent.kubelet.device_plugin.chooser import RefusedError
+from berth_agent.kubelet.device_plugin.manager import LOOK, DevicePlugin, InitError
+from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
+from berth_agent.kubelet.device_plugin.response import Machine
+from berth_agent.kubelet.device_plugin.server import Server
+from berth_agent.kubelet.device_plugin.servers import SETTLING
 from berth_agent.readings import NodeUse, Reading
-from berth_agent.settings import Settings
 from berth_api import names
 from berth_api.device import DeviceSpec
 from tests.devices import GPU, spec

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.admission.chooser import Away
-from berth_agent.admission.mirror import Told
-from berth_agent.truth.podresources import PodResources
+from berth_agent.kubelet.admission.chooser import Away
+from berth_agent.kubelet.admission.mirror import Told
+from berth_agent.kubelet.podresources import PodResources
 from tests.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from berth_agent.device_plugin.resources import indices
+from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import told
-from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.inventory.nvml.inventory import NvmlInventory
+from berth_agent.kubelet.device_plugin.resources import indices
 from berth_agent.readings import Reading
-from berth_agent.settings import Settings
-from berth_agent.truth.processes import foreign
+from berth_agent.usage.processes import foreign
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, Link
 from tests.gpu.smi import MACHINE, Facts

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from berth_agent.truth.processes import pod_of
+from berth_agent.usage.processes import pod_of
 from devcluster import waiting
 from tests.gpu import holder
 from tests.gpu.look import ROOT, Look, look

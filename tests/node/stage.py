@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 
 import grpc.aio
 
-from berth_agent.kubelet import podresources_pb2 as resources
-from berth_agent.kubelet.podresources_pb2_grpc import PodResourcesListerStub
+from berth_agent.kubelet.api import podresources_pb2 as resources
+from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.allocation import REPLICA_MARK
 from devcluster import Arena, waiting
 from devcluster.api import Manifest

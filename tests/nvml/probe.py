@@ -4,10 +4,10 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
+from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Alarm
-from berth_agent.nvml.inventory import NvmlInventory
+from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.readings import Reading
-from berth_agent.settings import Settings
 from tests.nvml.fixture import NvmlFixture
 
 NODE = "node-a"

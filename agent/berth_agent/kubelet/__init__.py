@@ -1,4 +1,1 @@
-"""What kubelet speaks: the messages and services of its two interfaces for devices.
-
-Each `.proto` has the interface's names and field numbers; `make generate` writes the Python beside it.
-"""
+"""All that passes between the agent and kubelet: device plugin, admission and PodResources."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from berth_agent import app
+from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Alarm, Fault
-from berth_agent.inventory import Listener
+from berth_agent.inventory.interface import Listener
+from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Reading
-from berth_agent.settings import Settings
-from berth_agent.simulated import FINDINGS
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 from devcluster import Arena

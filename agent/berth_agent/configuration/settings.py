@@ -1,0 +1,227 @@
+"""What an agent can be told: by options (`--poll-interval 5`) or by `BERTH_AGENT_*` variables; options win.
+
+The options of the device plugin are also NVIDIA's variables, without the prefix.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from berth_agent.configuration.options import OTHER_FLAGS, VARIABLES, Flags
+from berth_agent.health import checks
+from berth_agent.health.checks import Checks
+from berth_api import names
+
+FPGA_IDS: Final = ("10ee", "1172", "8086:09c4", "8086:0b2b", "8086:0b30", "8086:bcce", "8086:af00")
+
+
+def _kubeconfig() -> Path | None:
+    path = os.environ.get("KUBECONFIG")
+    return Path(path) if path else None
+
+
+class _NvidiasVariables(PydanticBaseSettingsSource):
+    """The variables of NVIDIA's plugin."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 -- its interface
+        """Give a field's value, the name it was found by, and whether it is JSON."""
+        found = [os.environ[name] for name, flag in VARIABLES.items() if flag == field_name and name in os.environ]
+        return next(iter(found), None), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Give all that are set."""
+        found = {name: self.get_field_value(None, name)[0] for name in Flags.model_fields}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+Hexadecimal = Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{4}(:[0-9a-fA-F]{4})?$")]
+"""A PCI vendor, or a vendor's device: `10ee`, `8086:0b30`."""
+
+
+class Settings(Flags, BaseSettings):
+    """Berth's node agent: publishes the devices of a node and keeps its heartbeat."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BERTH_AGENT_",
+        cli_prog_name="berth-agent",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_shortcuts=dict(OTHER_FLAGS),
+        use_attribute_docstrings=True,
+        frozen=True,
+    )
+
+    node_name: str = Field(default_factory=lambda: os.environ.get("NODE_NAME", ""))
+    """Node that this agent speaks for; also read from NODE_NAME, which a pod gets from `spec.nodeName`."""
+
+    pod_name: str = Field(default_factory=lambda: os.environ.get("POD_NAME", ""))
+    """Name of the agent's pod, also read from POD_NAME; holder of the Lease. Default: the node's name."""
+
+    kubeconfig: Path | None = Field(default_factory=_kubeconfig)
+    """Kubeconfig file, also read from KUBECONFIG. Default: the service account of the pod."""
+
+    inventory: Literal["nvml", "simulated"] = "nvml"
+    """Where devices come from: NVIDIA's library on this node, or a fleet file for any number of nodes."""
+
+    fleet: Path | None = None
+    """Fleet file of the simulated inventory. It is read again when it changes."""
+
+    sysfs_root: Path = Path("/sys")
+    """Where sysfs is mounted: NUMA nodes and PCIe switches come from it."""
+
+    discover: tuple[Literal["gpu", "rdma", "fpga"], ...] = ("gpu", "rdma", "fpga")
+    """Types of devices to look for. Where the PCI bus has no GPU, that there is no driver is no fault."""
+
+    fpga_ids: tuple[Hexadecimal, ...] = FPGA_IDS
+    """PCI vendors, or vendors with devices, whose processing accelerators (PCI class 0x1200) are FPGAs. Accelerators of
+    other kinds have the same class. Default: Xilinx, Altera, and Intel's PACs."""
+
+    truth: bool = True
+    """Whether to tell what pods really hold: GpuPods, and `held`, `withheld` and `foreign` of the Device. Nothing is
+    told before kubelet has answered; a simulated fleet has none."""
+
+    admission: bool = True
+    """Whether the device plugin mirrors kubelet's admission, and so gives each pod what the scheduler chose; otherwise
+    it is one like any other. It cannot without `--truth`."""
+
+    pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    """Where kubelet tells which containers it gave which devices."""
+
+    pod_resources_interval: PositiveFloat = 1.0
+    """Seconds after which kubelet is asked again when nothing happened."""
+
+    foreign: bool = True
+    """Whether GPUs that processes outside Kubernetes compute on are told as in use. The agent must then see the
+    processes of the host (`hostPID`)."""
+
+    checkpoint: Path = Path("/var/lib/berth-agent/checkpoint.json")
+    """File with what kubelet was promised and what pods had: it must outlive the agent's container."""
+
+    nvml_library: Path | None = None
+    """libnvidia-ml.so.1 to load. Default: as the dynamic linker finds it."""
+
+    poll_interval: PositiveFloat = 10.0
+    """Seconds between two readings of the inventory: how late a change is seen. A reading of eight cards takes
+    some 10 ms of driver time."""
+
+    read_timeout: PositiveFloat = 30.0
+    """Seconds after which a reading that does not come back is reported. A driver call can hang on a broken card,
+    and the node must not look sound meanwhile."""
+
+    quiet_period: PositiveFloat = 300.0
+    """Seconds without another fault after which a GPU is healthy again that had one of an application's (Xid 94), or an
+    error of the library. Faults that ask for a reset or a reboot do not end by time."""
+
+    disable_healthchecks: str = Field(default_factory=lambda: os.environ.get("DP_DISABLE_HEALTHCHECKS", ""))
+    """Xids that make no GPU unhealthy, also read from DP_DISABLE_HEALTHCHECKS as NVIDIA's plugin has it: `all`, `xids`,
+    or numbers with commas between them."""
+
+    enable_healthchecks: str = Field(default_factory=lambda: os.environ.get("DP_ENABLE_HEALTHCHECKS", ""))
+    """Xids that do so whatever else is said, also read from DP_ENABLE_HEALTHCHECKS, in the same form."""
+
+    label_nodes: bool = True
+    """Whether the Node gets the labels that GPU Feature Discovery writes (`nvidia.com/gpu.product` …)."""
+
+    resync_interval: PositiveFloat = 30.0
+    """Seconds between two looks at what the API server holds, which find a deleted or changed Device. It costs
+    one metadata-only list."""
+
+    request_timeout: PositiveFloat = 10.0
+    """Seconds that one API call may take; below the lease duration, so that a hung call costs no heartbeat."""
+
+    concurrency: PositiveInt = 32
+    """API calls under way at once. One agent serves thousands of nodes in a simulation."""
+
+    lease_namespace: str = names.LEASE_NAMESPACE
+    """Namespace of the heartbeat Leases; created when it is missing."""
+
+    lease_duration: PositiveInt = 40
+    """Seconds without renewal after which the node's devices count as stale: four lost renewals, as kubelet does."""
+
+    renew_interval: PositiveFloat = 10.0
+    """Seconds between two renewals."""
+
+    jitter: float = Field(default=0.1, ge=0, le=0.5)
+    """Share by which each pause between renewals varies, so that agents started together drift apart."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Log lines as key=value or as JSON."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is logged."""
+
+    device_plugin: bool = False
+    """Whether the agent offers the node's cards to kubelet. Only with NVML's inventory."""
+
+    numa_to_kubelet: bool = False
+    """Whether kubelet is told the NUMA node of each card. A Topology Manager policy then picks cards before the agent
+    is asked, and with it the scheduler's choice cannot hold."""
+
+    cdi_specification: Literal["own", "nvidia-ctk"] = "own"
+    """Whose CDI specification containers are given by: the agent writes one with the device nodes of the cards, or
+    `nvidia-ctk cdi generate` keeps one with the driver's libraries too."""
+
+    cdi_folder: Path = Path("/var/run/cdi")
+    """Where the agent writes its CDI specification."""
+
+    proc_root: Path = Path("/proc")
+    """Where procfs is mounted, with the processes of the host: it tells the device nodes of MIG instances, which boot
+    this is, and which pods have processes."""
+
+    dev_folder: Path = Path("/dev")
+    """Where the agent sees the host's device nodes."""
+
+    @classmethod
+    def read(cls, arguments: Sequence[str]) -> Self:
+        """Take the arguments of the command line, and the variables.
+
+        Raises:
+            ValidationError: one of them is wrong.
+        """
+        switches = {f"--{name.replace('_', '-')}" for name, each in cls.model_fields.items() if each.annotation is bool}
+        following = [*arguments[1:], ""]
+        # A switch may stand alone, as in NVIDIA's plugin.
+        alone = [
+            word in switches and after.lower() not in {"true", "false"}
+            for word, after in zip(arguments, following, strict=True)
+        ]
+        words = [f"{word}=true" if bare else word for word, bare in zip(arguments, alone, strict=True)]
+        return cls(_cli_parse_args=words)
+
+    @classmethod
+    def settings_customise_sources(  # noqa: D102 -- pydantic's
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, _NvidiasVariables(settings_cls)
+
+    @cached_property
+    def checks(self) -> Checks:
+        """Which health checks are made.
+
+        Raises:
+            ChecksError: the lists of Xids cannot be read.
+        """
+        return checks.read(disabled=self.disable_healthchecks, enabled=self.enable_healthchecks)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.checks  # noqa: B018 -- tells of mistakes at the start
+        if self.inventory == "nvml" and not self.node_name:
+            raise ValueError("--node-name is needed (or NODE_NAME): the node that this agent speaks for")
+        if self.inventory == "simulated" and self.fleet is None:
+            raise ValueError("--fleet is needed with --inventory simulated")
+        if self.inventory == "simulated" and self.device_plugin:
+            raise ValueError("--device-plugin cannot be had with --inventory simulated: there is nothing to hand out")
+        if self.lease_duration <= self.renew_interval * (1 + self.jitter):
+            raise ValueError("--lease-duration must exceed --renew-interval with its jitter")
+        return self

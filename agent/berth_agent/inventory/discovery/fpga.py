@@ -1,0 +1,84 @@
+"""FPGAs: PCI functions of the class of processing accelerators, of vendors that make FPGAs.
+
+A card may have several functions: of Alveo cards the last is for users, those before it are for management. So a card
+is its last function. Virtual functions are listed with their card.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from berth_agent.health import catalogue
+from berth_agent.health.faults import Fault, mark
+from berth_agent.inventory import sysfs
+from berth_api import names
+from berth_api.device import DeviceInfo, VirtualFunction, VirtualFunctionGroup
+
+ACCELERATOR: Final = "0x1200"
+"""How the class of processing accelerators begins."""
+GONE: Final = b"\xff\xff"
+"""What a device that fell off the bus reads as."""
+
+MODELS: Final = {
+    "10ee:5001": "Xilinx Alveo U200",
+    "10ee:5005": "Xilinx Alveo U250",
+    "10ee:500d": "Xilinx Alveo U280",
+    "10ee:5021": "Xilinx Alveo U50",
+    "10ee:505d": "Xilinx Alveo U55C",
+    "8086:09c4": "Intel PAC Arria 10 GX",
+    "8086:0b30": "Intel PAC N3000",
+    "8086:0b2b": "Intel PAC D5005",
+    "8086:bcce": "Intel FPGA N6000",
+}
+
+
+class Fpgas:
+    """The FPGAs of this node."""
+
+    name = names.FPGA
+
+    def __init__(self, root: Path, *, ids: Sequence[str]) -> None:
+        self._root = root
+        self._ids = frozenset(ids)
+
+    def start(self) -> None:
+        """Need nothing."""
+
+    def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
+        """Look at all processing accelerators."""
+        functions = [each for each in sorted((self._root / "bus/pci/devices").glob("*")) if self._is_fpga(each)]
+        # The order is by address, so the last function of each card stays.
+        cards = {each.name.rpartition(".")[0]: each for each in functions}
+        return [self._device(each, count) for count, each in enumerate(cards.values())]
+
+    def _is_fpga(self, device: Path) -> bool:
+        if not sysfs.text(device / "class").startswith(ACCELERATOR) or (device / "physfn").exists():
+            return False
+        vendor, _, _ = (found := sysfs.pci_id(device)).partition(":")
+        return vendor in self._ids or found in self._ids
+
+    def _device(self, folder: Path, minor: int) -> DeviceInfo:
+        kind = sysfs.pci_id(folder)
+        device = DeviceInfo(
+            type=names.FPGA,
+            minor=minor,
+            id=folder.name,
+            health=True,
+            model=MODELS.get(kind, f"FPGA {kind}"),
+            resources={names.PREFIX + names.FPGA: 100},
+            topology=sysfs.place(self._root, folder.name),
+        )
+        if virtual := [VirtualFunction(minor=number, bus_id=at) for number, at in sysfs.virtual_functions(folder)]:
+            device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
+        return mark(device, [_FELL_OFF]) if _is_gone(folder) else device
+
+
+_FELL_OFF: Final = Fault(kind=catalogue.OFF_THE_BUS, message="the FPGA does not answer on the PCI bus")
+
+
+def _is_gone(folder: Path) -> bool:
+    try:
+        with (folder / "config").open("rb") as config:
+            return config.read(2) == GONE
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,143 @@
+"""RDMA NICs: physical functions with an RDMA device, and the virtual functions of each that have one, too.
+
+A function is told of if the kernel gave it a verbs device (`uverbsN`): without, no process can use it. One that a
+hypervisor gave to this machine shows no physical function above it, and counts as one itself.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berth_agent.health import catalogue
+from berth_agent.health.faults import Fault, mark
+from berth_agent.inventory import sysfs
+from berth_api import names
+from berth_api.device import DeviceInfo, VirtualFunction, VirtualFunctionGroup
+
+ACTIVE: Final = "ACTIVE"
+
+MODELS: Final = {
+    "MT4115": "Mellanox ConnectX-4",
+    "MT4117": "Mellanox ConnectX-4 Lx",
+    "MT4119": "Mellanox ConnectX-5",
+    "MT4121": "Mellanox ConnectX-5 Ex",
+    "MT4123": "Mellanox ConnectX-6",
+    "MT4125": "Mellanox ConnectX-6 Dx",
+    "MT4127": "Mellanox ConnectX-6 Lx",
+    "MT4129": "Mellanox ConnectX-7",
+    "MT4131": "Mellanox ConnectX-8",
+    "MT41686": "Mellanox BlueField-2",
+    "MT41692": "Mellanox BlueField-3",
+}
+"""Names of NICs by what their driver calls them (`hca_type`), as the simulated fleet has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One port of a NIC."""
+
+    number: int
+    state: str
+    """`ACTIVE`, `DOWN`, `INIT` …"""
+    physical: str
+    """`LinkUp`, `Polling`, `Disabled` …"""
+    link_layer: str
+    """`InfiniBand` or `Ethernet`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One PCI function with an RDMA device."""
+
+    name: str
+    """Of its RDMA device: `mlx5_0`."""
+    address: str
+    parent: str
+    """PCI address of the physical function; empty for one that is physical itself, or whose own another machine has."""
+    model: str
+    ports: tuple[Port, ...]
+
+
+class Nics:
+    """The RDMA NICs of this node."""
+
+    name = names.RDMA
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def start(self) -> None:
+        """Need nothing."""
+
+    def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
+        """Look at all RDMA devices."""
+        functions = {each.address: each for each in _functions(self._root)}
+        # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
+        physical = sorted(each.address for each in functions.values() if not each.parent)
+        return [self._device(functions[each], count, functions) for count, each in enumerate(physical)]
+
+    def _device(self, function: Function, minor: int, functions: Mapping[str, Function]) -> DeviceInfo:
+        virtual = _virtual_functions(self._root, function.address, functions)
+        layers = sorted({port.link_layer for port in function.ports})
+        device = DeviceInfo(
+            type=names.RDMA,
+            minor=minor,
+            id=function.address,
+            health=True,
+            model=function.model,
+            resources={names.PREFIX + names.RDMA: 100},
+            topology=sysfs.place(self._root, function.address),
+            labels={names.DEVICE_RDMA: function.name, names.DEVICE_LINK_LAYER: "-".join(layers)},
+        )
+        if virtual:
+            device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
+        faults = link_faults(function.ports)
+        return mark(device, faults) if faults else device
+
+
+def link_faults(ports: Sequence[Port]) -> list[Fault]:
+    """Return the fault of a NIC of which no port can carry anything."""
+    if any(port.state == ACTIVE for port in ports):
+        return []
+    told = "; ".join(f"port {port.number} is {port.state}, physically {port.physical}" for port in ports)
+    return [Fault(kind=catalogue.LINK_DOWN, message=told or "the NIC has no port")]
+
+
+def _functions(root: Path) -> list[Function]:
+    usable = {sysfs.text(each / "ibdev") for each in (root / "class/infiniband_verbs").glob("uverbs*")}
+    folders = sorted((root / "class/infiniband").glob("*"))
+    return [_function(each) for each in folders if each.name in usable and (each / "device").exists()]
+
+
+def _function(folder: Path) -> Function:
+    device = (folder / "device").resolve()
+    kind = sysfs.text(folder / "hca_type")
+    return Function(
+        name=folder.name,
+        address=device.name,
+        parent=(device / "physfn").resolve().name if (device / "physfn").exists() else "",
+        model=MODELS.get(kind, kind or sysfs.pci_id(device)),
+        ports=tuple(_ports(folder)),
+    )
+
+
+def _ports(folder: Path) -> Iterable[Port]:
+    for port in sorted((folder / "ports").glob("*"), key=lambda path: int(path.name)):
+        yield Port(
+            number=int(port.name),
+            state=_word(port / "state"),
+            physical=_word(port / "phys_state"),
+            link_layer=sysfs.text(port / "link_layer"),
+        )
+
+
+def _word(path: Path) -> str:
+    """Read a state such as `4: ACTIVE`."""
+    return sysfs.text(path).rpartition(": ")[2]
+
+
+def _virtual_functions(root: Path, address: str, functions: Mapping[str, Function]) -> list[VirtualFunction]:
+    """Return the virtual functions of a NIC that have an RDMA device."""
+    found = sysfs.virtual_functions(root / "bus/pci/devices" / address)
+    return [VirtualFunction(minor=number, bus_id=at) for number, at in found if at in functions]

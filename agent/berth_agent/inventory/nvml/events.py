@@ -1,0 +1,137 @@
+"""Waits for events of the cards in a thread of its own, since the wait blocks.
+
+Sets are made, and cards registered, in the thread that owns NVML; the waiting thread only waits, and gives its set back
+at its end. A wait that fails leaves all cards unwatched until a new set has waited once without an error.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.inventory.nvml import library
+from berth_agent.inventory.nvml.library import Event, Handle, NvmlError
+
+WAIT: Final = 1000
+"""Milliseconds that one wait takes when nothing happens; so long may closing the session have to wait for it."""
+PATIENCE: Final = 5.0
+"""Seconds after which a wait that does not come back is left to itself: it hangs in the driver."""
+
+_log: Any = structlog.get_logger()
+
+Tell = Callable[[str, Event | None], None]
+"""Is told of the UUID of a card and its event, from the waiting thread; of none where waiting fails or works again."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Wait:
+    """One set of events and those who wait for it."""
+
+    events: Handle
+    cards: Mapping[int, str]
+    """UUIDs by the addresses of their handles."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+
+class Events:
+    """The events of the cards that answer now."""
+
+    def __init__(self, *, tell: Tell) -> None:
+        self._tell = tell
+        self._wait: _Wait | None = None
+        self._watched: frozenset[str] = frozenset()
+        self._silent: set[str] = set()
+        self.failure = ""
+        """Why no events are received; empty while they are."""
+        self.unregistered: Mapping[str, str] = {}
+        """Why the events of single cards are not, by their UUIDs."""
+
+    def follow(self, cards: Mapping[str, Handle]) -> None:
+        """Wait for the events of these cards from now on; for use in the owner's thread.
+
+        Raises:
+            NvmlError: the session is lost.
+        """
+        if self._wait and self._is_waiting() and self._watched == cards.keys() and not self.unregistered:
+            return
+        before, self._wait = self._wait, None
+        self._watched = frozenset(cards)
+        if cards:
+            self._begin(cards)
+        # Only now, so that no event falls between the two.
+        _end(before)
+
+    def end(self) -> None:
+        """End the waiting; for use in the owner's thread, before it closes the session."""
+        before, self._wait = self._wait, None
+        _end(before)
+
+    def stop(self) -> None:
+        """Tell of nothing any more."""
+        if self._wait:
+            self._wait.stopped.set()
+
+    def _is_waiting(self) -> bool:
+        return bool(self._wait and self._wait.thread and self._wait.thread.is_alive())
+
+    def _begin(self, cards: Mapping[str, Handle]) -> None:
+        try:
+            events = library.event_set()
+        except NvmlError as error:
+            if error.lost_session:
+                raise
+            self.failure = str(error)
+            return
+        problems = {uuid: self._register(uuid, handle, events) for uuid, handle in cards.items()}
+        self.unregistered = {uuid: problem for uuid, problem in problems.items() if problem}
+        wait = self._wait = _Wait(events=events, cards={library.address(card): uuid for uuid, card in cards.items()})
+        wait.thread = threading.Thread(target=self._serve, args=(wait,), name="nvml-events", daemon=True)
+        wait.thread.start()
+
+    def _register(self, uuid: str, handle: Handle, events: Handle) -> str:
+        """Register one card, and return what went wrong. Cards that know no events are well all the same."""
+        try:
+            if library.unless_unsupported(default=False, function=library.register, of=(handle, events)):
+                return ""
+        except NvmlError as error:
+            return str(error)
+        if uuid not in self._silent:
+            self._silent.add(uuid)
+            _log.warning("GPU tells of no Xids; its health is only what readings find", gpu=uuid)
+        return ""
+
+    def _serve(self, wait: _Wait) -> None:
+        try:
+            while not wait.stopped.is_set():
+                event = library.wait(wait.events, WAIT)
+                self._report(wait, event)
+        except NvmlError as error:
+            self._fail(wait, str(error))
+        library.free(wait.events)
+
+    def _report(self, wait: _Wait, event: Event | None) -> None:
+        if wait.stopped.is_set():
+            return
+        works_again, self.failure = bool(self.failure), ""
+        if event:
+            # Who cannot be told is everybody: an unknown card's event must not be lost.
+            self._tell(wait.cards.get(library.address(event.handle), ""), event)
+        elif works_again:
+            self._tell("", None)
+
+    def _fail(self, wait: _Wait, problem: str) -> None:
+        if wait.stopped.is_set():
+            return
+        was_known, self.failure = bool(self.failure), problem
+        if not was_known:
+            _log.error("no events of GPUs; all count as unhealthy until there are", error=problem)
+            self._tell("", None)
+
+
+def _end(wait: _Wait | None) -> None:
+    if wait and wait.thread:
+        wait.stopped.set()
+        wait.thread.join(PATIENCE)

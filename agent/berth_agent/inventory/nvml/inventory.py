@@ -1,0 +1,151 @@
+"""The inventory of one node with NVIDIA's cards: what NVML and sysfs show, and what is wrong when they do not."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from berth_agent.conditions import Finding
+from berth_agent.configuration.settings import Settings
+from berth_agent.health import catalogue, rules
+from berth_agent.health.checks import Checks
+from berth_agent.health.faults import Alarm, Fault, with_more
+from berth_agent.inventory import sysfs
+from berth_agent.inventory.interface import Listener
+from berth_agent.inventory.nvml import library
+from berth_agent.inventory.nvml.events import Events
+from berth_agent.inventory.nvml.library import Event, NvmlError
+from berth_agent.inventory.nvml.reader import Reader
+from berth_agent.inventory.nvml.session import Session
+from berth_agent.readings import Facts, Reading
+from berth_api import names
+from berth_api.device import DeviceSpec
+
+_log: Any = structlog.get_logger()
+
+
+class NvmlInventory:
+    """Readings of this node."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._node = settings.node_name
+        self._timeout = settings.read_timeout
+        self._sysfs: Path = settings.sysfs_root
+        self._bound: frozenset[str] | None = None
+        self._checks = settings.checks
+        self._events = Events(tell=self._tell)
+        self._listener: Listener | None = None
+        self._session = Session(path=settings.nvml_library, before_closing=self._events.end)
+        self._reader = Reader(
+            sysfs_root=settings.sysfs_root,
+            proc_root=settings.proc_root,
+            mig_strategy=settings.mig_strategy,
+            checks=settings.checks,
+            with_processes=settings.truth and settings.foreign,
+        )
+        self._last = without_driver(reason="NotReadYet", message="")
+
+    async def read(self) -> Mapping[str, Reading]:
+        """Look at all cards; a driver that is missing or does not answer is a finding."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                self._last = await self._session.run(self._look)
+        except NvmlError as error:
+            self._last = self._without_driver(error)
+        except TimeoutError:
+            self._last = timed_out(self._last, seconds=self._timeout)
+        return {self._node: self._last}
+
+    def listen(self, listener: Listener) -> None:
+        """Tell of Xids and double-bit errors as they come."""
+        self._listener = listener
+
+    def close(self) -> None:
+        """Let go of the library."""
+        self._events.stop()
+        self._session.close()
+
+    def _look(self) -> Reading:
+        """Open the session where needed, and anew when the driver got or lost a card."""
+        bound = sysfs.bound_cards(self._sysfs)
+        if bound != self._bound:
+            _log.info("NVML is opened anew for the cards that the driver has now", cards=len(bound))
+            self._session.reset()
+        self._session.ensure_open()
+        fresh = bound - (bound if self._bound is None else self._bound)
+        self._bound = bound
+        reading = self._reader.read()
+        self._events.follow(self._reader.handles if self._checks.events else {})
+        return replace(_with_events(reading, self._events), reset=_at(reading, fresh))
+
+    def _tell(self, card: str, event: Event | None) -> None:
+        """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
+        if self._listener is None:
+            return
+        fault = _fault(event, self._checks) if event else None
+        if fault or event is None:
+            cards = [card] if card else list(self._reader.handles)
+            faults = (fault,) if fault else ()
+            for each in cards if faults else [""]:
+                self._listener(Alarm(node=self._node, card=each, faults=faults))
+
+    def _without_driver(self, error: NvmlError) -> Reading:
+        """Return the reading of a node whose driver does not answer; one that has no card needs none."""
+        if sysfs.has_cards(self._sysfs) is False:
+            message = "the PCI bus has no GPU of NVIDIA's, so no driver is needed"
+            findings = (
+                Finding(type=names.DRIVER_LOADED, ok=True, reason="NotNeeded", message=message),
+                Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead"),
+            )
+            return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=Facts())
+        return without_driver(reason=error.reason, message=str(error))
+
+
+def _fault(event: Event, checks: Checks) -> Fault | None:
+    if event.kind == library.XID_EVENT:
+        return rules.of_xid(event.data, checks, gpu_instance=event.gpu_instance)
+    return rules.of_double_bit(checks)
+
+
+def _with_events(reading: Reading, events: Events) -> Reading:
+    """Mark the cards whose events are not received: they could fail and nobody would know."""
+    troubles = {each.id: events.failure or events.unregistered.get(each.id, "") for each in reading.spec.devices}
+    if not any(troubles.values()):
+        return reading
+    marked = [
+        with_more(each, [Fault(kind=catalogue.EVENTS_FAILED, message=f"no events are received: {troubles[each.id]}")])
+        if troubles[each.id]
+        else each
+        for each in reading.spec.devices
+    ]
+    return replace(reading, spec=reading.spec.model_copy(update={"devices": marked}))
+
+
+def _at(reading: Reading, addresses: frozenset[str]) -> frozenset[str]:
+    """Return the UUIDs of the cards at PCI addresses: the driver took these up anew, so they were reset."""
+    cards = reading.spec.devices
+    return frozenset(each.id for each in cards if each.topology and each.topology.bus_id in addresses)
+
+
+def without_driver(*, reason: str, message: str) -> Reading:
+    """Return the reading of a node whose driver does not answer: no cards, and why."""
+    findings = (
+        Finding(type=names.DRIVER_LOADED, ok=False, reason=reason, message=message),
+        Finding(type=names.INVENTORY_READ, ok=False, reason="NoDriver"),
+    )
+    spec = DeviceSpec(driver_version="", cuda_version="", devices=[])
+    return Reading(spec=spec, findings=findings, facts=Facts())
+
+
+def timed_out(last: Reading, *, seconds: float) -> Reading:
+    """Return the last reading as one that could not be renewed."""
+    finding = Finding(
+        type=names.INVENTORY_READ,
+        ok=False,
+        reason="ReadTimedOut",
+        message=f"the driver did not answer within {seconds:g} s; the devices are those of the last reading",
+    )
+    return replace(last, findings=(last.findings[0], finding), reset=frozenset())

@@ -1,0 +1,67 @@
+"""The link matrix: how each card reaches each other one, out of what NVML tells.
+
+NVLinks are counted between two cards directly, and through NVSwitch: cards whose links lead into the switches of
+one machine reach each other over all of them, as `nvidia-smi topo -m` shows it (`NV12`).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from berth_agent.inventory.nvml import library
+from berth_agent.inventory.nvml.library import Handle, NvmlError
+from berth_api.device import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wires:
+    """The active NVLinks of one card."""
+
+    direct: Counter[str]
+    """Links by the PCI address at their other end."""
+    switched: int
+    """Links into NVSwitch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One card of the matrix."""
+
+    handle: Handle
+    minor: int
+    bus_id: str
+    wires: Wires
+
+
+def wires(handle: Handle) -> Wires:
+    """Read the active NVLinks of a card."""
+    direct: Counter[str] = Counter()
+    switched = 0
+    for link in range(library.MAX_NVLINKS):
+        if not library.nvlink_is_active(handle, link):
+            continue
+        if library.unless_unsupported(default=False, function=library.nvlink_ends_at_switch, of=(handle, link)):
+            switched += 1
+        else:
+            direct[library.nvlink_remote(handle, link)] += 1
+    return Wires(direct=direct, switched=switched)
+
+
+def links(node: Node, others: Sequence[Node]) -> list[Link]:
+    """Return the row of one card. A pair that the driver cannot tell about has no entry."""
+    return [link for other in others if other is not node for link in _link(node, other)]
+
+
+def _link(node: Node, other: Node) -> list[Link]:
+    count = nvlinks(node, other)
+    try:
+        peer = library.peer_to_peer(node.handle, other.handle)
+        way = "NVLink" if count else library.ancestor(node.handle, other.handle)
+    except NvmlError:
+        return []
+    return [Link(minor=other.minor, type=way, count=count, peer_to_peer=peer)]
+
+
+def nvlinks(node: Node, other: Node) -> int:
+    """Count the NVLinks between two cards."""
+    return node.wires.direct[other.bus_id] + min(node.wires.switched, other.wires.switched)

@@ -1,0 +1,190 @@
+"""Reads all cards of the node. A card that fails is listed as unhealthy, and never hides the others.
+
+What a failing card no longer tells (its UUID, minor and model) is remembered from the last time that it could.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from berth_agent.boot import boot_id
+from berth_agent.conditions import Finding
+from berth_agent.health import rules
+from berth_agent.health.checks import Checks
+from berth_agent.health.faults import Fault, mark, with_more
+from berth_agent.health.rules import Measured
+from berth_agent.inventory import sysfs
+from berth_agent.inventory.interface import labels_of
+from berth_agent.inventory.nvml import library
+from berth_agent.inventory.nvml.library import Handle, NvmlError
+from berth_agent.inventory.nvml.links import Node, links, wires
+from berth_agent.readings import CardFacts, Facts, Process, Reading
+from berth_api import names, quantity
+from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    index: int
+    error: NvmlError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What one card told."""
+
+    card: DeviceInfo
+    node: Node
+    facts: CardFacts
+    processes: tuple[Process, ...]
+
+
+class Reader:
+    """Reads cards, and remembers what they were; for use in the thread that owns NVML."""
+
+    def __init__(
+        self, *, sysfs_root: Path, proc_root: Path, mig_strategy: MigStrategy, checks: Checks, with_processes: bool
+    ) -> None:
+        self._sysfs = sysfs_root
+        self._boot_id = boot_id(proc_root)
+        self._with_processes = with_processes
+        self._mig_strategy = mig_strategy
+        self._checks = checks
+        self._known: dict[int, DeviceInfo] = {}
+        self._facts: dict[str, CardFacts] = {}
+        self.handles: Mapping[str, Handle] = {}
+        """Of the cards that answered the last reading, by their UUIDs."""
+
+    def read(self) -> Reading:
+        """Look at all cards.
+
+        Raises:
+            NvmlError: the driver does not answer at all.
+        """
+        looks = [self._look(index) for index in range(library.cards())]
+        sound = {index: look for index, look in enumerate(looks) if not isinstance(look, _Failed)}
+        cards = self._with_links([look.node for look in sound.values()], sound)
+        self.handles = {look.card.id: look.node.handle for look in sound.values()}
+        failed = [look for look in looks if isinstance(look, _Failed)]
+        listed = list(cards.values())
+        remembered = [self._remembered(look, listed) for look in failed]
+        self._known = {index: self._known[index] for index in range(len(looks)) if index in self._known} | cards
+        unread = [look for look, card in zip(failed, remembered, strict=True) if card is None]
+        facts = self._facts | {look.card.id: look.facts for look in sound.values()}
+        self._facts = {card.id: facts[card.id] for card in listed}
+        reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
+        processes = {look.card.minor: look.processes for look in sound.values()}
+        return replace(reading, processes=processes) if self._with_processes else reading
+
+    def _look(self, index: int) -> _Look | _Failed:
+        try:
+            return self._told(library.card(index))
+        except NvmlError as error:
+            if error.lost_session:
+                raise
+            return _Failed(index=index, error=error)
+
+    def _told(self, handle: Handle) -> _Look:
+        bus_id = library.bus_id(handle)
+        mig, parts = library.unless_unsupported(default=_NO_MIG, function=_mig, of=(handle,))
+        card = with_more(self._card(handle, bus_id, mig), rules.of_measured(_measured(handle), self._checks))
+        facts = CardFacts(
+            compute=library.compute_capability(handle),
+            pci_class=sysfs.pci_class(self._sysfs, bus_id),
+            is_vgpu=library.unless_unsupported(default=False, function=library.is_vgpu, of=(handle,)),
+            parts=parts,
+        )
+        place = Node(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
+        return _Look(card=card, node=place, facts=facts, processes=self._processes(handle))
+
+    def _processes(self, handle: Handle) -> tuple[Process, ...]:
+        if not self._with_processes:
+            return ()
+        return library.unless_unsupported(default=(), function=library.processes, of=(handle,))
+
+    def _reading(self, cards: list[DeviceInfo], *, unread: Sequence[_Failed]) -> Reading:
+        spec = DeviceSpec(
+            driver_version=library.driver_version(),
+            cuda_version=library.cuda_version(),
+            mig_strategy=self._mig_strategy,
+            boot_id=self._boot_id,
+            devices=cards,
+        )
+        loaded = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
+        facts = Facts(machine=sysfs.machine(self._sysfs), cards=self._facts)
+        return Reading(spec=spec, findings=(loaded, _read_finding(unread)), labels=labels_of(spec), facts=facts)
+
+    def _card(self, handle: Handle, bus_id: str, state: Mig | None) -> DeviceInfo:
+        card = DeviceInfo(
+            type="gpu",
+            minor=library.minor(handle),
+            id=library.uuid(handle),
+            module_id=library.unless_unsupported(default=-1, function=library.module_id, of=(handle,)),
+            health=True,
+            model=library.name(handle),
+            resources={
+                names.PREFIX + names.GPU_CORE: 100,
+                names.PREFIX + names.GPU_MEMORY: quantity.format_bytes(library.memory(handle)),
+                names.PREFIX + names.GPU_MEMORY_RATIO: 100,
+            },
+            topology=sysfs.place(self._sysfs, bus_id),
+        )
+        return card.model_copy(update={"mig": state}) if state else card
+
+    def _with_links(self, nodes: Sequence[Node], sound: Mapping[int, _Look]) -> dict[int, DeviceInfo]:
+        return {index: look.card.model_copy(update={"links": links(look.node, nodes)}) for index, look in sound.items()}
+
+    def _remembered(self, failed: _Failed, listed: list[DeviceInfo]) -> DeviceInfo | None:
+        """List what the card at this index was and return it, unless its id or minor is that of a listed card.
+
+        A reloaded driver may exchange indices and minors. The API server refuses all cards if two have one minor.
+        """
+        card = self._known.get(failed.index)
+        if card is None or any(card.id == other.id or card.minor == other.minor for other in listed):
+            return None
+        listed.append(mark(card, [Fault(kind=failed.error.reason, message=str(failed.error))]))
+        return card
+
+
+_Division = tuple[Mig | None, Mapping[str, Mapping[str, int]]]
+_NO_MIG: Final[_Division] = (None, {})
+
+
+def _measured(handle: Handle) -> Measured:
+    of = (handle,)
+    return Measured(
+        remap_failed=library.unless_unsupported(default=False, function=library.remapping_failed, of=of),
+        retirement_pending=library.unless_unsupported(default=False, function=library.retirement_pending, of=of),
+        retired_pages=library.unless_unsupported(default=0, function=library.retired_pages, of=of),
+        recovery_action=library.unless_unsupported(default=0, function=library.recovery_action, of=of),
+    )
+
+
+def _mig(handle: Handle) -> "_Division":
+    """Return the instances, and what each has, by its UUID."""
+    enabled = library.mig_enabled(handle)
+    facts = [library.mig_facts(device) for device in library.mig_devices(handle)] if enabled else []
+    instances = [
+        MigInstance(
+            id=fact.uuid,
+            profile=fact.profile,
+            gpu_instance=fact.gpu_instance,
+            compute_instance=fact.compute_instance,
+            memory=quantity.format_bytes(fact.memory),
+        )
+        for fact in facts
+    ]
+    return Mig(enabled=enabled, instances=instances), {fact.uuid: fact.parts for fact in facts}
+
+
+def _read_finding(unread: Sequence[_Failed]) -> Finding:
+    if not unread:
+        return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
+    told = "; ".join(f"card {look.index}: {look.error}" for look in unread)
+    return Finding(
+        type=names.INVENTORY_READ,
+        ok=False,
+        reason="CardsUnread",
+        message=f"cards that never answered this agent are not listed: {told}",
+    )

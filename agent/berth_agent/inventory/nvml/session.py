@@ -1,0 +1,75 @@
+"""The owner of NVML: one thread makes all calls, in one session that stays open.
+
+Opening a session, or asking for handles from several threads at once, can take a driver many seconds; one thread
+that keeps its session never pays that twice. The thread is a daemon: a call that hangs in the driver cannot keep
+the process from ending.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from berth_agent.inventory.nvml import library
+from berth_agent.inventory.nvml.library import NvmlError
+
+T = TypeVar("T")
+
+
+class Session:
+    """Runs functions in the owner's thread, with NVML open."""
+
+    def __init__(self, *, path: Path | None, before_closing: Callable[[], None] = lambda: None) -> None:
+        self._path = path
+        self._before_closing = before_closing
+        self._open = False
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="nvml", daemon=True).start()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a function in the owner's thread; it may use `library`.
+
+        Raises:
+            NvmlError: the session cannot be opened, or what the function raised.
+        """
+        future: Future[T] = Future()
+        self._work.put((work, future))
+        return await asyncio.wrap_future(future)
+
+    def ensure_open(self) -> None:
+        """Open the session where it is not; for use in the owner's thread."""
+        if not self._open:
+            if self._path:
+                library.load(self._path)
+            library.open_session()
+            self._open = True
+
+    def reset(self) -> None:
+        """End the session, so that the next use sees the cards anew; for use in the owner's thread."""
+        if self._open:
+            self._open = False
+            self._before_closing()
+            library.close_session()
+
+    def close(self) -> None:
+        """Let the thread end after the call that it is in."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            self._do(*item)
+        self.reset()
+
+    def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except NvmlError as error:
+            self._open = self._open and not error.lost_session
+            future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 -- whatever it is belongs to who asked for the work
+            future.set_exception(error)

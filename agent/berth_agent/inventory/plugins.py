@@ -1,0 +1,233 @@
+"""Devices that other distributions find: the entry points `berth.device_agents` (docs/plugins.md).
+
+What goes wrong in a plug-in is a condition on the Device, `InventoryRead.<name>`, and touches no other device.
+"""
+
+import asyncio
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import Final, Protocol, TypeVar
+
+from berth_agent.conditions import Finding, unhealthy
+from berth_agent.inventory.interface import Inventory, Listener
+from berth_agent.readings import Reading
+from berth_api import allocation, names, quantity
+from berth_api.device import MAX_DEVICES, DeviceInfo
+from berth_api.names import GPU
+from berth_api.plugins import Plugin, in_one_line
+from berth_api.plugins import load as load_all
+
+GROUP: Final = "berth.device_agents"
+MAX_MESSAGE: Final = 1024
+MOST: Final = 6
+"""Plug-ins of one agent. Each has a condition on the Device, which has room for 16, with those of the agent itself and
+of the operator."""
+
+T = TypeVar("T")
+Devices = tuple[DeviceInfo, ...]
+Told = tuple[Devices, Finding]
+"""The devices of one node by one plug-in, and how it went."""
+
+
+class DeviceAgent(Protocol):
+    """What an entry point names: a class without arguments, of which the agent makes one.
+
+    Calls come from other threads, one at a time, so they may block. It may have a method `stop`, too, which is called
+    once, at the end.
+    """
+
+    name: str
+    """The type of its devices."""
+
+    def start(self) -> None:
+        """Get ready; called before the first reading, and again after each that failed."""
+
+    def read(self, node: str) -> Sequence[DeviceInfo]:
+        """Look at the devices of a node; which one matters to simulations alone."""
+
+
+def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
+    """Make the plug-ins, by their types.
+
+    Raises:
+        PluginError: one cannot be made, or brings a type that is there already, or they are too many.
+    """
+    found: dict[str, DeviceAgent] = {}
+    owners = {GPU: "Berth"}
+    for each in load_all(entries):
+        made = _made(each)
+        if (owner := owners.setdefault(made.name, each.owner)) != each.owner or made.name in found:
+            raise each.error(f"type {made.name} belongs to {owner} already; allowed is one that nobody else brings")
+        if len(found) == MOST:
+            raise each.error(f"there are {MOST} others already ({', '.join(found)}), and a Device has room for no more")
+        found[made.name] = made
+    return found
+
+
+def _made(plugin: Plugin) -> DeviceAgent:
+    try:
+        made: DeviceAgent = plugin.value()
+    except Exception as error:
+        raise plugin.error(f"cannot be made: {in_one_line(error)}") from error
+    if missing := [each for each in ("start", "read") if not callable(getattr(made, each, None))]:
+        raise plugin.error(f"it has no {', '.join(missing)}; needed are name, start and read")
+    if not isinstance(name := getattr(made, "name", None), str) or not re.fullmatch(allocation.TYPE, name):
+        raise plugin.error(f'its name is {name!r}; allowed are small letters, digits and "-", up to 32, such as npu')
+    return made
+
+
+class Plugged:
+    """An inventory, with the devices that plug-ins find on its nodes.
+
+    Args:
+        inner: the inventory.
+        agents: the plug-ins by type.
+        unnumbered: the types whose devices have no minors of their own.
+        timeout: of one reading of a plug-in, in seconds.
+    """
+
+    def __init__(
+        self,
+        inner: Inventory,
+        agents: Mapping[str, DeviceAgent],
+        *,
+        timeout: float,
+        unnumbered: frozenset[str] = frozenset(),
+    ) -> None:
+        self._inner = inner
+        self._unnumbered = unnumbered
+        self._sources = [Source(agent, timeout=timeout) for agent in agents.values()]
+        self._merged: dict[str, tuple[object, Reading]] = {}
+
+    async def read(self) -> Mapping[str, Reading]:
+        """Look at all nodes; what a plug-in cannot tell is a finding."""
+        readings = await self._inner.read()
+        told = await asyncio.gather(*(each.read(readings) for each in self._sources))
+        self._merged = {
+            node: self._merge(node, reading, [each[node] for each in told]) for node, reading in readings.items()
+        }
+        return {node: merged for node, (_, merged) in self._merged.items()}
+
+    def listen(self, listener: Listener) -> None:
+        """Pass the alarms of the inventory on; plug-ins raise none."""
+        self._inner.listen(listener)
+
+    def close(self) -> None:
+        """Let go of the hardware, without waiting for it."""
+        self._inner.close()
+        for each in self._sources:
+            each.close()
+
+    def _merge(self, node: str, reading: Reading, told: list[Told]) -> tuple[object, Reading]:
+        known = self._merged.get(node)
+        # The very Reading of before tells the publisher at no cost that nothing changed.
+        return (
+            known if known is not None and known[0] == (reading, told) else ((reading, told), self._with(reading, told))
+        )
+
+    def _with(self, reading: Reading, told: Iterable[Told]) -> Reading:
+        reading = replace(reading, unnumbered=self._unnumbered)
+        for devices, finding in told:
+            problem = _misfit(reading, devices)
+            added = [] if problem else devices
+            found = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding
+            spec = reading.spec.model_copy(update={"devices": [*reading.spec.devices, *added]})
+            reading = replace(reading, spec=spec, findings=(*reading.findings, found))
+        return reading
+
+
+def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
+    """Tell why devices cannot stand beside those of the reading: the API server would refuse them all."""
+    if devices and any(each.type == devices[0].type for each in reading.spec.devices):
+        return f"there are devices of type {devices[0].type} already; left out"
+    if (count := len(reading.spec.devices) + len(devices)) > MAX_DEVICES:
+        return f"{count} devices in all; allowed are {MAX_DEVICES}; left out"
+    return ""
+
+
+class Source:
+    """One plug-in, asked in threads that end with the process, one call at a time; what it does wrong ends here."""
+
+    def __init__(self, agent: DeviceAgent, *, timeout: float) -> None:
+        self._agent, self._timeout = agent, timeout
+        self._started = False
+        self._call: Future[dict[str, Devices] | BaseException] | None = None
+        self._last: dict[str, Devices] = {}
+
+    async def read(self, nodes: Iterable[str]) -> dict[str, Told]:
+        """Give what it tells of each node; of one that fails its last devices, as unhealthy ones."""
+        nodes, known = tuple(nodes), self._call
+        call = self._call = known or _in_thread(lambda: self._look(nodes))
+        # One that hangs was waited for once.
+        done, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if known else self._timeout)
+        if not done:
+            return self._failed(nodes, "ReadTimedOut", f"no answer within {self._timeout:g} s")
+        self._call = None
+        answer = call.result()
+        if isinstance(answer, BaseException):
+            self._started = False
+            return self._failed(nodes, "ReadFailed", in_one_line(answer))
+        self._last = answer
+        return {node: (self._last.get(node, ()), self._finding(ok=True, reason="Read")) for node in nodes}
+
+    def close(self) -> None:
+        """Tell it that this is the end, without waiting for it."""
+        if stop := getattr(self._agent, "stop", None):
+            _in_thread(stop)
+
+    def _look(self, nodes: Iterable[str]) -> dict[str, Devices]:
+        if not self._started:
+            self._agent.start()
+            self._started = True
+        return {node: checked(self._agent.name, self._agent.read(node)) for node in nodes}
+
+    def _failed(self, nodes: Iterable[str], reason: str, problem: str) -> dict[str, Told]:
+        message = f"{problem}; the devices of the last reading, if any, are not handed out"
+        finding = self._finding(ok=False, reason=reason, message=message[:MAX_MESSAGE])
+        return {node: (_unhealthy(self._last.get(node, ()), reason, problem), finding) for node in nodes}
+
+    def _finding(self, *, ok: bool, reason: str, message: str = "") -> Finding:
+        return Finding(type=f"{names.INVENTORY_READ}.{self._agent.name}", ok=ok, reason=reason, message=message)
+
+
+def _unhealthy(devices: Devices, reason: str, problem: str) -> Devices:
+    return tuple(unhealthy(each, reason=reason, message=problem[:MAX_MESSAGE]) for each in devices)
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
+    """Begin work, which gives what it raises; unlike a pool's, the thread does not keep the process from ending."""
+    future: Future[T | BaseException] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, would end the thread alone, without a word
+            # As a value: no asyncio future may fail with StopIteration, and the work would seem to hang.
+            future.set_result(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def checked(kind: str, devices: Sequence[DeviceInfo]) -> Devices:
+    """Give the devices that a plug-in told of; one mistake, and the API server would refuse all devices of the node.
+
+    Raises:
+        ValueError: they cannot be published.
+    """
+    for minor, count in Counter(each.minor for each in devices).items():
+        if count > 1:
+            raise ValueError(f"minor {minor} stands {count} times")
+    for each in devices:
+        if each.type != kind:
+            raise ValueError(f"minor {each.minor} is of type {each.type}; allowed is {kind}")
+        for name, amount in each.resources.items():
+            if quantity.parse(amount) < 0:
+                raise ValueError(f"minor {each.minor}: {name} {amount} is negative")
+    # As the API reads them: what was copied together is not checked by the model.
+    return tuple(DeviceInfo.model_validate(each.model_dump(by_alias=True, exclude_unset=True)) for each in devices)

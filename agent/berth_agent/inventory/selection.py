@@ -1,0 +1,44 @@
+"""Selects the inventory that the settings ask for."""
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+from berth_agent.configuration.settings import Settings
+from berth_agent.inventory import plugins
+from berth_agent.inventory.discovery.fpga import Fpgas
+from berth_agent.inventory.discovery.rdma import Nics
+from berth_agent.inventory.interface import Inventory, NoGpus
+from berth_agent.inventory.nvml.inventory import NvmlInventory
+from berth_agent.inventory.plugins import DeviceAgent, Plugged
+from berth_agent.inventory.simulated.inventory import SimulatedInventory
+
+
+def inventory_for(settings: Settings) -> Inventory:
+    """Return the inventory that the settings ask for, with the devices that sysfs shows and those of plug-ins.
+
+    Raises:
+        FleetError: its fleet file is wrong.
+        PluginError: a plug-in cannot be used.
+    """
+    brought = plugins.load(entry_points(group=plugins.GROUP))
+    if settings.inventory == "simulated" and settings.fleet:
+        return _with_others(SimulatedInventory(path=settings.fleet), brought, settings)
+    own: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
+    # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
+    in_sysfs = {name: each for name, each in _in_sysfs(settings).items() if name not in brought}
+    return _with_others(own, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
+
+
+def _with_others(
+    own: Inventory,
+    others: Mapping[str, DeviceAgent],
+    settings: Settings,
+    *,
+    unnumbered: frozenset[str] = frozenset(),
+) -> Inventory:
+    return Plugged(own, others, timeout=settings.read_timeout, unnumbered=unnumbered) if others else own
+
+
+def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
+    found: tuple[DeviceAgent, ...] = (Nics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
+    return {each.name: each for each in found if each.name in settings.discover}

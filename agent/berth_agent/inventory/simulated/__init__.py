@@ -1,0 +1,1 @@
+"""An inventory without hardware: the nodes of a fleet file."""

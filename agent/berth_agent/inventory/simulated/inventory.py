@@ -1,0 +1,167 @@
+"""An inventory without hardware: any number of nodes and kinds of devices, out of a fleet file.
+
+Ids follow from the names of node and card, so that a restart changes none.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.conditions import Finding, unhealthy
+from berth_agent.inventory.interface import Listener, labels_of
+from berth_agent.inventory.simulated import fleet, machine
+from berth_agent.inventory.simulated.fleet import Fleet, FleetError, NodeGroup
+from berth_agent.inventory.simulated.machine import Machine
+from berth_agent.inventory.simulated.profiles import Profile
+from berth_agent.readings import Reading
+from berth_api import mig, names
+from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
+
+FINDINGS: Final = (
+    Finding(type=names.DRIVER_LOADED, ok=True, reason="Simulated"),
+    Finding(type=names.INVENTORY_READ, ok=True, reason="Simulated"),
+)
+
+_log: Any = structlog.get_logger()
+
+
+class SimulatedInventory:
+    """Readings of all nodes of a fleet file, which is read again when it changes.
+
+    Raises:
+        FleetError: the file is wrong at the start.
+    """
+
+    def __init__(self, *, path: Path) -> None:
+        self._path = path
+        self._stamp = _stamp(path)
+        self._built: dict[str, tuple[object, Reading]] = {}
+        self._built = self._merge(fleet.load(path))
+
+    async def read(self) -> Mapping[str, Reading]:
+        """Return the fleet as its file describes it; when the file turns wrong, the last fleet stays in force."""
+        await asyncio.to_thread(self._refresh)
+        return {name: reading for name, (_, reading) in self._built.items()}
+
+    def listen(self, listener: Listener) -> None:
+        """Do nothing: no hardware raises an alarm."""
+
+    def close(self) -> None:
+        """Do nothing: no hardware is held."""
+
+    def _refresh(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._built = self._merge(fleet.load(self._path))
+        except FleetError as error:
+            _log.error("fleet file is wrong; the last fleet stays", error=str(error))
+        else:
+            _log.info("fleet file changed", path=str(self._path), nodes=len(self._built))
+
+    def _merge(self, read: Fleet) -> dict[str, tuple[object, Reading]]:
+        """Build the nodes, keeping the very Reading of each that is as before."""
+        merged: dict[str, tuple[object, Reading]] = {}
+        for name, group in read.nodes.items():
+            cards = [read.profiles[card] for card in group.cards()]
+            before = self._built.get(name)
+            same = before is not None and before[0] == (group, cards)
+            merged[name] = before if before and same else ((group, cards), simulate(name, group, cards))
+        return merged
+
+
+def simulate(node: str, group: NodeGroup, cards: Sequence[Profile]) -> Reading:
+    """Build one node."""
+    wiring = Machine(cards=cards)
+    gpus = [_divided(_gpu(node, minor=minor, wiring=wiring), group) for minor in range(len(cards))]
+    devices = [
+        *(_failed(gpu) if gpu.minor in group.unhealthy else gpu for gpu in gpus),
+        *(_nic(minor, wiring) for minor in range(group.rdma)),
+        *(_fpga(minor, wiring) for minor in range(group.fpga)),
+    ]
+    driver, cuda = (cards[0].driver, cards[0].cuda) if cards else ("", "")
+    spec = DeviceSpec(driver_version=driver, cuda_version=cuda, mig_strategy=group.mig_strategy, devices=devices)
+    return Reading(spec=spec, findings=FINDINGS, labels=labels_of(spec), heartbeat=group.heartbeat)
+
+
+def _gpu(node: str, *, minor: int, wiring: Machine) -> DeviceInfo:
+    profile = wiring.cards[minor]
+    card = DeviceInfo(
+        type="gpu",
+        minor=minor,
+        id=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{minor}')}",
+        module_id=minor + 1 if profile.nvlinks or profile.mesh else -1,
+        health=True,
+        model=profile.model,
+        resources={
+            names.PREFIX + names.GPU_CORE: 100,
+            names.PREFIX + names.GPU_MEMORY: profile.memory,
+            names.PREFIX + names.GPU_MEMORY_RATIO: 100,
+        },
+        topology=wiring.gpu(minor),
+        links=wiring.links(minor),
+    )
+    return card.model_copy(update={"mig": Mig(enabled=False)}) if profile.mig else card
+
+
+def _divided(gpu: DeviceInfo, group: NodeGroup) -> DeviceInfo:
+    """Put a card into MIG mode, or slice its time, where the fleet file says so."""
+    if gpu.minor in group.mig:
+        instances = [_instance(gpu, profile, number) for number, profile in enumerate(group.mig[gpu.minor])]
+        return gpu.model_copy(update={"mig": Mig(enabled=True, instances=instances)})
+    return gpu if group.replicas == 1 else gpu.model_copy(update={"replicas": group.replicas})
+
+
+def _instance(gpu: DeviceInfo, profile: str, number: int) -> MigInstance:
+    return MigInstance(
+        id=f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{gpu.id}/{number}')}",
+        profile=profile,
+        gpu_instance=number + 1,
+        compute_instance=0,
+        memory=f"{mig.gibibytes(profile)}Gi",
+    )
+
+
+def _failed(gpu: DeviceInfo) -> DeviceInfo:
+    return unhealthy(gpu, reason="Simulated", message="the fleet file calls this card unhealthy")
+
+
+def _nic(minor: int, wiring: Machine) -> DeviceInfo:
+    place = wiring.other(minor, first=machine.FIRST_NIC)
+    return DeviceInfo(
+        type="rdma",
+        minor=minor,
+        id=place.bus_id,
+        health=True,
+        model="Mellanox ConnectX-7",
+        resources={names.PREFIX + names.RDMA: 100},
+        topology=place,
+    )
+
+
+def _fpga(minor: int, wiring: Machine) -> DeviceInfo:
+    place = wiring.other(minor, first=machine.FIRST_FPGA)
+    return DeviceInfo(
+        type="fpga",
+        minor=minor,
+        id=place.bus_id,
+        health=True,
+        model="Xilinx Alveo U50",
+        resources={names.PREFIX + names.FPGA: 100},
+        topology=place,
+    )
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Tell one version of the file from another; a missing file is a version too."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return (0,)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -1,0 +1,123 @@
+"""What must survive the agent: its promises to kubelet, and what pods had when it last looked.
+
+One file, written in one step: the new one is complete before it takes the old one's name. It is not forced to the
+disk, since after a crash of the machine nothing in it holds any more, and its boot id tells that.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from berth_agent.kubelet.admission.mirror import Holding, Promise
+from berth_agent.kubelet.admission.picture import Asker
+from berth_agent.kubelet.admission.units import Units
+
+VERSION: Final = 1
+
+_log: Any = structlog.get_logger()
+
+
+class _DamagedError(ValueError):
+    """The file is not one that this version wrote in this boot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a checkpoint holds."""
+
+    promises: tuple[Promise, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+    units: Units = field(default_factory=Units)
+    """Which cards their ids lie on: a card that fails now may never tell this run."""
+
+
+class Checkpoint:
+    """The file of one agent."""
+
+    def __init__(self, *, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._last = b""
+
+    def load(self) -> Saved:
+        """Read what the last run left; nothing, with a word in the log, where that does not hold."""
+        try:
+            return _saved(self._payload(self._path.read_bytes()))
+        except FileNotFoundError:
+            _log.info("no checkpoint, starting anew", path=str(self._path))
+        except (_DamagedError, OSError) as error:
+            _log.warning("checkpoint refused, starting anew", path=str(self._path), reason=str(error))
+        return Saved()
+
+    def save(self, *, promises: Iterable[Promise], holdings: Iterable[Holding], units: Units) -> None:
+        """Write it where it changed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        payload = {
+            "bootID": self._boot_id,
+            "promises": [_promise_entry(each) for each in promises],
+            "holdings": [_holding_entry(each) for each in holdings],
+            "minors": dict(units.minors),
+            "cards": sorted(units.cards),
+            "parents": dict(units.parents),
+        }
+        text = orjson.dumps({"version": VERSION, "checksum": _checksum(payload), "payload": payload})
+        if text == self._last:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_suffix(".new")
+        fresh.write_bytes(text)
+        fresh.replace(self._path)
+        self._last = text
+
+    def _payload(self, text: bytes) -> Mapping[str, Any]:
+        try:
+            found = orjson.loads(text)
+            version, checksum, payload = found["version"], found["checksum"], found["payload"]
+        except (orjson.JSONDecodeError, TypeError, KeyError) as error:
+            raise _DamagedError(f"not a checkpoint: {error}") from error
+        if version != VERSION:
+            raise _DamagedError(f"version {version}; this agent knows {VERSION}")
+        if checksum != _checksum(payload):
+            raise _DamagedError("its checksum is wrong")
+        if payload["bootID"] != self._boot_id:
+            raise _DamagedError("it is of another boot")
+        checked: Mapping[str, Any] = payload
+        return checked
+
+
+def _checksum(payload: Any) -> str:
+    return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _promise_entry(each: Promise) -> dict[str, Any]:
+    where = {"uid": each.asker.uid, "container": each.asker.container}
+    return {**where, "resource": each.resource, "ids": sorted(each.ids), "silent": each.silent}
+
+
+def _holding_entry(each: Holding) -> dict[str, Any]:
+    where = {"uid": each.uid, "namespace": each.namespace, "pod": each.pod, "container": each.container}
+    return {**where, "ids": list(each.ids)}
+
+
+def _saved(payload: Mapping[str, Any]) -> Saved:
+    return Saved(
+        promises=tuple(_promise(entry) for entry in payload["promises"]),
+        holdings=tuple(Holding(**{**entry, "ids": tuple(entry["ids"])}) for entry in payload["holdings"]),
+        # Earlier agents wrote no parents; those of instances that are there come with the first reading.
+        units=Units(minors=payload["minors"], cards=frozenset(payload["cards"]), parents=payload.get("parents", {})),
+    )
+
+
+def _promise(entry: Mapping[str, Any]) -> Promise:
+    asker = Asker(uid=entry["uid"], container=entry["container"])
+    # The clock of another run says nothing: it is as if it were given when this one begins.
+    ids, silent = frozenset(entry["ids"]), entry["silent"]
+    return Promise(asker=asker, resource=entry["resource"], ids=ids, silent=silent, at=0.0)

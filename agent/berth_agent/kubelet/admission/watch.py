@@ -1,0 +1,92 @@
+"""The agent's own watch of the pods of its node, of all schedulers, and what it says to people on them."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.cluster import PODS, CallError, Cluster
+from berth_agent.conditions import now, rfc3339
+from berth_agent.following import Object, follow
+from berth_agent.kubelet.admission import pods
+from berth_agent.kubelet.admission.chooser import Admission, Away
+from berth_agent.kubelet.admission.pods import Pod
+from berth_api import names
+
+MAX_MESSAGE: Final = 1000
+"""Characters of an Event's message; the server takes 1024."""
+
+_log: Any = structlog.get_logger()
+
+
+class NodePods:
+    """The pods of one node on the API server."""
+
+    def __init__(self, *, cluster: Cluster, node: str) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._field = f"spec.nodeName={node}"
+        self._warned: set[tuple[str, str]] = set()
+        """(UID, message) of what was said."""
+
+    async def pods(self) -> tuple[list[Pod], int]:
+        """List them at quorum.
+
+        Raises:
+            Away: the server does not answer.
+        """
+        try:
+            found, version = await self._cluster.list(PODS, field=self._field)
+        except CallError as error:
+            raise Away(str(error)) from error
+        return [pods.of_object(each) for each in found], int(version)
+
+    async def warn(self, of: Sequence[Pod], text: str) -> None:
+        """Say on pods that kubelet was refused, once the same."""
+        for pod in of:
+            if (pod.uid, text) not in self._warned:
+                self._warned.add((pod.uid, text))
+                await self._warn(pod, text)
+
+    async def _warn(self, pod: Pod, text: str) -> None:
+        try:
+            await self._cluster.create(f"/api/v1/namespaces/{pod.namespace}/events", event(pod, text, node=self._node))
+        except CallError as error:
+            _log.warning("Event not written", pod=pod.key, error=str(error))
+
+    async def follow(self, admission: Admission) -> None:
+        """Keep the mirror's pods those of the server, for ever."""
+
+        def listed(found: list[Object], version: str) -> None:
+            there = [pods.of_object(each) for each in found]
+            admission.listed(there, int(version))
+            self._warned = {each for each in self._warned if each[0] in {pod.uid for pod in there}}
+
+        def changed(kind: str, found: Object) -> None:
+            take = admission.mirror.remove if kind == "DELETED" else admission.mirror.put
+            if take(pods.of_object(found)):
+                admission.changed.set()
+
+        await follow(self._cluster, PODS, field=self._field, listed=listed, changed=changed)
+
+
+def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:
+    """Compose the Event that tells on a pod why kubelet was refused."""
+    time = rfc3339(now())
+    return {
+        "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "type": "Warning",
+        "reason": "DevicesRefused",
+        "message": text[:MAX_MESSAGE],
+        "source": {"component": names.AGENT, "host": node},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }

@@ -1,0 +1,101 @@
+"""The CDI specification of the node's devices: from it the container runtime takes what `gpu=GPU-…` means.
+
+It names device nodes. Libraries of the driver, and hooks that make them known in a container, are nvidia-ctk's
+trade: its specification can be used instead.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from berth_agent.kubelet.device_plugin import nodes, resources
+from berth_agent.kubelet.device_plugin.response import OWN_VENDOR, VISIBLE, Machine, extras
+from berth_api.device import DeviceSpec
+
+VERSION: Final = "0.5.0"
+"""The first with hostPath; containerd reads it since 1.7."""
+NVIDIA_CTK_VENDOR: Final = "nvidia.com"
+"""Vendor of the devices that `nvidia-ctk cdi generate` specifies."""
+
+Specification = dict[str, Any]
+
+
+def specifications(machine: Machine) -> dict[str, Specification]:
+    """Give each specification by its class; none without cards, or where no container is given its devices by CDI."""
+    flags = machine.options.flags
+    if not flags.by_cdi or not any(_cards(machine.spec)):
+        return {}
+    root = flags.dev_root.rstrip("/")
+    found = {"gpu": _specification("gpu", _gpus(machine, root))}
+    found["gpu"]["containerEdits"] = _edits(machine.nodes.control, root)
+    if flags.by_cdi_only:
+        # Else NVIDIA's container runtime would add what an image asks for. Beside another strategy the environment
+        # is that strategy's.
+        found["gpu"]["containerEdits"]["env"] = [f"{VISIBLE}=void"]
+    for kind in extras(flags):
+        if paths := machine.nodes.extras.get(kind):
+            found[kind] = _specification(kind, [{"name": "all", "containerEdits": _edits(paths, root)}])
+    if channels := [each for each in flags.imex_channel_ids if each in machine.nodes.channels]:
+        found["imex-channel"] = _specification("imex-channel", [_channel(each, root) for each in channels])
+    return found
+
+
+def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specification:
+    return {"cdiVersion": VERSION, "kind": f"{OWN_VENDOR}/{kind}", "devices": list(devices)}
+
+
+def _gpus(machine: Machine, root: str) -> list[dict[str, Any]]:
+    """Give cards and instances, by UUID or index as containers are told them, and `all` cards."""
+    own = nodes.paths(machine.spec, machine.nodes)
+    by_index = machine.options.flags.device_id_strategy == "index"
+    called: Mapping[str, str] = resources.indices(machine.spec) if by_index else {each: each for each in own}
+    cards = [path for card in _cards(machine.spec) for path in own[card]]
+    named = [(called[each], own[each]) for each in own]
+    return [{"name": name, "containerEdits": _edits(paths, root)} for name, paths in [*named, ("all", tuple(cards))]]
+
+
+def _cards(spec: DeviceSpec) -> Iterable[str]:
+    return (each.id for each in spec.devices if each.type == "gpu")
+
+
+def _channel(number: int, root: str) -> dict[str, Any]:
+    path = f"/dev/nvidia-caps-imex-channels/channel{number}"
+    return {"name": str(number), "containerEdits": _edits([path], root)}
+
+
+def _edits(paths: Iterable[str], root: str) -> dict[str, Any]:
+    return {"deviceNodes": [{"path": path, "hostPath": root + path} for path in paths]}
+
+
+class Folder:
+    """The agent's specifications in the folder that the container runtime reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written: dict[str, Specification] | None = None
+
+    def write(self, wanted: dict[str, Specification]) -> None:
+        """Bring the files up to what is wanted, each in one step; those of other classes go.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if wanted == self._written:
+            return
+        for file in self._path.glob(f"{OWN_VENDOR}-*.json"):
+            if file not in map(self._file, wanted):
+                file.unlink()
+        if wanted:
+            self._path.mkdir(parents=True, exist_ok=True)
+        for kind, specification in wanted.items():
+            # The runtime reads whatever ends with .json, at any moment.
+            draft = self._path / f".{OWN_VENDOR}-{kind}.{os.getpid()}"
+            draft.write_bytes(orjson.dumps(specification, option=orjson.OPT_INDENT_2))
+            draft.rename(self._file(kind))
+        self._written = wanted
+
+    def _file(self, kind: str) -> Path:
+        return self._path / f"{OWN_VENDOR}-{kind}.json"

@@ -1,0 +1,265 @@
+"""Keeps what kubelet is offered in step with the node's devices, the options and what is withheld.
+
+It is told of each reading, and looks for a new kubelet once a second, and all the time while none listens: a kubelet
+that starts refuses for good each pod that it finds before we have told it of its devices. A look costs one system call,
+and unlike inotify misses nothing where kubelet's folder itself is made anew.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.conditions import Finding
+from berth_agent.configuration import options
+from berth_agent.configuration.options import KUBELET_SOCKET, Options, OptionsError
+from berth_agent.configuration.settings import Settings
+from berth_agent.kubelet.device_plugin import cdi, nodes, preferred, resources, response
+from berth_agent.kubelet.device_plugin.chooser import Chooser
+from berth_agent.kubelet.device_plugin.nodes import MissingNodeError
+from berth_agent.kubelet.device_plugin.registration import ServingError
+from berth_agent.kubelet.device_plugin.resources import LayoutError, Offers
+from berth_agent.kubelet.device_plugin.response import Machine
+from berth_agent.kubelet.device_plugin.server import Server
+from berth_agent.kubelet.device_plugin.servers import Servers
+from berth_agent.readings import Reading
+from berth_api import names
+from berth_api.device import DeviceSpec
+
+LOOK: Final = 1.0
+"""Seconds between two looks for a new kubelet."""
+SHARP_LOOK: Final = 0.005
+"""The same while no kubelet listens."""
+
+_log: Any = structlog.get_logger()
+
+
+class InitError(Exception):
+    """There is nothing to offer at the start, and `--fail-on-init-error` makes that the end."""
+
+
+class DevicePlugin:
+    """The device plugin of this node.
+
+    Raises:
+        OptionsError: the configuration file cannot be used.
+    """
+
+    def __init__(self, settings: Settings, *, chooser: Chooser, look: float = LOOK) -> None:
+        self._settings = settings
+        self._look_every = look
+        self._chooser = chooser
+        self._options = _loaded(settings)
+        self._spec: DeviceSpec | None = None
+        self._machine: Machine | None = None
+        self._offers = Offers()
+        self._failure = ""
+        self._restart = False
+        self._wake = asyncio.Event()
+        self._findings: tuple[Finding, ...] = ()
+        self._cdi = cdi.Folder(settings.cdi_folder)
+        kubelet = Path(settings.kubelet_socket) if settings.kubelet_socket else None
+        self._servers = Servers(kubelet=kubelet, make=self._server)
+        self._can_give = False
+        """Whether kubelet gives what it is asked for."""
+        self._is_leaving = False
+        self.on_kubelet: Callable[[], object] = lambda: None
+        """Called when kubelet can give devices, or cannot any more."""
+
+    # --- what the agent says ------------------------------------------------------------------------------------
+
+    def show(self, reading: Reading) -> Reading:
+        """Take a reading, and give it as pods are to see it: with slices of cards, and with how the plugin fares."""
+        if self._spec is None:
+            self._failure = _failure(reading, self._options)
+        if reading.spec != self._spec:
+            self._spec, self._machine = reading.spec, None
+            self._wake.set()
+        spec = resources.shown(reading.spec, self._options)
+        return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
+
+    def withhold(self, reading: Reading) -> Reading:
+        """Tell that all GPUs are withheld while kubelet would refuse pods that ask for some; see decision 19."""
+        if reading.use is None or (self._can_give and not self._is_leaving):
+            return reading
+        gpus = tuple(each.minor for each in reading.spec.devices if each.type == "gpu")
+        return replace(reading, use=replace(reading.use, withheld=gpus))
+
+    def leave(self) -> None:
+        """Say from now on that nothing is offered: the end is near."""
+        self._is_leaving = True
+
+    def check(self) -> None:
+        """See that there was something to offer at the start, where the options ask for it.
+
+        Raises:
+            InitError: there was not.
+        """
+        if self._failure and self._options.flags.fail_on_init_error:
+            raise InitError(f"--fail-on-init-error is set: {self._failure}")
+
+    def best(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Choose among units that may all be given; there must be so many."""
+        offer = next((each for each in self._offers.offers if each.resource == resource), None)
+        if offer is None or self._spec is None:
+            return [*must_include, *available][:size]
+        policy = self._options.flags.shared_devices_allocation_policy
+        return preferred.prefer(self._spec, offer, available, must_include, size, policy=policy)
+
+    def refresh(self) -> None:
+        """Look at once at what is withheld."""
+        self._wake.set()
+
+    def reload(self) -> None:
+        """Read the configuration file again, and begin anew with kubelet."""
+        self._restart = True
+        self._wake.set()
+
+    @property
+    def offers(self) -> Offers:
+        """What kubelet is offered now."""
+        return self._offers
+
+    @property
+    def renames(self) -> bool:
+        """Whether slices of cards are a resource of their own."""
+        return self._options.sharing.rename
+
+    # --- its life -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Offer devices for ever; at the end take the sockets away.
+
+        Raises:
+            CrashLoopError: the sockets break again and again.
+        """
+        try:
+            while True:
+                await self._round()
+                self._look_at_kubelet()
+                await self._pause()
+        finally:
+            # Containers that run may be started anew meanwhile: they need the CDI specification, so it stays.
+            await self._servers.stop()
+
+    async def _pause(self) -> None:
+        """Wait until something changes, or for the time between two looks."""
+        end = time.monotonic() + self._look_every
+        while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if self._servers.watched else SHARP_LOOK):
+                    await self._wake.wait()
+            if self._servers.see_new_kubelet():
+                break
+        self._wake.clear()
+
+    def _look_at_kubelet(self) -> None:
+        can_give = self._servers.watched and self._servers.settled
+        if can_give != self._can_give:
+            self._can_give = can_give
+            self.on_kubelet()
+
+    def _watch_changed(self) -> None:
+        self._look_at_kubelet()
+        self._wake.set()
+
+    async def _round(self) -> None:
+        if self._restart:
+            await self._begin_anew()
+        if self._spec is None:
+            return
+        try:
+            await self._offer(self._spec)
+        except (LayoutError, MissingNodeError) as error:
+            self._tell(ok=False, reason="Misconfigured", message=str(error))
+        except (ServingError, OSError) as error:
+            self._tell(ok=False, reason="NotRegistered", message=str(error))
+        else:
+            self._tell_offered()
+
+    async def _offer(self, spec: DeviceSpec) -> None:
+        if self._machine is None:
+            self._machine = self._look(spec)
+        machine = self._machine
+        try:
+            nodes.check(machine.nodes, channels=_needed(self._options))
+            offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
+        except (LayoutError, MissingNodeError):
+            self._offers = Offers()
+            await self._servers.keep({}, machine)
+            raise
+        for warning in set(offers.warnings).difference(self._offers.warnings):
+            _log.warning("not offered", why=warning)
+        self._offers = offers
+        self._cdi.write(cdi.specifications(machine))
+        await self._servers.keep({each.resource: each for each in offers.offers}, machine)
+
+    def _look(self, spec: DeviceSpec) -> Machine:
+        own = self._settings.cdi_specification == "own"
+        return Machine(
+            spec=spec,
+            options=self._options,
+            nodes=nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
+            vendor=response.OWN_VENDOR if own else cdi.NVIDIA_CTK_VENDOR,
+        )
+
+    async def _begin_anew(self) -> None:
+        self._restart = False
+        try:
+            self._options = _loaded(self._settings)
+        except OptionsError as error:
+            _log.error("configuration not read; the last one stays", error=str(error))
+            return
+        self._machine = None
+        await self._servers.stop()
+
+    def _server(self, offer: resources.Offer, machine: Machine) -> Server:
+        return Server(
+            offer,
+            machine,
+            chooser=self._chooser,
+            folder=Path(self._settings.kubelet_socket or KUBELET_SOCKET).parent,
+            with_numa=self._settings.numa_to_kubelet,
+            changed=self._watch_changed,
+        )
+
+    def _tell_offered(self) -> None:
+        if self._offers.offers:
+            self._tell(ok=True, reason="Registered" if self._settings.kubelet_socket else "Served")
+        else:
+            self._tell(ok=False, reason="NoDevices", message="the node has no GPU, or none that can be offered")
+
+    def _tell(self, *, ok: bool, reason: str, message: str = "") -> None:
+        finding = Finding(type=names.DEVICES_OFFERED, ok=ok, reason=reason, message=message)
+        if (finding,) != self._findings:
+            self._findings = (finding,)
+            offered = {each.resource: len(each.units) for each in self._offers.offers}
+            _log.info(names.DEVICES_OFFERED, ok=ok, reason=reason, message=message, offered=offered)
+
+
+def _loaded(settings: Settings) -> Options:
+    found = options.load(settings)
+    for warning in found.warnings:
+        _log.warning("configuration", warning=warning)
+    return found
+
+
+def _failure(reading: Reading, chosen: Options) -> str:
+    """Tell why there is nothing to offer; empty where there is."""
+    for finding in reading.findings:
+        if finding.type == names.DRIVER_LOADED and not finding.ok:
+            return f"the driver is not loaded: {finding.reason} {finding.message}".strip()
+    try:
+        resources.offers(reading.spec, chosen)
+    except LayoutError as error:
+        return str(error)
+    return ""
+
+
+def _needed(chosen: Options) -> tuple[int, ...]:
+    return chosen.flags.imex_channel_ids if chosen.flags.imex_required else ()

@@ -1,0 +1,131 @@
+"""Which units a container had best get, where nobody chose them before.
+
+Whole cards: those that reach each other best, as NVIDIA's plugin scores links, but with NVLinks through NVSwitch
+counted; of equals those that leave the best to others. Slices and instances: of the card with the fewest in use, or
+the most.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import comb
+from typing import Final, Literal
+
+from berth_agent.kubelet.device_plugin.resources import Offer, device_of
+from berth_api.device import DeviceInfo, DeviceSpec, Link
+
+PATHS: Final = {
+    "System": 10,
+    "SameNUMANode": 20,
+    "HostBridge": 30,
+    "MultiSwitch": 40,
+    "SingleSwitch": 50,
+    "SameBoard": 60,
+}
+NVLINK: Final = 100
+"""For each one between two cards."""
+MAX_SETS: Final = 20_000
+"""As many are compared, in some 0.2 s; of more cards than that makes they are picked one by one."""
+
+Policy = Literal["distributed", "packed"]
+
+
+class PreferenceError(Exception):
+    """There is no such set; the text is NVIDIA's."""
+
+
+def prefer(
+    spec: DeviceSpec, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int, *, policy: Policy
+) -> list[str]:
+    """Give `size` units, all of `must_include` and the rest of `available`.
+
+    Raises:
+        PreferenceError: there are not so many.
+    """
+    free = set(available).difference(must_include)
+    # Kubelet has no order; the offer's makes the answer always the same.
+    candidates = [unit.id for unit in offer.units if unit.id in free]
+    needed = size - len(must_include)
+    if needed > len(candidates):
+        raise PreferenceError("not enough available devices to satisfy allocation")
+    if needed <= 0:
+        return list(must_include)
+    cards = {card.id: card for card in spec.devices if card.type == "gpu"}
+    if all(each in cards for each in (*candidates, *must_include)):
+        return [*must_include, *_best(Affinity(cards), candidates, must_include, needed)]
+    return [*must_include, *_one_by_one(offer, candidates, needed, policy=policy)]
+
+
+# --- whole cards ------------------------------------------------------------------------------------------------
+
+
+class Affinity:
+    """How well cards reach each other."""
+
+    def __init__(self, cards: dict[str, DeviceInfo]) -> None:
+        ids = {card.minor: card.id for card in cards.values()}
+        self._of: dict[tuple[str, str], int] = {
+            (card.id, ids[link.minor]): _score(link)
+            for card in cards.values()
+            for link in card.links
+            if link.minor in ids
+        }
+
+    def between(self, one: str, other: str) -> int:
+        """Give the score of a pair; 0 where the driver does not tell."""
+        return self._of.get((one, other), 0)
+
+    def within(self, cards: Sequence[str]) -> int:
+        """Give the score of all pairs of a set."""
+        return sum(self.between(one, other) for one, other in combinations(cards, 2))
+
+    def towards(self, card: str, others: Sequence[str]) -> int:
+        """Give the score of all pairs of one card with others."""
+        return sum(self.between(card, other) for other in others)
+
+
+def _score(link: Link) -> int:
+    return NVLINK * link.count if link.type == "NVLink" else PATHS[link.type]
+
+
+def _best(affinity: Affinity, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> Sequence[str]:
+    if comb(len(candidates), needed) > MAX_SETS:
+        return _grown(affinity, candidates, fixed, needed)
+    pool = [*fixed, *candidates]
+    reach = {each: affinity.towards(each, pool) for each in pool}
+
+    def worth(chosen: tuple[str, ...]) -> tuple[int, int]:
+        # What a set reaches outside is lost to those that get the rest.
+        return affinity.within([*fixed, *chosen]), -sum(reach[each] for each in chosen)
+
+    # The first of equals wins: `max` keeps the order in which the units are offered.
+    return max(combinations(candidates, needed), key=worth)
+
+
+def _grown(affinity: Affinity, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> list[str]:
+    """Add, one by one, the card that reaches those before it best; the first is the one that reaches the most."""
+    chosen: list[str] = []
+    for _ in range(needed):
+        others = [*fixed, *chosen] or candidates
+        left = [each for each in candidates if each not in chosen]
+        chosen.append(max(left, key=lambda each: affinity.towards(each, others)))
+    return chosen
+
+
+# --- slices and instances ---------------------------------------------------------------------------------------
+
+
+def _one_by_one(offer: Offer, candidates: Sequence[str], needed: int, *, policy: Policy) -> Iterator[str]:
+    left = list(candidates)
+    in_use = Counter(device_of(unit.id) for unit in offer.units)
+    in_use.subtract(map(device_of, candidates))
+    picked: Counter[str] = Counter()
+    for _ in range(needed):
+        if policy == "packed":
+            pick = max(left, key=lambda each: in_use[device_of(each)])
+        else:
+            pick = min(left, key=lambda each: (in_use[device_of(each)], picked[device_of(each)]))
+        left.remove(pick)
+        in_use[device_of(pick)] += 1
+        picked[device_of(pick)] += 1
+        yield pick

@@ -1,0 +1,145 @@
+"""How a plugin makes itself known to kubelet, and how it sees that kubelet is a new one."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from grpc import aio
+
+from berth_agent.kubelet.api.deviceplugin_pb2 import DevicePluginOptions, Empty, RegisterRequest
+from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginStub, RegistrationStub
+from berth_agent.kubelet.channel import open_channel, reason
+
+API: Final = "v1beta1"
+PATIENCE: Final = 5.0
+"""Seconds that the other side may take to answer."""
+OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
+
+MAX_CRASHES: Final = 5
+CRASH_WINDOW: Final = 3600.0
+"""Seconds within which so many are borne."""
+
+
+FIRST_SILENCE: Final = 5.0
+LAST_SILENCE: Final = 300.0
+"""Seconds after which kubelet is told again of a resource that it does not watch; they double with each time."""
+
+
+class ServingError(Exception):
+    """A socket cannot be served, or kubelet does not take the registration."""
+
+
+class CrashLoopError(Exception):
+    """The plugin's sockets break again and again; a new process may do better."""
+
+
+async def check(socket: Path) -> None:
+    """See that a plugin answers at its socket.
+
+    Raises:
+        ServingError: it does not.
+    """
+    try:
+        async with open_channel(socket) as channel:
+            await DevicePluginStub(channel).GetDevicePluginOptions(Empty(), timeout=PATIENCE)
+    except aio.AioRpcError as error:
+        raise ServingError(f"{socket} does not answer: {reason(error)}") from error
+
+
+async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
+    """Tell kubelet which socket offers a resource.
+
+    A kubelet that is not there is no reason to wait: the caller tries again, and looks for a new one meanwhile.
+
+    Raises:
+        ServingError: kubelet does not answer, or refuses.
+    """
+    request = RegisterRequest(version=API, endpoint=endpoint, resource_name=resource, options=OPTIONS)
+    try:
+        async with open_channel(kubelet) as channel:
+            await RegistrationStub(channel).Register(request, timeout=PATIENCE)
+    except aio.AioRpcError as error:
+        raise ServingError(f"kubelet did not register {resource} at {kubelet}: {reason(error)}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which file stands at a path: a socket that was made anew is another one."""
+
+    inode: int
+    changed: int
+    """Nanoseconds since the epoch."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return time.time() - self.changed / 1e9
+
+
+def identity(path: Path) -> Identity | None:
+    """Tell which file is there, if any."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    # An inode's number may be given again at once.
+    return Identity(inode=status.st_ino, changed=status.st_ctime_ns)
+
+
+class Crashes:
+    """Counts how often sockets broke that nobody took away on purpose."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def count(self, now: float, *, what: str) -> None:
+        """Count one, at a time in seconds.
+
+        Raises:
+            CrashLoopError: they are too many.
+        """
+        self._times = [*(each for each in self._times if each > now - CRASH_WINDOW), now]
+        if len(self._times) > MAX_CRASHES:
+            raise CrashLoopError(f"{what} broke {len(self._times)} times within {CRASH_WINDOW / 60:g} minutes")
+
+
+class Listening:
+    """Tells when kubelet has let go of a resource that it was told of: it may do so without being a new one.
+
+    It drops a plugin whose stream fails, or that it could not reach, and never comes back by itself.
+    """
+
+    def __init__(self) -> None:
+        self._streams = 0
+        self._since = 0.0
+        """When the last stream began, or none was there any more."""
+        self._patience = FIRST_SILENCE
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a stream is open."""
+        return self._streams > 0
+
+    def told(self, now: float) -> None:
+        """Kubelet was told, and is to come."""
+        self._since = now
+
+    def came(self, now: float) -> None:
+        """A stream began."""
+        self._streams += 1
+        self._since = now
+
+    def left(self, now: float) -> None:
+        """A stream ended; one that lasted makes up for those before that did not."""
+        self._streams -= 1
+        if now - self._since > self._patience:
+            self._patience = FIRST_SILENCE
+        self._since = now
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether kubelet must be told again; who asks then does so."""
+        if self._streams or now - self._since < self._patience:
+            return False
+        self._patience = min(2 * self._patience, LAST_SILENCE)
+        return True

@@ -1,0 +1,192 @@
+"""What the node offers to kubelet: which resources there are, and the units of each.
+
+A unit is what kubelet counts as one: a whole card, a MIG instance, or a slice `<id>::<n>` of either one's time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from berth_agent.configuration.options import VENDOR, Options
+from berth_api import mig
+from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
+
+GPU: Final = f"{VENDOR}/gpu"
+Sliced = TypeVar("Sliced", DeviceInfo, MigInstance)
+SLICE_MARK: Final = "::"
+"""Between a device's id and the number of its slice."""
+
+
+class LayoutError(Exception):
+    """Cards in MIG mode are not divided as the strategy needs it; nothing can be offered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One of what a resource counts."""
+
+    id: str
+    minor: int
+    """Of its card."""
+    healthy: bool
+    numa: int = -1
+    """NUMA node of its card; -1 where the machine does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One resource, as kubelet is told it."""
+
+    resource: str
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """All that a node offers, and what of its cards it does not."""
+
+    offers: tuple[Offer, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    """A card or an instance."""
+
+    resource: str
+    id: str
+    card: DeviceInfo
+    profile: str = ""
+    """Of an instance that is offered by it."""
+
+
+def device_of(unit: str) -> str:
+    """Give the id of the card or instance that a unit is, or is a slice of."""
+    return unit.partition(SLICE_MARK)[0]
+
+
+def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = frozenset()) -> Offers:
+    """Tell what a node offers; units of withheld cards are unhealthy, as those of unhealthy cards.
+
+    Raises:
+        LayoutError: the cards contradict the MIG strategy `single`.
+    """
+    gpus = [each for each in spec.devices if each.type == "gpu"]
+    strategy = options.flags.mig_strategy
+    if strategy == "single":
+        _check_single(gpus)
+    by_resource: dict[str, list[Unit]] = {}
+    warnings = []
+    for gpu in gpus:
+        if strategy == "mixed" and is_divided(gpu) and not instances(gpu):
+            warnings.append(f"device {gpu.minor} has no MIG devices configured")
+        for device in _devices(gpu, strategy):
+            if device.profile and _is_unusual(device.profile):
+                warnings.append(f"MIG profile '{device.profile}' does not match any resource patterns")
+                continue
+            name = _named(device, options)
+            by_resource.setdefault(name, []).extend(_units(device, options, withheld=withheld))
+    found = tuple(Offer(resource=name, units=tuple(units)) for name, units in by_resource.items())
+    return Offers(offers=found, warnings=tuple(warnings))
+
+
+def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
+    """Give the spec with the MIG strategy and the slices by which its cards are offered."""
+    devices = [_shown(each, options) if each.type == "gpu" else each for each in spec.devices]
+    return spec.model_copy(update={"mig_strategy": options.flags.mig_strategy, "devices": devices})
+
+
+def is_divided(gpu: DeviceInfo) -> bool:
+    """Tell whether a card is in MIG mode."""
+    return gpu.mig is not None and gpu.mig.enabled
+
+
+def instances(gpu: DeviceInfo) -> Sequence[str]:
+    """Give the ids of a card's MIG instances, in NVML's order."""
+    return [each.id for each in gpu.mig.instances] if gpu.mig is not None and gpu.mig.enabled else []
+
+
+def indices(spec: DeviceSpec) -> dict[str, str]:
+    """Give NVML's index of each card, `3`, and of each instance, `3:0`. NVML counts cards by their PCI addresses."""
+    gpus = [each for each in spec.devices if each.type == "gpu"]
+    found = {}
+    for index, gpu in enumerate(sorted(gpus, key=lambda each: each.topology.bus_id if each.topology else "")):
+        found[gpu.id] = str(index)
+        found |= {each: f"{index}:{number}" for number, each in enumerate(instances(gpu))}
+    return found
+
+
+def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
+    """Give the whole card, or its instances."""
+    if strategy == "none" or not is_divided(gpu) or gpu.mig is None:
+        yield _Device(resource=GPU, id=gpu.id, card=gpu)
+        return
+    for each in gpu.mig.instances:
+        if strategy == "single":
+            yield _Device(resource=GPU, id=each.id, card=gpu)
+        else:
+            yield _Device(resource=mig.resource(each.profile), id=each.id, card=gpu, profile=each.profile)
+
+
+def _named(device: _Device, options: Options) -> str:
+    return f"{device.resource}.shared" if options.sharing.rename and _slices(device, options) > 1 else device.resource
+
+
+def _units(device: _Device, options: Options, *, withheld: frozenset[str]) -> Iterator[Unit]:
+    card = device.card
+    healthy = card.health and card.id not in withheld
+    numa = card.topology.node_id if card.topology else -1
+    count = _slices(device, options)
+    ids = [f"{device.id}{SLICE_MARK}{number}" for number in range(count)] if count > 1 else [device.id]
+    for each in ids:
+        yield Unit(id=each, minor=card.minor, healthy=healthy, numa=numa)
+
+
+def _slices(device: _Device, options: Options) -> int:
+    return options.sharing.replicas.get(device.resource, 1)
+
+
+def _shown(gpu: DeviceInfo, options: Options) -> DeviceInfo:
+    """Give a card with the slices of its time, or of its instances' time."""
+    strategy = options.flags.mig_strategy
+    devices = tuple(_devices(gpu, strategy))
+    if strategy == "none" or gpu.mig is None or not gpu.mig.enabled:
+        return _sliced(gpu, devices[0], options)
+    instances = [_sliced(each, device, options) for each, device in zip(gpu.mig.instances, devices, strict=True)]
+    return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"instances": instances})})
+
+
+def _sliced(found: Sliced, device: _Device, options: Options) -> Sliced:
+    replicas = _slices(device, options)
+    if replicas == found.replicas == 1:
+        return found
+    name = _named(device, options) if replicas > 1 else ""
+    return found.model_copy(update={"replicas": replicas, "replica_resource": name})
+
+
+def _is_unusual(profile: str) -> bool:
+    """Tell whether instances of a profile are no resource."""
+    return mig.is_part(profile) or not mig.is_profile(profile)
+
+
+# --- strategy single --------------------------------------------------------------------------------------------
+
+
+def _check_single(gpus: Sequence[DeviceInfo]) -> None:
+    divided = [gpu for gpu in gpus if is_divided(gpu)]
+    for gpu in divided:
+        if not instances(gpu):
+            raise LayoutError(
+                "invalid MIG configuration: at least one device with migEnabled=true was not configured correctly: "
+                f"device {gpu.minor} has no MIG devices configured"
+            )
+    if len(set(_shapes(divided))) > 1:
+        raise LayoutError("invalid MIG configuration: more than one MIG device type present on node")
+    if divided and len(divided) < len(gpus):
+        raise LayoutError("all devices on the node must be configured with the same migEnabled value")
+
+
+def _shapes(gpus: Iterable[DeviceInfo]) -> Iterator[str]:
+    for gpu in gpus:
+        for each in gpu.mig.instances if gpu.mig else ():
+            yield each.profile

@@ -1,0 +1,117 @@
+"""How kubelet is to give devices to a container: the answer to Allocate, by the strategies that are configured."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth_agent.configuration.options import Flags, Options
+from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, Mount
+from berth_agent.kubelet.api.deviceplugin_pb2 import DeviceSpec as DeviceNode
+from berth_agent.kubelet.device_plugin import nodes, resources
+from berth_agent.kubelet.device_plugin.nodes import Nodes
+from berth_agent.kubelet.device_plugin.resources import SLICE_MARK, Offer
+from berth_api.device import DeviceSpec
+
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+LISTED: Final = "/var/run/nvidia-container-devices"
+"""Folder whose entries name a container's devices under `volume-mounts`."""
+OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
+"""Vendor of the CDI devices that the agent specifies."""
+
+
+class InvalidRequestError(Exception):
+    """Kubelet asks for what is not to be had; the text is NVIDIA's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What answers are made of."""
+
+    spec: DeviceSpec
+    options: Options
+    nodes: Nodes = field(default_factory=Nodes)
+    vendor: str = OWN_VENDOR
+
+
+def check(offer: Offer, ids: Sequence[str], *, one_at_most: bool) -> None:
+    """See that a request is for what is offered.
+
+    Raises:
+        InvalidRequestError: it is not.
+    """
+    known = {unit.id for unit in offer.units}
+    wrong = f'invalid allocation request for "{offer.resource}": invalid request: '
+    for each in ids:
+        if each not in known:
+            raise InvalidRequestError(f"{wrong}unknown device: {each}")
+    if one_at_most and len(ids) > 1 and any(SLICE_MARK in each for each in ids):
+        raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
+
+
+def compose(machine: Machine, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:
+    """Compose the answer for one container; `key` ends the name of its CDI annotation."""
+    flags = machine.options.flags
+    devices = list(dict.fromkeys(map(resources.device_of, ids)))
+    told = list(_told(machine, devices))
+    channels = [each for each in flags.imex_channel_ids if each in machine.nodes.channels]
+    answer = ContainerAllocateResponse()
+    _by_cdi(answer, machine, told, channels, key=key)
+    if flags.by_cdi_only:
+        return answer
+    if "envvar" in flags.device_list_strategy:
+        answer.envs[VISIBLE] = ",".join(told)
+        if channels:
+            answer.envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
+    if "volume-mounts" in flags.device_list_strategy:
+        answer.envs[VISIBLE] = LISTED
+        answer.mounts.extend(_mounts([*told, *(f"imex/{each}" for each in channels)]))
+    if flags.pass_device_specs:
+        answer.devices.extend(_device_nodes(machine, devices))
+    answer.envs.update({f"NVIDIA_{kind.upper()}": "enabled" for kind in extras(flags)})
+    return answer
+
+
+def extras(flags: Flags) -> list[str]:
+    """Give the further CDI classes that containers get."""
+    wanted = {"gdrcopy": flags.gdrcopy_enabled, "gds": flags.gds_enabled, "mofed": flags.mofed_enabled}
+    return [kind for kind, enabled in wanted.items() if enabled]
+
+
+def _told(machine: Machine, devices: Iterable[str]) -> Iterable[str]:
+    if machine.options.flags.device_id_strategy == "uuid":
+        return devices
+    numbers: Mapping[str, str] = resources.indices(machine.spec)
+    return [numbers[each] for each in devices]
+
+
+def _by_cdi(
+    answer: ContainerAllocateResponse,
+    machine: Machine,
+    told: Sequence[str],
+    channels: Sequence[int],
+    *,
+    key: str,
+) -> None:
+    flags = machine.options.flags
+    qualified = [
+        *(f"{machine.vendor}/gpu={each}" for each in told),
+        *(f"{machine.vendor}/imex-channel={each}" for each in channels),
+        *(f"{machine.vendor}/{kind}=all" for kind in extras(flags) if kind in machine.nodes.extras),
+    ]
+    if "cdi-annotations" in flags.device_list_strategy:
+        answer.annotations[f"{flags.cdi_annotation_prefix}nvidia-device-plugin_{key}"] = ",".join(qualified)
+    if "cdi-cri" in flags.device_list_strategy:
+        answer.cdi_devices.extend(CDIDevice(name=each) for each in qualified)
+
+
+def _mounts(entries: Iterable[str]) -> Iterator[Mount]:
+    for each in entries:
+        yield Mount(host_path="/dev/null", container_path=f"{LISTED}/{each}")
+
+
+def _device_nodes(machine: Machine, devices: Iterable[str]) -> Iterator[DeviceNode]:
+    own = nodes.paths(machine.spec, machine.nodes)
+    every = [path for each in devices for path in own[each]]
+    root = machine.options.flags.dev_root.rstrip("/")
+    for path in dict.fromkeys([*machine.nodes.control, *every]):
+        yield DeviceNode(container_path=path, host_path=root + path, permissions="rw")

@@ -1,0 +1,248 @@
+"""One resource's server: what kubelet asks at its socket."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import grpc
+import structlog
+from grpc import aio
+
+from berth_agent.kubelet.api.deviceplugin_pb2 import (
+    AllocateRequest,
+    AllocateResponse,
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    ContainerPreferredAllocationResponse,
+    Device,
+    DevicePluginOptions,
+    Empty,
+    ListAndWatchResponse,
+    NUMANode,
+    PreferredAllocationRequest,
+    PreferredAllocationResponse,
+    PreStartContainerRequest,
+    PreStartContainerResponse,
+    TopologyInfo,
+)
+from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
+from berth_agent.kubelet.device_plugin import preferred, registration, response
+from berth_agent.kubelet.device_plugin.chooser import Chooser, RefusedError
+from berth_agent.kubelet.device_plugin.preferred import PreferenceError
+from berth_agent.kubelet.device_plugin.registration import Identity, ServingError
+from berth_agent.kubelet.device_plugin.resources import Offer, Unit
+from berth_agent.kubelet.device_plugin.response import InvalidRequestError, Machine
+
+OWN_FOLDER: Final = "berth"
+"""Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets beside its own, but none in
+a folder. So they stay, and it is enough to tell a new kubelet of them."""
+GRACE: Final = 1.0
+"""Seconds that calls under way get at the end."""
+
+_log: Any = structlog.get_logger()
+
+_Context = aio.ServicerContext[Any, Any]
+
+
+def socket_name(resource: str) -> str:
+    """Give the name of a resource's socket, as NVIDIA's plugin has it."""
+    return f"nvidia-{resource.rpartition('/')[2]}.sock"
+
+
+class Server(DevicePluginServicer):
+    """Serves one resource until it is stopped."""
+
+    def __init__(
+        self,
+        offer: Offer,
+        machine: Machine,
+        *,
+        chooser: Chooser,
+        folder: Path,
+        with_numa: bool,
+        changed: Callable[[], object],
+    ) -> None:
+        self._offer = offer
+        self._machine = machine
+        self._chooser = chooser
+        self._with_numa = with_numa
+        self._change = asyncio.Event()
+        self._ending = False
+        self._server: aio.Server | None = None
+        self._socket: Identity | None = None
+        self.path: Final = folder / OWN_FOLDER / socket_name(offer.resource)
+        self.registered = False
+        self._listening = registration.Listening()
+        self._changed = changed
+
+    # --- its life -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, and see that kubelet would be answered.
+
+        Raises:
+            ServingError: it would not.
+        """
+        self.path.parent.mkdir(mode=0o750, exist_ok=True)
+        server = aio.server()
+        add_DevicePluginServicer_to_server(self, server)
+        try:
+            _bind(server, self.path)
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
+            raise ServingError(f"cannot listen at {self.path}: {error}") from error
+        self._server, self._socket = server, registration.identity(self.path)
+        await server.start()
+        await registration.check(self.path)
+
+    async def register(self, kubelet: Path) -> None:
+        """Make it known to kubelet, and again where kubelet has let go of it.
+
+        Raises:
+            ServingError: kubelet does not take it.
+        """
+        if self.registered and self._listening.is_over(_now()):
+            _log.warning("kubelet does not watch it any more; registering it again", resource=self._offer.resource)
+            self.registered = False
+        if not self.registered:
+            endpoint = f"{OWN_FOLDER}/{self.path.name}"
+            await registration.register(kubelet, resource=self._offer.resource, endpoint=endpoint)
+            self._listening.told(_now())
+            self.registered = True
+
+    @property
+    def watched(self) -> bool:
+        """Whether kubelet listens to what is offered: only then can it give any of it."""
+        return self._listening.is_there
+
+    @property
+    def broken(self) -> bool:
+        """Whether its socket is gone, or another's."""
+        return self._socket is not None and registration.identity(self.path) != self._socket
+
+    def update(self, offer: Offer, machine: Machine) -> None:
+        """Offer other units from now on; kubelet is told at once."""
+        self._machine = machine
+        if offer != self._offer:
+            self._offer = offer
+            self._announce()
+
+    async def stop(self, *, grace: float = GRACE) -> None:
+        """Take the socket away, and end all calls after what they still have to tell."""
+        self._ending = True
+        self._announce()
+        if self._server is not None:
+            if not self.broken:
+                self.path.unlink()
+            await self._server.stop(grace)
+        with contextlib.suppress(OSError):
+            # The last one takes the folder away.
+            self.path.parent.rmdir()
+
+    async def withdraw(self) -> None:
+        """Tell kubelet that there are no units any more, and end."""
+        self.update(Offer(resource=self._offer.resource, units=()), self._machine)
+        await self.stop()
+
+    def _announce(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    # --- what kubelet asks --------------------------------------------------------------------------------------
+
+    async def GetDevicePluginOptions(self, request: Empty, context: _Context) -> DevicePluginOptions:  # noqa: ARG002, N802
+        """Tell that preferences are given, and nothing is done before a container's start."""
+        return registration.OPTIONS
+
+    async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
+        """Tell all units, again at each change."""
+        self._listening.came(_now())
+        self._changed()
+        try:
+            async for each in self._lists():
+                yield each
+        finally:
+            self._listening.left(_now())
+            self._changed()
+
+    async def _lists(self) -> AsyncGenerator[ListAndWatchResponse, None]:
+        told: Offer | None = None
+        while True:
+            change = self._change
+            if told is not self._offer:
+                told = self._offer
+                yield ListAndWatchResponse(devices=[self._device(unit) for unit in told.units])
+            elif self._ending:
+                return
+            else:
+                await change.wait()
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: PreferredAllocationRequest, context: _Context
+    ) -> PreferredAllocationResponse:
+        """Tell which units containers should get."""
+        try:
+            answers = [await self._preferred(each) for each in request.container_requests]
+        except PreferenceError as error:
+            await _refuse(context, f"error getting list of preferred allocation devices: {error}")
+        return PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
+        """Tell how containers are given their units."""
+        try:
+            answers = [await self._allocated(each.devices_ids) for each in request.container_requests]
+        except (InvalidRequestError, RefusedError) as error:
+            await _refuse(context, str(error))
+        return AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(  # noqa: N802
+        self,
+        request: PreStartContainerRequest,  # noqa: ARG002
+        context: _Context,  # noqa: ARG002
+    ) -> PreStartContainerResponse:
+        """Do nothing: kubelet is told not to ask."""
+        return PreStartContainerResponse()
+
+    async def _preferred(self, asked: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
+        wanted = (asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size)
+        chosen = await self._chooser.prefer(self._offer.resource, *wanted)
+        if not chosen:
+            policy = self._machine.options.flags.shared_devices_allocation_policy
+            chosen = preferred.prefer(self._machine.spec, self._offer, *wanted, policy=policy)
+        return ContainerPreferredAllocationResponse(deviceIDs=chosen)
+
+    async def _allocated(self, ids: Sequence[str]) -> ContainerAllocateResponse:
+        response.check(self._offer, ids, one_at_most=self._machine.options.sharing.one_at_most)
+        await self._chooser.admit(self._offer.resource, ids)
+        return response.compose(self._machine, ids, key=str(uuid.uuid4()))
+
+    def _device(self, unit: Unit) -> Device:
+        nodes = [NUMANode(ID=unit.numa)] if self._with_numa and unit.numa >= 0 else []
+        topology = TopologyInfo(nodes=nodes) if nodes else None
+        return Device(ID=unit.id, health="Healthy" if unit.healthy else "Unhealthy", topology=topology)
+
+
+def _bind(server: aio.Server, path: Path) -> None:
+    """Listen at a path.
+
+    When gRPC stops, it removes whatever is at the path that it bound. By then that may be the socket of another agent,
+    which replaces this one; so it binds another path, and the socket is moved.
+
+    Raises:
+        RuntimeError: the path cannot be bound.
+        OSError: the socket cannot be moved.
+    """
+    bound = path.with_name(f".{path.name}")
+    server.add_insecure_port(f"unix:{bound}")
+    bound.rename(path)
+
+
+async def _refuse(context: _Context, why: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,94 @@
+"""One server for each resource, in step with what is offered and with the kubelet that is there."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from berth_agent.kubelet.device_plugin import registration
+from berth_agent.kubelet.device_plugin.registration import Identity, ServingError
+from berth_agent.kubelet.device_plugin.resources import Offer
+from berth_agent.kubelet.device_plugin.response import Machine
+from berth_agent.kubelet.device_plugin.server import Server
+
+SETTLING: Final = 5.0
+"""Seconds until a kubelet that starts has seen its pods. Up to then it counts the devices of pods that are gone as in
+use, and refuses for good what it cannot give."""
+
+Make = Callable[[Offer, Machine], Server]
+
+
+class Servers:
+    """The servers that run."""
+
+    def __init__(self, *, kubelet: Path | None, make: Make) -> None:
+        self._kubelet = kubelet
+        self._make = make
+        self._seen: Identity | None = None
+        self._running: dict[str, Server] = {}
+        self._crashes = registration.Crashes()
+
+    @property
+    def watched(self) -> bool:
+        """Whether kubelet listens to all of them; without a kubelet to register with, nobody has to."""
+        return self._kubelet is None or all(each.watched for each in self._running.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether the kubelet that was told has been there long enough to know its pods."""
+        return self._kubelet is None or (self._seen is not None and self._seen.age >= SETTLING)
+
+    def see_new_kubelet(self) -> bool:
+        """Tell whether a kubelet is there that was not yet told of anything: a look costs one system call."""
+        found = registration.identity(self._kubelet) if self._kubelet else None
+        return found is not None and found != self._seen
+
+    async def keep(self, offers: Mapping[str, Offer], machine: Machine) -> None:
+        """Bring the servers up to what is offered, and to the kubelet that is there now.
+
+        Raises:
+            ServingError: one cannot be served or registered yet; to be tried again.
+            CrashLoopError: they break again and again.
+        """
+        if self._kubelet:
+            self._follow(self._kubelet)
+        for resource in self._running.keys() - offers.keys():
+            await self._running.pop(resource).withdraw()
+        for offer in offers.values():
+            await self._serve(offer, machine)
+
+    async def stop(self) -> None:
+        """Stop all of them."""
+        stopping = [self._running.pop(resource).stop() for resource in list(self._running)]
+        await asyncio.gather(*stopping)
+
+    def _follow(self, kubelet: Path) -> None:
+        """Begin anew with a new kubelet: it knows no plugin."""
+        found = registration.identity(kubelet)
+        if found is None:
+            raise ServingError(f"no kubelet at {kubelet} yet")
+        if found != self._seen:
+            self._seen = found
+            for each in self._running.values():
+                each.registered = False
+
+    async def _serve(self, offer: Offer, machine: Machine) -> None:
+        running = self._running.get(offer.resource)
+        if running is not None and running.broken:
+            await self._running.pop(offer.resource).stop()
+            self._crashes.count(asyncio.get_running_loop().time(), what=str(running.path))
+            running = None
+        if running is None:
+            running = await self._started(self._make(offer, machine))
+            self._running[offer.resource] = running
+        running.update(offer, machine)
+        if self._kubelet:
+            await running.register(self._kubelet)
+
+    async def _started(self, server: Server) -> Server:
+        try:
+            await server.start()
+        except ServingError:
+            await server.stop()
+            raise
+        return server

@@ -1,0 +1,58 @@
+"""Kubelet's PodResources: which containers it gave which devices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from grpc import aio
+
+from berth_agent.kubelet.admission.chooser import Away
+from berth_agent.kubelet.admission.mirror import Told
+from berth_agent.kubelet.admission.pods import is_of_plugin
+from berth_agent.kubelet.api import podresources_pb2 as messages
+from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
+from berth_agent.kubelet.channel import open_channel, reason
+
+ANSWER_SECONDS: Final = 2.0
+"""Kubelet answers in a millisecond, or hangs."""
+
+
+class PodResources:
+    """Asks kubelet at its socket, one call at a time, over a connection that is kept while calls succeed."""
+
+    def __init__(self, socket: Path, *, timeout: float = ANSWER_SECONDS) -> None:
+        self._socket = socket
+        self._timeout = timeout
+        self._channel = open_channel(socket)
+
+    async def told(self) -> tuple[Told, ...]:
+        """Ask what containers have.
+
+        Raises:
+            Away: kubelet does not answer.
+        """
+        try:
+            request = messages.ListPodResourcesRequest()
+            answer = await PodResourcesListerStub(self._channel).List(request, timeout=self._timeout)
+        except aio.AioRpcError as error:
+            # After a failed attempt to connect a channel pauses before the next; a new one finds kubelet at once.
+            await self._channel.close()
+            self._channel = open_channel(self._socket)
+            raise Away(f"{self._socket}: {reason(error)}") from error
+        return tuple(_told(answer))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()
+
+
+def _told(answer: messages.ListPodResourcesResponse) -> Iterator[Told]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            found: dict[str, frozenset[str]] = {}
+            for each in container.devices:
+                if is_of_plugin(each.resource_name):
+                    # Devices of several NUMA nodes stand in an entry each.
+                    found[each.resource_name] = found.get(each.resource_name, frozenset()).union(each.device_ids)
+            if found:
+                yield Told(namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=found)

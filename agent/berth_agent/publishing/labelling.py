@@ -1,0 +1,67 @@
+"""Keeps the labels of Nodes, as a field manager of its own that takes no label from another.
+
+Where GPU Feature Discovery runs, too, the labels are its own: each such conflict is told once, and left.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from berth_agent.cluster import NODES, CallError, Cluster
+from berth_agent.publishing import labels
+from berth_agent.publishing.nodes import Nodes
+from berth_agent.readings import Reading
+from berth_api import names
+
+_log: Any = structlog.get_logger()
+
+Labels = Mapping[str, str]
+
+
+class Labeller:
+    """Owner of this agent's labels on Nodes."""
+
+    def __init__(self, *, cluster: Cluster, nodes: Nodes) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._applied: dict[str, Labels] = {}
+        self._complaints: dict[str, str] = {}
+
+    async def publish(self, readings: Mapping[str, Reading], *, renamed: bool) -> None:
+        """Write what changed, in the readings or on the server; what fails is tried again at the next call.
+
+        Args:
+            readings: of the nodes.
+            renamed: whether slices of cards are a resource of their own, `nvidia.com/gpu.shared`.
+        """
+        for name, reading in readings.items():
+            if reading.facts is not None:
+                await self._follow(name, labels.of(reading.spec, reading.facts, renamed=renamed))
+
+    async def _follow(self, name: str, wanted: Labels) -> None:
+        if self._is_due(name, wanted):
+            await self._guarded(name, wanted)
+
+    def _is_due(self, name: str, wanted: Labels) -> bool:
+        """Tell whether labels have to be written; the first time always: an agent before this may have left some."""
+        if self._nodes.owner(name) is None:
+            return False
+        return self._applied.get(name) != wanted or not wanted.items() <= self._nodes.labels(name).items()
+
+    async def _guarded(self, name: str, wanted: Labels) -> None:
+        try:
+            applied = await self._cluster.apply(f"{NODES}/{name}", _body(name, wanted), manager=names.AGENT_LABELS)
+        except CallError as error:
+            if self._complaints.get(name) != str(error):
+                self._complaints[name] = str(error)
+                _log.warning("Node not labelled, will try again", node=name, error=str(error))
+            return
+        self._complaints.pop(name, None)
+        self._applied[name] = wanted
+        self._nodes.note_labels(name, applied["metadata"].get("labels", {}))
+        _log.info("Node labelled", node=name, labels=len(wanted))
+
+
+def _body(name: str, wanted: Labels) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(wanted)}}

@@ -1,0 +1,124 @@
+"""The heartbeat: one Lease per node, renewed as long as the agent lives, whatever the hardware does.
+
+Kubelet does the same for the Node; this Lease tells that somebody watches the node's devices. At its end the agent
+leaves the Lease as it is: an agent that is being replaced is back before it runs out.
+"""
+
+import asyncio
+import random
+from collections.abc import Collection
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.cluster import CONFLICT, NAMESPACES, NOT_FOUND, CallError, Cluster
+from berth_agent.conditions import now
+from berth_agent.configuration.settings import Settings
+from berth_agent.publishing.nodes import Nodes
+
+FIRST_RETRY: Final = 0.5
+"""Seconds before the first retry of a failed renewal; they double up to the renew interval."""
+
+_log: Any = structlog.get_logger()
+
+
+class Heartbeat:
+    """Renews the Leases of any number of nodes, each in a task of its own."""
+
+    def __init__(self, *, cluster: Cluster, nodes: Nodes, settings: Settings, tasks: asyncio.TaskGroup) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._settings = settings
+        self._tasks = tasks
+        self._beating: dict[str, asyncio.Task[None]] = {}
+        self._gate = asyncio.Semaphore(settings.concurrency)
+        self._namespace = asyncio.Lock()
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.lease_namespace}/leases"
+
+    def keep(self, names: Collection[str]) -> None:
+        """Renew the Leases of exactly these nodes from now on."""
+        for name in self._beating.keys() - set(names):
+            self._beating.pop(name).cancel()
+        fresh = [name for name in names if name not in self._beating]
+        for index, name in enumerate(fresh):
+            task = self._beat(name, share=(index + 1) / len(fresh))
+            self._beating[name] = self._tasks.create_task(task)
+
+    async def _beat(self, name: str, *, share: float) -> None:
+        """Renew at once, then after a share of the interval, so that a fleet's renewals are spread over it."""
+        await self._renew(name)
+        await asyncio.sleep(share * self._settings.renew_interval)
+        while True:
+            await self._renew(name)
+            await asyncio.sleep(self._settings.renew_interval * self._spread())
+
+    async def _renew(self, name: str) -> None:
+        """Renew one Lease, however long the API server is away."""
+        pause = FIRST_RETRY
+        while not await self._renewed(name, first=pause == FIRST_RETRY):
+            await asyncio.sleep(pause * self._spread())
+            pause = min(2 * pause, self._settings.renew_interval)
+
+    async def _renewed(self, name: str, *, first: bool) -> bool:
+        owner = self._nodes.owner(name)
+        if owner is None:
+            return False
+        try:
+            async with self._gate:
+                await self._write(self._lease(name, owner))
+        except CallError as error:
+            if first:
+                _log.warning("Lease not renewed, will try again", node=name, error=str(error))
+            return False
+        return True
+
+    async def _write(self, lease: dict[str, Any]) -> None:
+        """Renew the Lease; create it, and its namespace, where they are missing."""
+        name = lease["metadata"]["name"]
+        try:
+            await self._cluster.merge(f"{self._leases}/{name}", lease)
+        except CallError as error:
+            if error.status != NOT_FOUND:
+                raise
+            await self._create(lease)
+
+    async def _create(self, lease: dict[str, Any]) -> None:
+        try:
+            await self._cluster.create(self._leases, lease)
+        except CallError as error:
+            if error.status != NOT_FOUND:
+                raise
+            await self._create_namespace()
+            await self._cluster.create(self._leases, lease)
+
+    async def _create_namespace(self) -> None:
+        """Create the namespace; of many that miss it at once, one does so and the others wait for that."""
+        in_hand = self._namespace.locked()
+        async with self._namespace:
+            if in_hand:
+                return
+            try:
+                await self._cluster.create(NAMESPACES, {"metadata": {"name": self._settings.lease_namespace}})
+            except CallError as error:
+                if error.status != CONFLICT:
+                    raise
+
+    def _lease(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": name,
+                "namespace": self._settings.lease_namespace,
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "holderIdentity": self._settings.pod_name or name,
+                "leaseDurationSeconds": self._settings.lease_duration,
+                "renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
+        }
+
+    def _spread(self) -> float:
+        jitter = self._settings.jitter
+        return random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 -- nothing secret hangs on it

@@ -1,0 +1,235 @@
+"""Brings the Device of each node up to the newest Reading, and writes only what changed.
+
+Everything is a server-side apply as `berth-agent` without force: the server keeps what other managers own, and a
+field that somebody else took is a conflict, which is logged and tried again, never fought over. What fails is
+tried again at the next call, so there is no queue here.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import structlog
+
+from berth_agent.cluster import CONFLICT, DEVICES, NOT_FOUND, CallError, Cluster
+from berth_agent.conditions import keep_card_times, keep_times
+from berth_agent.publishing.nodes import Nodes, only
+from berth_agent.readings import NodeUse, Reading
+from berth_api import names
+from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
+
+_log: Any = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What stands on the server, as far as we know."""
+
+    cards: list[DeviceInfo] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    boot_id: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    reading: Reading | None = None
+    """The reading that was published in full."""
+    device: dict[str, Any] = field(default_factory=dict)
+    """The object as last applied; empty before the first time."""
+    generation: int = 0
+    use: NodeUse | None = None
+    """What pods hold; none where no agent has told it yet."""
+
+    def is_current(self, reading: Reading, owner: Mapping[str, Any]) -> bool:
+        """Tell whether nothing is left to write."""
+        return self.reading == reading and self.device["metadata"]["ownerReferences"] == [owner]
+
+    def stands(self, metadata: Mapping[str, Any] | None) -> bool:
+        """Tell whether the server's object is still as it was applied."""
+        if metadata is None:
+            return False
+        mine: dict[str, dict[str, str]] = self.device.get("metadata", {})
+        same = all(mine.get(each, {}).items() <= metadata.get(each, {}).items() for each in ("labels", "annotations"))
+        return same and self.generation == int(metadata["generation"])
+
+
+class Earlier(NamedTuple):
+    """What a Device said before this agent wrote to it."""
+
+    spec: DeviceSpec
+    annotations: Mapping[str, str]
+
+
+class Publisher:
+    """Owner of this agent's Devices."""
+
+    def __init__(self, *, cluster: Cluster, nodes: Nodes, concurrency: int) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._gate = asyncio.Semaphore(concurrency)
+        self._known: dict[str, _Known] = {}
+        self._present: dict[str, dict[str, Any]] = {}
+        self._complaints: dict[str, str] = {}
+
+    async def resync(self, readings: Mapping[str, Reading]) -> None:
+        """Look at what the server holds, and forget what is no longer so; the next publish repairs it.
+
+        Raises:
+            CallError: the list could not be read.
+        """
+        found = await self._cluster.metadata(DEVICES, only=only(readings))
+        self._present = found
+        self._known = {
+            name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
+        }
+
+    async def recall(self, name: str) -> Earlier:
+        """Return what the Device of a node said before this agent wrote to it; nothing where there is none.
+
+        Raises:
+            CallError: the Device could not be read.
+        """
+        async with self._gate:
+            known = self._known[name] = await self._recall(name)
+        return Earlier(DeviceSpec(boot_id=known.boot_id, devices=known.cards), known.annotations)
+
+    def annotations(self, name: str) -> Mapping[str, str]:
+        """Return the annotations of a Device at the last look."""
+        found: dict[str, str] = self._present.get(name, {}).get("annotations", {})
+        return found
+
+    async def remove_annotation(self, name: str, annotation: str) -> None:
+        """Take an annotation away that was obeyed, unless the Device changed since the last look.
+
+        Raises:
+            CallError: it changed, or could not be written.
+        """
+        metadata = self._present[name]
+        body = {"resourceVersion": metadata["resourceVersion"], "annotations": {annotation: None}}
+        changed = await self._cluster.merge(f"{DEVICES}/{name}", {"metadata": body})
+        self._present[name] = changed["metadata"]
+
+    async def publish(self, readings: Mapping[str, Reading]) -> None:
+        """Write what the readings changed. A node that has no Node object yet is left for later."""
+        due = [self._guarded(name, reading) for name, reading in readings.items() if self._is_due(name, reading)]
+        await asyncio.gather(*due)
+
+    def _is_due(self, name: str, reading: Reading) -> bool:
+        owner = self._nodes.owner(name)
+        known = self._known.get(name)
+        return owner is not None and (known is None or not known.is_current(reading, owner))
+
+    async def _guarded(self, name: str, reading: Reading) -> None:
+        try:
+            async with self._gate:
+                await self._publish(name, reading)
+        except CallError as error:
+            self._complain(name, error)
+        else:
+            self._complaints.pop(name, None)
+
+    def _complain(self, name: str, error: CallError) -> None:
+        """Log a failure once, not at each try."""
+        if self._complaints.get(name) == str(error):
+            return
+        self._complaints[name] = str(error)
+        if error.status == CONFLICT:
+            _log.error("another manager owns a field of the Device; left to it", node=name, conflict=str(error))
+        else:
+            _log.warning("Device not published, will try again", node=name, error=str(error))
+
+    async def _publish(self, name: str, reading: Reading) -> None:
+        known = self._known.setdefault(name, await self._recall(name))
+        await self._apply_device(name, reading, known)
+        await self._apply_status(name, reading, known)
+        known.reading = reading
+
+    async def _recall(self, name: str) -> _Known:
+        """Read what an earlier run left: the times of its conditions are kept."""
+        if name in self._known:
+            return self._known[name]
+        if name not in self._present:
+            return _Known()
+        try:
+            found = await self._cluster.get(f"{DEVICES}/{name}")
+        except CallError as error:
+            if error.status == NOT_FOUND:
+                return _Known()
+            raise
+        device = Device.model_validate(found)
+        return _Known(
+            cards=device.spec.devices,
+            conditions=device.status.conditions,
+            boot_id=device.spec.boot_id,
+            annotations=found["metadata"].get("annotations", {}),
+            use=_use(device.status),
+        )
+
+    async def _apply_device(self, name: str, reading: Reading, known: _Known) -> None:
+        cards = keep_card_times(reading.spec.devices, known.cards)
+        body = device_body(name, reading=reading, cards=cards, owner=self._nodes.owner(name))
+        if body == known.device:
+            return
+        applied = await self._cluster.apply(f"{DEVICES}/{name}", body)
+        known.device, known.cards, known.generation = body, cards, applied["metadata"]["generation"]
+        _log.info("Device published", node=name, devices=len(cards), healthy=sum(card.health for card in cards))
+
+    async def _apply_status(self, name: str, reading: Reading, known: _Known) -> None:
+        fresh = keep_times([finding.condition() for finding in reading.findings], known.conditions)
+        use = reading.use or known.use
+        if known.reading is not None and fresh == known.conditions and use == known.use:
+            return
+        await self._cluster.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh, use=use))
+        known.conditions, known.use = fresh, use
+        for condition in fresh:
+            if condition.status != "True":
+                _log.warning(condition.type, node=name, reason=condition.reason, message=condition.message)
+
+
+def device_body(
+    name: str, *, reading: Reading, cards: list[DeviceInfo], owner: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Compose what we apply to a Device: only fields that were set, so that we own no others.
+
+    Empty labels and annotations stay out: the server drops them, and would see a change in each apply that brings them
+    again.
+    """
+    spec = reading.spec.model_copy(update={"devices": cards})
+    labels = {"labels": dict(reading.labels)} if reading.labels else {}
+    annotations = {"annotations": dict(reading.annotations)} if reading.annotations else {}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Device",
+        "metadata": {"name": name, **labels, **annotations, "ownerReferences": [owner] if owner else []},
+        "spec": spec.model_dump(by_alias=True, exclude_unset=True),
+    }
+
+
+def status_body(name: str, *, conditions: list[Condition], use: NodeUse | None = None) -> dict[str, Any]:
+    """Compose what we apply to a Device's status: our own conditions, and what pods hold where that is known."""
+    dumped = [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Device",
+        "metadata": {"name": name},
+        "status": {"conditions": dumped, **(_use_fields(use) if use else {})},
+    }
+
+
+def _use_fields(use: NodeUse) -> dict[str, Any]:
+    return {
+        "bootID": use.boot_id,
+        "held": [each.model_dump(by_alias=True) for each in use.held],
+        "withheld": list(use.withheld),
+        "foreign": [each.model_dump(by_alias=True) for each in use.foreign],
+    }
+
+
+def _use(status: DeviceStatus) -> NodeUse | None:
+    """Read what an earlier run told."""
+    if not status.boot_id:
+        return None
+    return NodeUse(
+        held=tuple(status.held),
+        boot_id=status.boot_id,
+        withheld=tuple(status.withheld),
+        foreign=tuple(status.foreign),
+    )

@@ -1,0 +1,138 @@
+"""Keeps what is told of a node's pods the same as what they hold.
+
+It looks when something happened (a pod came or went, kubelet was promised devices), and each second in any case.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.boot import boot_id
+from berth_agent.cluster import CallError, Cluster
+from berth_agent.configuration.settings import Settings
+from berth_agent.kubelet.admission.checkpoint import Checkpoint
+from berth_agent.kubelet.admission.chooser import Admission
+from berth_agent.kubelet.admission.units import Units
+from berth_agent.kubelet.admission.watch import NodePods
+from berth_agent.kubelet.podresources import PodResources
+from berth_agent.publishing.gpupods import GpuPods, Key
+from berth_agent.readings import NodeUse, Process, Reading
+from berth_agent.usage import processes, use
+from berth_api.gpupod import GpuPodSpec
+from berth_api.names import GPU
+
+UNSETTLED_SECONDS: Final = 0.05
+"""Kubelet records what it gave some milliseconds after we answered."""
+
+Publish = Callable[[], None]
+
+_log: Any = structlog.get_logger()
+
+
+class Keeper:
+    """What one node's pods hold."""
+
+    def __init__(
+        self, settings: Settings, *, boot_id: str, pods: NodePods, admission: Admission, gpu_pods: GpuPods
+    ) -> None:
+        self._settings = settings
+        self._boot_id = boot_id
+        self._pods = pods
+        self.admission = admission
+        """What the device plugin asks."""
+        self._gpu_pods = gpu_pods
+        self._processes: Mapping[int, tuple[Process, ...]] = {}
+        self._minors: Mapping[str, int] = {}
+        """Of the GPUs that the node has now, by their ids."""
+        self._use: NodeUse | None = None
+        self._has_seen = False
+        self._is_due = False
+        """Whether there is something to tell, or to look at anew: with each reading there is."""
+        self._resync_at = 0.0
+
+    def told(self, reading: Reading) -> Reading:
+        """Take what a reading tells of units and processes, and add to it what pods hold."""
+        mirror = self.admission.mirror
+        mirror.units = mirror.units.joined(Units.of(reading.spec))
+        self._processes = reading.processes
+        self._minors = {each.id: each.minor for each in reading.spec.devices if each.type == GPU}
+        self._has_seen = self._is_due = True
+        return replace(reading, use=self._use)
+
+    def begin(self, publish: Publish, tasks: asyncio.TaskGroup) -> None:
+        """Follow the node's pods from now on, and publish what changed of their devices."""
+        tasks.create_task(self._pods.follow(self.admission))
+        tasks.create_task(self._run(publish))
+
+    async def _run(self, publish: Publish) -> None:
+        while True:
+            if await self.admission.look():
+                self._is_due = True
+            if self._is_due and self._has_seen and self.admission.is_ready:
+                # Before it is told: a reading may come meanwhile.
+                self._is_due = False
+                if not await self._tell(publish):
+                    self._is_due = True
+            await self._pause()
+
+    async def _tell(self, publish: Publish) -> bool:
+        """Bring what is told up to what is known; tell whether that is done."""
+        found = await self._found()
+        if found != self._use:
+            self._use = found
+            publish()
+        await self._resync()
+        return await self._gpu_pods.bring(self._wanted())
+
+    async def _found(self) -> NodeUse:
+        mirror = self.admission.mirror
+        by_minor = self._processes if self._settings.foreign else {}
+        return NodeUse(
+            held=use.held(mirror.holdings(), mirror.units),
+            boot_id=self._boot_id,
+            withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
+            foreign=await asyncio.to_thread(processes.foreign, by_minor, self._settings.proc_root) if by_minor else (),
+        )
+
+    def _wanted(self) -> Mapping[Key, GpuPodSpec]:
+        mirror = self.admission.mirror
+        there = [pod.uid for pod in mirror.pods]
+        return use.gpu_pods(mirror.holdings(), mirror.units, node=self._settings.node_name, uids=there)
+
+    async def _resync(self) -> None:
+        if time.monotonic() < self._resync_at:
+            return
+        try:
+            await self._gpu_pods.resync()
+        except CallError as error:
+            _log.warning("GpuPods not read, will try again", error=str(error))
+            return
+        self._resync_at = time.monotonic() + self._settings.resync_interval
+
+    async def _pause(self) -> None:
+        """Wait until something may have changed; while kubelet has not recorded what it gave, for a moment only."""
+        soon = self.admission.answers and not self.admission.mirror.is_settled
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNSETTLED_SECONDS if soon else self._settings.pod_resources_interval):
+                await self.admission.changed.wait()
+
+
+def of(settings: Settings, *, cluster: Cluster) -> Keeper | None:
+    """Give the keeper of the settings' node; none where they speak for a simulated fleet, or want none."""
+    if settings.inventory != "nvml" or not settings.truth:
+        return None
+    boot = boot_id(settings.proc_root)
+    pods = NodePods(cluster=cluster, node=settings.node_name)
+    admission = Admission(
+        kubelet=PodResources(settings.pod_resources_socket),
+        server=pods,
+        memory=Checkpoint(path=settings.checkpoint, boot_id=boot),
+        running=lambda: processes.pods_with_processes(settings.proc_root),
+    )
+    gpu_pods = GpuPods(cluster=cluster, node=settings.node_name)
+    return Keeper(settings, boot_id=boot, pods=pods, admission=admission, gpu_pods=gpu_pods)

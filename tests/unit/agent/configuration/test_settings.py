@@ -1,0 +1,78 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth_agent.configuration.settings import Settings
+
+
+def run(*options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "berth_agent", *options]
+    return subprocess.run(command, env=environment or {}, capture_output=True, text=True, check=False)
+
+
+def test_the_node_name_comes_from_the_downward_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    assert Settings().node_name == "node-7"
+
+
+def test_variables_set_what_options_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_AGENT_POLL_INTERVAL", "3")
+    monkeypatch.setenv("BERTH_AGENT_NODE_NAME", "a")
+    settings = Settings(_cli_parse_args=["--node-name", "b"])
+    assert (settings.poll_interval, settings.node_name) == (3.0, "b")
+
+
+def test_the_mig_strategy_comes_as_nvidias_plugin_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(node_name="a").mig_strategy == "mixed"
+    monkeypatch.setenv("MIG_STRATEGY", "single")
+    assert Settings(node_name="a").mig_strategy == "single"
+    monkeypatch.setenv("BERTH_AGENT_MIG_STRATEGY", "none")
+    assert Settings(node_name="a").mig_strategy == "none"
+    assert (
+        "Input should be 'none', 'single' or 'mixed'" in run("--node-name=a", environment={"MIG_STRATEGY": "x"}).stderr
+    )
+
+
+def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(node_name="a").checks.counts(79)
+    monkeypatch.setenv("DP_DISABLE_HEALTHCHECKS", "xids")
+    monkeypatch.setenv("DP_ENABLE_HEALTHCHECKS", "13")
+    checks = Settings(node_name="a").checks
+    assert [checks.counts(xid) for xid in (79, 13)] == [False, True]
+    assert Settings(node_name="a", disable_healthchecks="48").checks.counts(79)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param([], "--node-name is needed (or NODE_NAME)", id="no node"),
+        pytest.param(["--inventory", "simulated"], "--fleet is needed with --inventory simulated", id="no fleet"),
+        pytest.param(["--node-name", "a", "--poll-interval", "0"], "--poll-interval: Input should be", id="zero"),
+        pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),
+        pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
+        pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
+        pytest.param(["--node-name", "a"], "no --kubeconfig, and no pod either", id="outside a pod"),
+        pytest.param(
+            ["--node-name", "a", "--disable-healthchecks", "79,x"],
+            'DP_DISABLE_HEALTHCHECKS: "x" is no Xid; allowed are',
+            id="no xid",
+        ),
+        pytest.param(["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids: String should match", id="no vendor"),
+        pytest.param(["--node-name", "a", "--discover", "npu"], "--discover: Input should be", id="no such type"),
+    ],
+)
+def test_a_mistake_ends_the_agent_with_one_plain_line(options: list[str], expected: str, tmp_path: Path) -> None:
+    ended = run(*options, "--sysfs-root", str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("berth-agent: ")
+    assert expected in ended.stderr
+
+
+def test_help_tells_every_setting_with_its_reason() -> None:
+    told = " ".join(run("--help").stdout.split())
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in told
+        assert field.description

@@ -1,0 +1,266 @@
+"""What the agent says of a machine, against what `nvidia-smi -q` would say of it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from berth_agent.conditions import Finding
+from berth_agent.configuration.settings import Settings
+from berth_agent.inventory.nvml.inventory import NvmlInventory
+from berth_agent.readings import Reading
+from berth_api import names, quantity
+from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
+from tests.nvml import build
+from tests.nvml.fixture import GPU_IS_LOST, MIB, Gpu, MigDevice, a100, h100, t4
+from tests.nvml.probe import Machine, Start
+
+FUNCTIONS = sorted(set(re.findall(r"nvmlDevice\w+", (build.HERE / "nvml.c").read_text())))
+"""All that the fixture answers of a card."""
+
+A100 = {
+    "Product Name": "NVIDIA A100-SXM4-80GB",
+    "MIG Mode Current": "Disabled",
+    "GPU UUID": "GPU-a1000000-0000-4000-8000-000000000003",
+    "Minor Number": "3",
+    "Module ID": "4",
+    "Bus Id": "00000000:24:00.0",
+    "FB Memory Usage Total": "81920 MiB",
+}
+H100 = {
+    "Product Name": "NVIDIA H100 80GB HBM3",
+    "MIG Mode Current": "Disabled",
+    "GPU UUID": "GPU-b1000000-0000-4000-8000-000000000000",
+    "Minor Number": "0",
+    "Module ID": "1",
+    "Bus Id": "00000000:13:00.0",
+    "FB Memory Usage Total": "81559 MiB",
+}
+T4 = {
+    "Product Name": "Tesla T4",
+    "MIG Mode Current": "N/A",
+    "GPU UUID": "GPU-74000000-0000-4000-8000-000000000001",
+    "Minor Number": "1",
+    "Module ID": "N/A",
+    "Bus Id": "00000000:91:00.0",
+    "FB Memory Usage Total": "15360 MiB",
+}
+
+
+def in_smi_terms(card: DeviceInfo) -> dict[str, str]:
+    memory = quantity.parse(card.resources["kubernetes.io/gpu-memory"])
+    assert card.topology is not None
+    return {
+        "Product Name": card.model,
+        "MIG Mode Current": "N/A" if card.mig is None else "Enabled" if card.mig.enabled else "Disabled",
+        "GPU UUID": card.id,
+        "Minor Number": str(card.minor),
+        "Module ID": "N/A" if card.module_id == -1 else str(card.module_id),
+        "Bus Id": f"0000{card.topology.bus_id.upper()}",
+        "FB Memory Usage Total": f"{memory // MIB} MiB",
+    }
+
+
+def finding(reading: Reading, kind: str) -> Finding:
+    return next(each for each in reading.findings if each.type == kind)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        pytest.param(a100(3), A100, id="a100"),
+        pytest.param(h100(0), H100, id="h100"),
+        pytest.param(t4(1), T4, id="t4"),
+    ],
+)
+async def test_each_field_is_as_nvidia_smi_tells_it(
+    machine: Machine, agent: Start, gpu: Gpu, expected: dict[str, str]
+) -> None:
+    reading = await agent(machine(gpu)).read()
+    assert [in_smi_terms(card) for card in reading.spec.devices] == [expected]
+    assert (reading.spec.driver_version, reading.spec.cuda_version) == ("570.133.20", "12.8")
+    assert [card.health for card in reading.spec.devices] == [True]
+    assert all(each.ok for each in reading.findings)
+
+
+async def test_a_card_offers_all_of_itself(machine: Machine, agent: Start) -> None:
+    card = (await agent(machine(replace(a100(0), memory=85198045184))).read()).spec.devices[0]
+    assert card.resources == {
+        "kubernetes.io/gpu-core": 100,
+        "kubernetes.io/gpu-memory": "83201216Ki",
+        "kubernetes.io/gpu-memory-ratio": 100,
+    }
+
+
+async def test_two_unequal_cards_stand_side_by_side_without_a_model_label(machine: Machine, agent: Start) -> None:
+    reading = await agent(machine(h100(0), t4(1))).read()
+    assert [in_smi_terms(card) for card in reading.spec.devices] == [H100, T4]
+    assert reading.labels == {names.VENDOR_LABEL: "nvidia", names.DRIVER_LABEL: "570.133.20"}
+
+
+async def test_equal_cards_give_their_model_as_label(machine: Machine, agent: Start) -> None:
+    reading = await agent(machine(h100(0), h100(1))).read()
+    assert reading.labels[names.MODEL_LABEL] == "H100-80GB-HBM3"
+
+
+async def test_place_comes_from_sysfs(machine: Machine, agent: Start) -> None:
+    cards = (await agent(machine(a100(5), a100(6, switch=False), replace(t4(7), numa=-1))).read()).spec.devices
+    assert [card.topology for card in cards] == [
+        Topology(socket_id=1, node_id=1, pcie_id="0000:31:00.0", bus_id="0000:34:00.0"),
+        Topology(socket_id=1, node_id=1, pcie_id="pci0000:40", bus_id="0000:43:00.0"),
+        Topology(socket_id=0, node_id=-1, pcie_id="pci0000:f0", bus_id="0000:f1:00.0"),
+    ]
+
+
+async def test_a_lost_card_stays_listed_and_hides_no_other(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    before = (await probe.read()).spec.devices
+    fixture.lose(0)
+    reading = await probe.read()
+    lost, other = reading.spec.devices
+    assert in_smi_terms(lost) == in_smi_terms(before[0])
+    assert (lost.health, other.health) == (False, True)
+    told = [(each.type, each.status, each.reason, each.message) for each in lost.conditions]
+    assert told == [
+        ("Healthy", "False", "GpuIsLost", "GPU is lost"),
+        ("GpuIsLost", "True", "UntilReset", "GPU is lost"),
+    ]
+    assert finding(reading, names.INVENTORY_READ).ok
+
+
+async def test_a_lost_card_that_comes_back_is_healthy(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    before = await probe.read()
+    fixture.lose(0)
+    await probe.read()
+    fixture.restore(0)
+    assert (await probe.read()).spec == before.spec
+
+
+async def test_one_failing_call_makes_only_that_card_unhealthy(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.fail(1, "nvmlDeviceGetMemoryInfo")
+    cards = (await probe.read()).spec.devices
+    assert [card.health for card in cards] == [True, False]
+    assert cards[1].conditions[0].reason == "Unknown"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_no_call_that_fails_for_one_card_hides_another(machine: Machine, agent: Start, function: str) -> None:
+    fixture = machine(a100(0), a100(1))
+    # A card can be lost at any moment of a reading: calls before this one still answered.
+    probe = agent(fixture)
+    before = (await probe.read()).spec.devices
+    fixture.fail(1, function, GPU_IS_LOST)
+    sound, failing = (await probe.read()).spec.devices
+    assert sound.model_copy(update={"links": before[0].links}) == before[0]
+    assert failing.id == before[1].id
+
+
+async def test_a_card_that_never_answered_is_named_in_the_condition(machine: Machine, agent: Start) -> None:
+    reading = await agent(machine(a100(0), replace(a100(1), lost=True))).read()
+    assert [card.minor for card in reading.spec.devices] == [0]
+    told = finding(reading, names.INVENTORY_READ)
+    assert (told.ok, told.reason) == (False, "CardsUnread")
+    assert told.message.endswith("card 1: GPU is lost")
+
+
+async def test_cards_come_and_go_while_the_agent_runs(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    gone = fixture.remove(0)
+    assert [card.minor for card in (await probe.read()).spec.devices] == [1]
+    fixture.add(gone)
+    fixture.add(a100(2))
+    assert [card.minor for card in (await probe.read()).spec.devices] == [0, 1, 2]
+
+
+async def test_a_card_that_moved_up_is_not_taken_for_a_lost_one(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1), a100(2))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.remove(0)
+    fixture.lose(1)
+    cards = (await probe.read()).spec.devices
+    assert [(card.minor, card.health) for card in cards] == [(1, True)]
+
+
+async def test_a_lost_card_whose_minor_another_card_has_now_is_not_listed(machine: Machine, agent: Start) -> None:
+    """The API server would refuse the whole Device, the health of all other cards included."""
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.gpus = [replace(fixture.gpus[0], minor=1), replace(fixture.gpus[1], minor=0, lost=True)]
+    fixture.write()
+    reading = await probe.read()
+    assert [(card.minor, card.id, card.health) for card in reading.spec.devices] == [(1, a100(0).uuid, True)]
+    assert finding(reading, names.INVENTORY_READ).reason == "CardsUnread"
+
+
+async def test_no_driver_is_a_condition_until_there_is_one(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), loaded=False)
+    probe = agent(fixture)
+    reading = await probe.read()
+    told = finding(reading, names.DRIVER_LOADED)
+    assert (told.ok, told.reason, told.message) == (False, "DriverNotLoaded", "Driver Not Loaded")
+    assert (reading.spec.devices, reading.labels) == ([], {})
+    fixture.load()
+    reading = await probe.read()
+    assert finding(reading, names.DRIVER_LOADED).ok
+    assert len(reading.spec.devices) == 1
+
+
+async def test_a_driver_that_is_reloaded_is_found_again(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.unload()
+    assert not finding(await probe.read(), names.DRIVER_LOADED).ok
+    fixture.load()
+    assert len((await probe.read()).spec.devices) == 1
+
+
+async def test_a_missing_library_is_a_condition(tmp_path: Path) -> None:
+    settings = Settings(node_name="a", nvml_library=tmp_path / "libnvidia-ml.so.1", sysfs_root=tmp_path)
+    inventory = NvmlInventory(settings)
+    told = finding((await inventory.read())["a"], names.DRIVER_LOADED)
+    inventory.close()
+    assert (told.ok, told.reason) == (False, "LibraryNotFound")
+    assert "libnvidia-ml.so.1" in told.message
+
+
+async def test_a_node_without_cards_is_sound(machine: Machine, agent: Start) -> None:
+    reading = await agent(machine()).read()
+    assert reading.spec.devices == []
+    assert all(each.ok for each in reading.findings)
+
+
+@pytest.mark.parametrize("strategy", ["none", "single", "mixed"])
+async def test_the_strategy_is_published(
+    machine: Machine, agent: Start, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setenv("MIG_STRATEGY", strategy)
+    assert (await agent(machine(a100(0))).read()).spec.mig_strategy == strategy
+
+
+async def test_mig_instances_are_listed(machine: Machine, agent: Start) -> None:
+    migs = [
+        MigDevice(uuid="MIG-0", profile="3g.40gb", gpu_instance=1, gpu_slices=3, compute_slices=3, memory_mib=40192),
+        MigDevice(uuid="MIG-1", profile="1g.10gb+me", gpu_instance=9, compute_instance=0, memory_mib=9728),
+    ]
+    probe = agent(machine(replace(a100(0), mig_mode=True, migs=migs), a100(1)))
+    cards = (await probe.read()).spec.devices
+    assert cards[0].mig == Mig(
+        enabled=True,
+        instances=[
+            MigInstance(id="MIG-0", profile="3g.40gb", gpu_instance=1, compute_instance=0, memory="40192Mi"),
+            MigInstance(id="MIG-1", profile="1g.10gb+me", gpu_instance=9, compute_instance=0, memory="9728Mi"),
+        ],
+    )
+    assert cards[1].mig == Mig(enabled=False)

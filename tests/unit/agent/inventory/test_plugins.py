@@ -1,0 +1,285 @@
+"""Devices of plug-ins stand beside those of the agent; what goes wrong in one touches no other device."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from berth_agent.health.faults import Alarm
+from berth_agent.inventory import plugins
+from berth_agent.inventory.interface import Listener
+from berth_agent.inventory.plugins import DeviceAgent, Plugged
+from berth_agent.inventory.simulated.inventory import FINDINGS
+from berth_agent.readings import Reading
+from berth_api import names
+from berth_api.device import DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api.plugins import PluginError
+
+
+def device(kind: str = "npu", minor: int = 0, **fields: object) -> DeviceInfo:
+    return DeviceInfo.model_validate({"type": kind, "minor": minor, "id": f"{kind}-{minor}", "health": True, **fields})
+
+
+class Own:
+    """An inventory of one GPU on each node, always the same."""
+
+    def __init__(self, *nodes: str) -> None:
+        spec = DeviceSpec(devices=[device("gpu")])
+        self.readings = {node: Reading(spec=spec, findings=FINDINGS) for node in nodes}
+        self.closed = False
+
+    async def read(self) -> Mapping[str, Reading]:
+        return self.readings
+
+    def listen(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Npus:
+    """A plug-in that tells what the test lets it tell."""
+
+    def __init__(self, tell: Callable[[str], Sequence[DeviceInfo]], name: str = "npu") -> None:
+        self.name, self.tell, self.starts = name, tell, 0
+        self.stopped = threading.Event()
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def read(self, node: str) -> Sequence[DeviceInfo]:
+        return self.tell(node)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def plugged(*agents: DeviceAgent, timeout: float = 20.0, nodes: Sequence[str] = ("n",)) -> Plugged:
+    return Plugged(Own(*nodes), {each.name: each for each in agents}, timeout=timeout)
+
+
+def shown(reading: Reading) -> list[tuple[str, int, bool]]:
+    return [(each.type, each.minor, each.health) for each in reading.spec.devices]
+
+
+def found(reading: Reading, name: str = "npu") -> tuple[bool, str, str]:
+    (finding,) = (each for each in reading.findings if each.type == f"InventoryRead.{name}")
+    return finding.ok, finding.reason, finding.message
+
+
+async def test_devices_are_added_with_a_finding_of_their_own() -> None:
+    reading = (await plugged(Npus(lambda _node: [device(), device(minor=1)])).read())["n"]
+    assert shown(reading) == [("gpu", 0, True), ("npu", 0, True), ("npu", 1, True)]
+    assert found(reading) == (True, "Read", "")
+    assert reading.findings[:2] == FINDINGS
+
+
+async def test_an_id_that_stands_twice_is_passed_on() -> None:
+    """The operator gives out neither, and says so; left out here, one would be given out as if all were well."""
+    twice = [device(id="same"), device(minor=1, id="same")]
+    reading = (await plugged(Npus(lambda _node: twice)).read())["n"]
+    assert [(each.minor, each.id) for each in reading.spec.devices[1:]] == [(0, "same"), (1, "same")]
+
+
+async def test_only_types_without_minors_of_their_own_are_numbered_by_the_agent() -> None:
+    nics = Npus(lambda _node: [device("rdma")], name="rdma")
+    inventory = Plugged(Own("n"), {"rdma": nics}, timeout=20.0, unnumbered=frozenset({"rdma"}))
+    assert (await inventory.read())["n"].unnumbered == {"rdma"}
+    assert (await plugged(nics).read())["n"].unnumbered == frozenset()
+
+
+async def test_each_node_has_its_own() -> None:
+    readings = await plugged(Npus(lambda node: [device()] if node == "a" else []), nodes=("a", "b")).read()
+    assert {node: len(each.spec.devices) for node, each in readings.items()} == {"a": 2, "b": 1}
+
+
+async def test_the_same_devices_are_the_very_same_reading() -> None:
+    devices = [device()]
+    made = plugged(Npus(lambda _node: devices))
+    first, second = await made.read(), await made.read()
+    assert first["n"] is second["n"]
+    devices.append(device(minor=1))
+    assert len((await made.read())["n"].spec.devices) == 3
+
+
+async def test_one_that_fails_keeps_its_last_devices_as_unhealthy_ones_and_starts_anew() -> None:
+    told: list[list[DeviceInfo]] = [[device()]]
+    agent = Npus(lambda _node: told.pop())
+    made = plugged(agent)
+    await made.read()
+    reading = (await made.read())["n"]
+    assert shown(reading) == [("gpu", 0, True), ("npu", 0, False)]
+    ok, reason, message = found(reading)
+    assert (ok, reason) == (False, "ReadFailed")
+    assert "IndexError: pop from empty list" in message
+    assert reading.spec.devices[1].conditions[0].reason == "ReadFailed"
+    told.append([device()])
+    assert shown((await made.read())["n"]) == [("gpu", 0, True), ("npu", 0, True)]
+    assert agent.starts == 2
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        pytest.param(StopIteration(7), "StopIteration: 7", id="an iterator at its end"),
+        pytest.param(SystemExit(3), "SystemExit: 3", id="the end of the process"),
+        pytest.param(ValueError("two\nlines"), "ValueError: two lines", id="lines"),
+        pytest.param(OSError("no \udcff"), "OSError: no ?", id="no text"),
+        pytest.param(UnreadableError(), "UnreadableError: its text cannot be read: KeyError", id="unreadable"),
+    ],
+)
+async def test_whatever_it_raises_is_told_and_the_others_are_published(error: BaseException, told: str) -> None:
+    def fail(_node: str) -> Sequence[DeviceInfo]:
+        raise error
+
+    made = plugged(Npus(fail), Npus(lambda _node: [device("tpu")], name="tpu"))
+    reading = (await made.read())["n"]
+    assert shown(reading) == [("gpu", 0, True), ("tpu", 0, True)]
+    assert found(reading)[:2] == (False, "ReadFailed")
+    assert found(reading)[2].startswith(told)
+    assert found(reading, "tpu") == (True, "Read", "")
+
+
+async def test_one_that_does_not_start_is_not_read() -> None:
+    class Broken(Npus):
+        def start(self) -> None:
+            super().start()
+            raise OSError("no driver")
+
+    agent = Broken(lambda _node: [device()])
+    made = plugged(agent)
+    for _ in range(2):
+        reading = (await made.read())["n"]
+        assert shown(reading) == [("gpu", 0, True)]
+        assert found(reading)[1] == "ReadFailed"
+    assert agent.starts == 2
+
+
+async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
+    hanging, calls = threading.Event(), []
+
+    def hang(_node: str) -> Sequence[DeviceInfo]:
+        calls.append(_node)
+        hanging.wait(20)
+        return [device()]
+
+    made = plugged(Npus(hang), Npus(lambda _node: [device("tpu")], name="tpu"), timeout=0.05)
+    for _ in range(3):
+        reading = (await made.read())["n"]
+        assert shown(reading)[0] == ("gpu", 0, True)
+        assert found(reading)[:2] == (False, "ReadTimedOut")
+    assert calls == ["n"]
+    hanging.set()
+    while not found(reading := (await made.read())["n"])[0]:
+        pass  # the pytest timeout is the deadline
+    assert ("npu", 0, True) in shown(reading)
+
+
+@pytest.mark.parametrize(
+    ("devices", "reason", "told"),
+    [
+        pytest.param([device("gpu", 5)], "ReadFailed", "minor 5 is of type gpu; allowed is npu", id="another type"),
+        pytest.param([device(), device()], "ReadFailed", "minor 0 stands 2 times", id="a minor twice"),
+        pytest.param([device(resources={"npu": "much"})], "ReadFailed", '"much"', id="quantity"),
+        pytest.param([device(resources={"npu": -1})], "ReadFailed", "npu -1 is negative", id="negative"),
+        pytest.param(
+            [device().model_copy(update={"minor": -1})],
+            "ReadFailed",
+            "greater than or equal to 0",
+            id="copied",
+        ),
+        pytest.param([device(minor=n) for n in range(256)], "Misfit", "257 devices in all; allowed are 256", id="many"),
+    ],
+)
+async def test_what_the_api_server_would_refuse_is_left_out(devices: list[DeviceInfo], reason: str, told: str) -> None:
+    reading = (await plugged(Npus(lambda _node: devices)).read())["n"]
+    assert shown(reading) == [("gpu", 0, True)]
+    assert found(reading)[:2] == (False, reason)
+    assert told in found(reading)[2]
+
+
+async def test_a_type_that_the_agent_finds_itself_is_left_to_it() -> None:
+    reading = (await plugged(Npus(lambda _node: [device("rdma")], name="rdma")).read())["n"]
+    assert shown(reading) == [("gpu", 0, True), ("rdma", 0, True)]
+    own = Own("n")
+    own.readings = {"n": reading}
+    again = await Plugged(own, {"rdma": Npus(lambda _node: [device("rdma", 7)], name="rdma")}, timeout=20.0).read()
+    assert shown(again["n"]) == shown(reading)
+    assert any("already; left out" in each.message for each in again["n"].findings)
+
+
+async def test_the_end_is_told_to_all() -> None:
+    agent, own = Npus(lambda _node: []), Own("n")
+    Plugged(own, {"npu": agent}, timeout=20.0).close()
+    assert own.closed
+    assert agent.stopped.wait(20)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        pytest.param("no_such_module_at_all:x", "cannot be loaded: ModuleNotFoundError", id="import"),
+        pytest.param("json:dumps", "cannot be made: TypeError", id="no class without arguments"),
+        pytest.param("builtins:dict", "it has no start, read; needed are name, start and read", id="no members"),
+        pytest.param("threading:Thread", "it has no read", id="a member missing"),
+    ],
+)
+def test_a_mistake_names_the_plug_in(value: str, told: str) -> None:
+    with pytest.raises(PluginError) as refused:
+        plugins.load([EntryPoint(name="npu", value=value, group=plugins.GROUP)])
+    assert told in str(refused.value)
+
+
+def test_alarms_of_the_inventory_pass() -> None:
+    own, heard = Own("n"), list[Alarm]()
+    Plugged(own, {}, timeout=1.0).listen(heard.append)
+    own.listener(Alarm(node="n"))
+    assert heard == [Alarm(node="n")]
+
+
+MAKER = """
+class Maker:
+    def __init__(self, name):
+        self.name = name
+    start = read = lambda self, *_: ()
+
+def __getattr__(name):
+    return lambda: Maker(name)
+"""
+
+
+@pytest.fixture
+def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[EntryPoint]]:
+    """So many plug-ins, each of another type."""
+    (tmp_path / "berth_many.py").write_text(MAKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda count: [
+        EntryPoint(name=f"npu{n}", value=f"berth_many:npu{n}", group=plugins.GROUP) for n in range(count)
+    ]
+
+
+def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[int], list[EntryPoint]]) -> None:
+    assert len(plugins.load(entries(plugins.MOST))) == plugins.MOST
+    with pytest.raises(PluginError) as refused:
+        plugins.load(entries(plugins.MOST + 1))
+    told = (
+        "npu6 of an unknown distribution: there are 6 others already (npu0, npu1, npu2, npu3, npu4, npu5), and a Device"
+    )
+    assert told in str(refused.value)
+
+
+async def test_their_conditions_leave_room_for_those_of_agent_and_operator() -> None:
+    agents = [Npus(lambda _node: [], name=f"npu{number}") for number in range(plugins.MOST)]
+    found = {each.type for each in (await plugged(*agents).read())["n"].findings}
+    of_operator = {names.READY, names.VALID, names.ACCOUNTED}
+    [bound] = DeviceStatus.model_fields["conditions"].metadata
+    assert found >= {f"InventoryRead.npu{number}" for number in range(plugins.MOST)}
+    assert len(found | of_operator) <= bound.max_length

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from berth_agent.inventory import sysfs
+from berth_api.device import Topology
+
+ADDRESS = "0000:3d:00.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param(f"pci0000:3a/{ADDRESS}", "pci0000:3a", id="on the root complex itself"),
+        pytest.param(f"pci0000:3a/0000:3a:00.0/{ADDRESS}", "pci0000:3a", id="at a root port"),
+        pytest.param(
+            f"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:04.0/{ADDRESS}", "0000:3b:00.0", id="behind a switch"
+        ),
+        pytest.param(
+            f"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:04.0/0000:40:00.0/0000:41:08.0/{ADDRESS}",
+            "0000:40:00.0",
+            id="behind two switches the nearest counts",
+        ),
+        pytest.param(f"LNXSYSTM:00/pci10000:e0/10000:e0:01.0/{ADDRESS}", "pci10000:e0", id="in a domain above 16 bits"),
+    ],
+)
+def test_the_switch_is_the_nearest_upstream_port(tmp_path: Path, path: str, expected: str) -> None:
+    device = tmp_path / "devices" / path
+    device.mkdir(parents=True)
+    (tmp_path / "bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "bus/pci/devices" / ADDRESS).symlink_to(device)
+    assert sysfs.place(tmp_path, ADDRESS).pcie_id == expected
+
+
+def test_a_machine_without_sysfs_tells_nothing(tmp_path: Path) -> None:
+    untold = Topology(socket_id=-1, node_id=-1, pcie_id="", bus_id=ADDRESS)
+    assert sysfs.place(tmp_path, ADDRESS) == untold
+    assert sysfs.bound_cards(tmp_path) == frozenset()

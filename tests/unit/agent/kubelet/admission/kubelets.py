@@ -1,0 +1,232 @@
+"""A small kubelet, and the API server that it and the agent watch, each at its own pace.
+
+`Kubelet` does what the device manager of Kubernetes 1.36 does: pods one by one, init containers first, devices of
+init containers that ended are reused, the rest is asked for by GetPreferredAllocation and Allocate, and PodResources
+tells of containers and of init containers that stay.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from berth_agent.kubelet.admission.checkpoint import Checkpoint
+from berth_agent.kubelet.admission.chooser import Admission, Away
+from berth_agent.kubelet.admission.mirror import Told
+from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.units import Units
+from berth_agent.kubelet.device_plugin.chooser import Chooser, RefusedError
+from berth_api.allocation import Grant
+
+GPU = "nvidia.com/gpu"
+
+
+def units(count: int) -> Units:
+    """Give whole cards `GPU-0` and so on."""
+    ids = [f"GPU-{minor}" for minor in range(count)]
+    return Units(minors={each: minor for minor, each in enumerate(ids)}, cards=frozenset(ids))
+
+
+def whole(*minors: int) -> tuple[Grant, ...]:
+    """Give whole cards of an annotation."""
+    return tuple(Grant(type="gpu", minor=each, amounts=(("gpu-core", 100),), id=f"GPU-{each}") for each in minors)
+
+
+def share(minor: int) -> tuple[Grant, ...]:
+    """Give half a card of an annotation."""
+    return (Grant(type="gpu", minor=minor, amounts=(("gpu-core", 50),), id=f"GPU-{minor}"),)
+
+
+def wants(*sizes: int, init: Sequence[int] = (), sidecars: Sequence[int] = ()) -> tuple[Container, ...]:
+    """Give containers that want so many cards each: init containers that end, such that stay, then the others."""
+    ending = [Container(name=f"init{place}", wants=_of(size), ends=True) for place, size in enumerate(init)]
+    staying = [Container(name=f"side{place}", wants=_of(size)) for place, size in enumerate(sidecars)]
+    return (*ending, *staying, *(Container(name=f"c{place}", wants=_of(size)) for place, size in enumerate(sizes)))
+
+
+def _of(size: int) -> dict[str, int]:
+    return {GPU: size} if size else {}
+
+
+def pod(name: str, *sizes: int, grants: Iterable[Grant] = (), **fields: Any) -> Pod:
+    """Give a pod whose containers want so many cards each."""
+    containers = fields.pop("containers", None) or wants(*sizes)
+    found = {"uid": f"uid-{name}", "namespace": "ns", "name": name, "version": 1, **fields}
+    return Pod(**found, containers=containers, grants=tuple(grants))
+
+
+class Api:
+    """The pods of one node, and every change of them in its order."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, Pod]] = []
+        self.now: dict[str, Pod] = {}
+        self.warned: list[tuple[list[str], str]] = []
+        self.lists = 0
+        self.is_away = False
+
+    def put(self, fresh: Pod) -> Pod:
+        made = replace(fresh, version=len(self.changes) + 1)
+        self.now[made.uid] = made
+        self.changes.append(("MODIFIED", made))
+        return made
+
+    def remove(self, uid: str) -> None:
+        gone = replace(self.now.pop(uid), version=len(self.changes) + 1)
+        self.changes.append(("DELETED", gone))
+
+    async def pods(self) -> tuple[list[Pod], int]:
+        if self.is_away:
+            raise Away("no answer")
+        self.lists += 1
+        return list(self.now.values()), len(self.changes)
+
+    async def warn(self, pods: Sequence[Pod], text: str) -> None:
+        self.warned.append(([each.name for each in pods], text))
+
+
+class Kubelet:
+    """A device manager with one resource, its pods, and their containers."""
+
+    def __init__(self, *, devices: Iterable[str], chance: random.Random) -> None:
+        self.devices = set(devices)
+        self.unhealthy: set[str] = set()
+        self.given: dict[tuple[str, str], set[str]] = {}
+        """(UID, container) -> what it has, kept over restarts."""
+        self.pods: dict[str, Pod] = {}
+        self.failed: dict[str, str] = {}
+        self.is_away = False
+        self._chance = chance
+        self._heard = 0
+
+    async def told(self) -> tuple[Told, ...]:
+        """Answer PodResources' List."""
+        if self.is_away:
+            raise Away("no such socket")
+        return tuple(self._told())
+
+    def _told(self) -> Iterable[Told]:
+        for each in self.pods.values():
+            for container in each.containers:
+                ids = self.given.get((each.uid, container.name))
+                if ids and not container.ends:
+                    yield Told(
+                        namespace=each.namespace,
+                        pod=each.name,
+                        container=container.name,
+                        by_resource={GPU: frozenset(ids)},
+                    )
+
+    async def hear(self, api: Api, plugin: Chooser, count: int | None = None) -> None:
+        """Take changes one by one, as a watch brings them."""
+        until = len(api.changes) if count is None else min(self._heard + count, len(api.changes))
+        while self._heard < until:
+            kind, changed = api.changes[self._heard]
+            self._heard += 1
+            await self._take(kind, changed, api, plugin)
+
+    async def restart(self, api: Api, plugin: Chooser) -> None:
+        """Begin to watch anew: all pods at once, in the order of their creation."""
+        self._heard = len(api.changes)
+        for uid in self.pods.keys() - api.now.keys():
+            self._forget(uid)
+        for each in sorted(api.now.values(), key=lambda each: each.created):
+            await self._take("MODIFIED", each, api, plugin)
+
+    async def _take(self, kind: str, changed: Pod, api: Api, plugin: Chooser) -> None:
+        if kind == "DELETED" or changed.ended:
+            self._forget(changed.uid)
+        elif changed.uid not in self.pods and changed.uid not in self.failed:
+            self.pods[changed.uid] = changed
+            await self._admit(changed, api, plugin)
+
+    def end(self, uid: str) -> None:
+        """Let a pod's containers end, before the server removes it; old news of it change nothing."""
+        self._forget(uid)
+        self.failed[uid] = "ended"
+
+    def _forget(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+        self.given = {key: ids for key, ids in self.given.items() if key[0] != uid}
+
+    async def _admit(self, fresh: Pod, api: Api, plugin: Chooser) -> None:
+        reusable: set[str] = set()
+        for container in fresh.containers:
+            try:
+                await self._allocate(fresh, container, reusable, plugin)
+            except (RefusedError, RuntimeError) as error:
+                self._forget(fresh.uid)
+                self.failed[fresh.uid] = str(error)
+                if fresh.uid in api.now:
+                    api.put(replace(api.now[fresh.uid], ended=True))
+                return
+            had = self.given.get((fresh.uid, container.name), set())
+            reusable = reusable | had if container.ends else reusable - had
+        if fresh.uid in api.now:
+            api.put(replace(api.now[fresh.uid], started=True))
+
+    async def _allocate(self, fresh: Pod, container: Container, reusable: set[str], plugin: Chooser) -> None:
+        size = container.wants.get(GPU, 0)
+        if not size:
+            return
+        if (fresh.uid, container.name) in self.given:
+            return
+        picked = self._some(reusable, size)
+        if len(picked) < size:
+            taken = set().union(*self.given.values())
+            available = self.devices - self.unhealthy - taken
+            if len(available) < size - len(picked):
+                raise RuntimeError(f"only {len(available)} are available")
+            preferred = await plugin.prefer(GPU, self._shuffled(available | picked), self._shuffled(picked), size)
+            picked |= self._some(available & set(preferred), size - len(picked))
+            picked |= self._some(available - picked, size - len(picked))
+        await plugin.admit(GPU, self._shuffled(picked))
+        self.given[fresh.uid, container.name] = picked
+
+    def _some(self, of: set[str], count: int) -> set[str]:
+        return set(self._shuffled(of)[: max(count, 0)])
+
+    def _shuffled(self, of: set[str]) -> list[str]:
+        return self._chance.sample(sorted(of), len(of))
+
+
+class Agent:
+    """The agent's admission with a watch that may be late, and a checkpoint that outlives it."""
+
+    def __init__(self, *, api: Api, kubelet: Kubelet, path: Path, cards: int) -> None:
+        self.api = api
+        self.kubelet = kubelet
+        self._path = path
+        self._cards = cards
+        self.time = 0.0
+        self.running: set[str] = set()
+        """UIDs of pods that have processes."""
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew, with what the checkpoint holds."""
+        self.admission = Admission(
+            kubelet=self.kubelet,
+            server=self.api,
+            memory=Checkpoint(path=self._path, boot_id="boot"),
+            running=lambda: frozenset(self.running),
+            clock=self._tick,
+        )
+        self.admission.mirror.units = units(self._cards)
+        self._heard = len(self.api.changes)
+        self.admission.listed(list(self.api.now.values()), self._heard)
+
+    def hear(self, count: int | None = None) -> None:
+        """Take changes one by one, as a watch brings them."""
+        until = len(self.api.changes) if count is None else min(self._heard + count, len(self.api.changes))
+        for kind, changed in self.api.changes[self._heard : until]:
+            if kind == "DELETED":
+                self.admission.mirror.remove(changed)
+            else:
+                self.admission.mirror.put(changed)
+        self._heard = until
+
+    def _tick(self) -> float:
+        self.time += 0.001
+        return self.time

@@ -1,0 +1,484 @@
+"""Which devices are proposed, and which are let pass: one row for each case."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from berth_agent.kubelet.admission import choice
+from berth_agent.kubelet.admission.mirror import Holding, Mirror, Told
+from berth_agent.kubelet.admission.picture import Asker
+from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.units import Units
+from berth_agent.kubelet.device_plugin.chooser import RefusedError
+from berth_api.allocation import Grant
+from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, units, wants, whole
+
+INSTANCE = "nvidia.com/mig-1g.10gb"
+Node = Callable[..., Agent]
+
+
+def told(name: str, container: str, *ids: str) -> Told:
+    return Told(namespace="ns", pod=name, container=container, by_resource={GPU: frozenset(ids)})
+
+
+def named(*minors: int) -> list[str]:
+    return [f"GPU-{minor}" for minor in minors]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Give an agent that knows pods, beside a kubelet that gave some devices already."""
+
+    def begin(*pods: Pod, given: Mapping[tuple[str, str], Sequence[int]] | None = None, cards: int = 4) -> Agent:
+        api = Api()
+        kubelet = Kubelet(devices=named(*range(cards)), chance=random.Random(1))  # noqa: S311 -- nothing secret
+        for each in pods:
+            api.put(each)
+        kubelet.pods = {each.uid: each for each in pods}
+        kubelet.given = {(f"uid-{name}", at): set(named(*ids)) for (name, at), ids in (given or {}).items()}
+        return Agent(api=api, kubelet=kubelet, path=tmp_path / "checkpoint", cards=cards)
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("pods", "given", "ask", "expected"),
+    [
+        pytest.param([pod("a", 1, grants=whole(2))], {}, ([0, 1, 2, 3], [], 1), [2], id="its own"),
+        pytest.param([pod("a", 2, grants=whole(3, 1))], {}, ([0, 1, 2, 3], [], 2), [1, 3], id="its own two"),
+        pytest.param(
+            [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))], {}, ([0, 1, 2, 3], [], 1), [2], id="the first"
+        ),
+        pytest.param(
+            [pod("a", 2, grants=whole(2, 3)), pod("b", 1, grants=whole(0))],
+            {},
+            ([0, 1, 2, 3], [], 1),
+            [0],
+            id="the one of this size",
+        ),
+        pytest.param(
+            [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))],
+            {("a", "c0"): [2]},
+            ([0, 1, 3], [], 1),
+            [0],
+            id="the next",
+        ),
+        pytest.param(
+            [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))],
+            {("b", "c0"): [2]},
+            ([0, 1, 3], [], 1),
+            [0],
+            id="what the other was meant to have",
+        ),
+        pytest.param(
+            [pod("a", 1, grants=whole(0)), pod("b", 1, grants=whole(1)), pod("c", 1, grants=whole(2))],
+            {("b", "c0"): [0], ("c", "c0"): [1]},
+            ([2, 3], [], 1),
+            [2],
+            id="what is left of a ring of three",
+        ),
+        pytest.param([pod("a", 1)], {}, ([0, 1, 2, 3], [], 1), [0], id="a stranger gets what nobody has"),
+        pytest.param(
+            [pod("a", 1), pod("b", 1, grants=whole(0)), pod("h", 0, grants=share(1))],
+            {("b", "c0"): [0]},
+            ([1, 2, 3], [], 1),
+            [2],
+            id="a stranger gets no share and no annotated card",
+        ),
+        pytest.param(
+            [pod("a", 1), pod("h", 0, grants=share(1))], {}, ([1], [], 1), [], id="rather nothing than a shared card"
+        ),
+        pytest.param(
+            [pod("a", 1, containers=wants(2, init=[1]), grants=whole(2, 3))],
+            {("a", "init0"): [2]},
+            ([0, 1, 2, 3], [2], 2),
+            [2, 3],
+            id="what must be included, and its own",
+        ),
+        pytest.param(
+            [pod("a", 1, 1, grants=whole(2, 3)), pod("b", 1, grants=whole(0))],
+            {("a", "c0"): [2]},
+            ([0, 1, 3], [], 1),
+            [3],
+            id="the pod in whose midst kubelet is",
+        ),
+        pytest.param(
+            [replace(pod("a", 1, grants=whole(2)), started=True), pod("b", 1, grants=whole(0))],
+            {},
+            ([0, 1, 2, 3], [], 1),
+            [0],
+            id="rather one that kubelet said nothing of",
+        ),
+        pytest.param([], {}, ([0, 1], [], 1), [0], id="a pod that nobody knows"),
+    ],
+)
+async def test_a_proposal(
+    node: Node,
+    pods: list[Pod],
+    given: dict[tuple[str, str], list[int]],
+    ask: tuple[list[int], list[int], int],
+    expected: list[int],
+) -> None:
+    available, must, size = ask
+    found = await node(*pods, given=given).admission.prefer(GPU, named(*available), named(*must), size)
+    assert found == named(*expected)
+
+
+def test_a_container_gets_what_was_annotated_for_it() -> None:
+    two = (Container(name="x", wants={GPU: 1}, visible=("GPU-3",)), Container(name="y", wants={GPU: 1}))
+    mirror = Mirror()
+    mirror.units = units(4)
+    mirror.replace([pod("a", containers=two, grants=whole(1, 3))], 1)
+    question = choice.Question(resource=GPU, available=named(0, 1, 2, 3), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert (found.asker, found.ids) == (Asker(uid="uid-a", container="x"), frozenset({"GPU-3"}))
+
+
+def test_an_instance_is_proposed_by_its_own_id() -> None:
+    grant = Grant(type="gpu", minor=1, id="MIG-b", amounts=((INSTANCE, 1),))
+    mirror = Mirror()
+    parents = {"MIG-a": "GPU-1", "MIG-b": "GPU-1"}
+    mirror.units = Units(minors={"GPU-1": 1, "MIG-a": 1, "MIG-b": 1}, cards=frozenset({"GPU-1"}), parents=parents)
+    mirror.replace([pod("a", containers=(Container(name="c", wants={INSTANCE: 1}),), grants=(grant,))], 1)
+    question = choice.Question(resource=INSTANCE, available=("MIG-a", "MIG-b"), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert found.ids == {"MIG-b"}
+
+
+def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_one() -> None:
+    mirror = Mirror()
+    mirror.units = units(2)
+    sliced = Grant(type="gpu", minor=1, id="GPU-1::0", amounts=(("nvidia.com/gpu.shared", 1),))
+    mirror.replace([pod("h", 0, grants=share(0)), pod("s", 1, grants=(sliced,)), pod("a", 1, version=2)], 2)
+    mirror.settle([told("s", "c0", "GPU-1::0")], 0)
+    question = choice.Question(resource=GPU, available=("GPU-0::0", "GPU-0::1", "GPU-1::1"), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert found.ids == {"GPU-1::1"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "given", "ids", "expected"),
+    [
+        pytest.param([pod("a", 1, grants=whole(2))], {}, [2], "uid-a/c0", id="its own"),
+        pytest.param([pod("a", 1, 1, grants=whole(2, 3))], {}, [3], "uid-a/c0", id="a part of its own"),
+        pytest.param([pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))], {}, [0], "uid-b/c0", id="another's"),
+        pytest.param(
+            [pod("a", containers=wants(1, init=[2]), grants=whole(2, 3))],
+            {("a", "init0"): [2, 3]},
+            [3],
+            "uid-a/c0",
+            id="a part of what its init container had",
+        ),
+        pytest.param([pod("a", 1)], {}, [1], "uid-a/c0", id="a stranger's"),
+        pytest.param([pod("a", 1), pod("h", 0, grants=share(1))], {}, [1], "", id="no stranger's on a shared card"),
+        pytest.param([pod("a", 1), pod("b", 2, grants=whole(1, 2))], {}, [1], "", id="no stranger's that is annotated"),
+        pytest.param([pod("a", 1, grants=whole(2))], {}, [1], "", id="not its own, though that is there"),
+        pytest.param(
+            [pod("a", 1, grants=whole(2)), pod("b", 1)], {("b", "c0"): [2]}, [1], "uid-a/c0", id="free, its own is not"
+        ),
+        pytest.param([pod("a", 1, grants=whole(2))], {}, [1, 2], "", id="of no such size"),
+        pytest.param([pod("a", 1, grants=whole(2))], {("a", "c0"): [2]}, [3], "", id="nobody waits"),
+        pytest.param([], {}, [0], "", id="nobody is there"),
+    ],
+)
+async def test_what_kubelet_gives_is_explained_or_refused(
+    node: Node, pods: list[Pod], given: dict[tuple[str, str], list[int]], ids: list[int], expected: str
+) -> None:
+    admission = node(*pods, given=given).admission
+    await admission.look()
+    for (name, container), had in given.items():
+        admission.mirror.promise(Asker(uid=f"uid-{name}", container=container), GPU, frozenset(named(*had)), 0)
+    before = admission.mirror.promises
+    if not expected:
+        with pytest.raises(RefusedError, match=r"nvidia\.com/gpu GPU-\d.*no pod that waits"):
+            await admission.admit(GPU, named(*ids))
+        assert admission.mirror.promises == before
+        return
+    await admission.admit(GPU, named(*ids))
+    last = admission.mirror.promises[-1]
+    assert (f"{last.asker.uid}/{last.asker.container}", last.ids) == (expected, frozenset(named(*ids)))
+
+
+async def test_a_refusal_names_who_waits_and_warns_him(node: Node) -> None:
+    agent = node(pod("a", 1, grants=whole(2)), pod("h", 0, grants=share(1)))
+    with pytest.raises(RefusedError) as caught:
+        await agent.admission.admit(GPU, named(1))
+    text = "nvidia.com/gpu GPU-1: no pod that waits on this node can be given these (ns/a was given GPU-2)"
+    assert str(caught.value) == text
+    assert agent.api.warned == [(["a"], text)]
+
+
+async def test_a_pod_that_the_watch_has_not_told_of_is_listed_once(node: Node) -> None:
+    agent = node()
+    agent.api.put(pod("late", 1, grants=whole(3)))
+    assert await agent.admission.prefer(GPU, named(0, 1, 2, 3), [], 1) == named(3)
+    assert agent.api.lists == 1
+    await agent.admission.admit(GPU, named(3))
+    assert agent.api.lists == 1
+
+
+async def test_what_the_server_does_not_tell_is_not_waited_for_longer_than_a_second(node: Node) -> None:
+    agent = node(pod("a", 1, grants=whole(1)))
+    agent.api.is_away = True
+    assert await agent.admission.prefer(GPU, named(0, 1), [], 1) == named(1)
+    with pytest.raises(RefusedError):
+        await agent.admission.admit(GPU, named(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("pods", "records", "expected"),
+    [
+        pytest.param([pod("h", 0, grants=share(1))], [], {"GPU-1"}, id="a share"),
+        pytest.param([pod("a", 1, grants=whole(1))], [], set(), id="not for a pod that uses the plugin"),
+        pytest.param([replace(pod("h", 0, grants=share(1)), ended=True)], [], set(), id="not for one that ended"),
+        pytest.param(
+            [pod("h", 0, grants=share(1)), pod("a", 1)], [told("a", "c0", "GPU-1")], set(), id="never what kubelet gave"
+        ),
+        pytest.param([pod("h", 0, grants=share(1))], [told("x", "c0", "GPU-1")], set(), id="even to whom nobody knows"),
+    ],
+)
+def test_cards_are_withheld(pods: list[Pod], records: list[Told], expected: set[str]) -> None:
+    mirror = Mirror()
+    mirror.units = units(4)
+    mirror.replace(pods, 1)
+    mirror.settle(records, 0)
+    assert mirror.picture().withheld() == expected
+
+
+# --- what is promised ---------------------------------------------------------------------------------------------
+
+
+def promising(*pods: Pod) -> Mirror:
+    mirror = Mirror()
+    mirror.units = units(4)
+    mirror.replace(pods, 1)
+    mirror.promise(Asker(uid="uid-a", container=pods[0].containers[0].name), GPU, frozenset({"GPU-1"}), 10.0)
+    return mirror
+
+
+@pytest.mark.parametrize(
+    ("records", "asked_at", "stands"),
+    [
+        ([], 10.5, True),
+        ([], 11.5, False),
+        ([told("a", "c0", "GPU-1")], 10.1, False),
+        ([told("b", "c0", "GPU-1")], 10.1, False),
+        ([told("b", "c0", "GPU-2")], 10.1, True),
+    ],
+)
+def test_a_promise_stands_until_kubelet_says_or_a_second_is_over(
+    records: list[Told], asked_at: float, *, stands: bool
+) -> None:
+    mirror = promising(pod("a", 1), pod("b", 1))
+    mirror.settle(records, asked_at)
+    assert bool(mirror.promises) == stands
+
+
+def test_a_promise_to_an_init_container_stands_as_long_as_its_pod() -> None:
+    first = pod("a", containers=wants(0, init=[1]))
+    mirror = promising(first, pod("b", 1))
+    mirror.settle([], 1000)
+    assert [each.ids for each in mirror.promises] == [{"GPU-1"}]
+    assert [each.container for each in mirror.holdings()] == ["init0"]
+    mirror.put(replace(first, ended=True, version=2))
+    mirror.settle([], 1001)
+    assert mirror.promises == ()
+
+
+def test_what_kubelet_still_has_to_give_was_not_given() -> None:
+    mirror = promising(pod("a", containers=wants(0, init=[1])))
+    mirror.offered(GPU, frozenset({"GPU-0", "GPU-1"}))
+    assert mirror.promises == ()
+
+
+def test_a_pod_for_whom_a_promise_came_to_nothing_comes_last() -> None:
+    mirror = promising(pod("a", 1, grants=whole(1)), pod("b", 1, grants=whole(2)))
+    mirror.offered(GPU, frozenset(named(1, 2, 3)))
+    assert [turn.pod.name for turn in mirror.picture().turns(GPU, 1)] == ["b", "a"]
+
+
+def test_what_another_pod_turns_out_to_have_was_its_init_container_s() -> None:
+    mirror = promising(pod("a", 1), pod("b", containers=wants(1, init=[1])))
+    mirror.promise(Asker(uid="uid-b", container="c0"), GPU, frozenset({"GPU-1"}), 11.0)
+    assert {(each.asker.uid, each.asker.container, each.silent) for each in mirror.promises} == {
+        ("uid-b", "init0", True),
+        ("uid-b", "c0", False),
+    }
+
+
+# --- the order of pods ---------------------------------------------------------------------------------------------
+
+
+def names_of(mirror: Mirror) -> str:
+    return "".join(each.name for each in mirror.pods)
+
+
+def test_the_first_list_is_in_the_order_of_creation_and_what_follows_in_that_of_versions() -> None:
+    first = [pod("b", created="2", version=1), pod("a", created="1", version=3)]
+    mirror = Mirror()
+    mirror.replace(first, 3)
+    late = pod("c", created="0", version=4)
+    mirror.put(late)
+    assert names_of(mirror) == "abc"
+    mirror.replace([pod("e", created="0", version=6), pod("d", created="9", version=5), late, *first], 6)
+    assert names_of(mirror) == "abcde"
+    mirror.reorder()
+    assert names_of(mirror) == "ceabd"
+
+
+def test_old_news_change_nothing() -> None:
+    mirror = Mirror()
+    mirror.replace([pod("a", version=3)], 5)
+    assert not mirror.put(pod("b", version=4))
+    assert not mirror.remove(pod("a", version=4))
+    assert names_of(mirror) == "a"
+    assert mirror.put(pod("a", version=6, started=True))
+    assert not mirror.put(pod("a", version=7, started=True))
+    assert mirror.remove(pod("a", version=8))
+
+
+async def test_after_kubelet_was_away_pods_are_in_the_order_of_creation(node: Node) -> None:
+    agent = node(pod("b", 1, created="2", grants=whole(1)))
+    agent.api.put(pod("a", 1, created="1", grants=whole(0)))
+    agent.hear()
+    agent.kubelet.is_away = True
+    await agent.admission.look()
+    assert names_of(agent.admission.mirror) == "ba"
+    agent.kubelet.is_away = False
+    assert await agent.admission.prefer(GPU, named(0, 1), [], 1) == named(0)
+
+
+# --- cards whose minors changed --------------------------------------------------------------------------------
+
+
+def moved() -> Mirror:
+    """Return the mirror of a node that rebooted without its first card: the driver numbers the others from 0."""
+    mirror = Mirror()
+    mirror.units = units(3).joined(Units(minors={"GPU-1": 0, "GPU-2": 1}, cards=frozenset({"GPU-1", "GPU-2"})))
+    return mirror
+
+
+def test_a_share_is_withheld_where_its_card_is_now() -> None:
+    mirror = moved()
+    mirror.replace([pod("h", 0, grants=share(1))], 1)
+    assert mirror.picture().withheld() == {"GPU-1"}
+
+
+def test_a_pod_gets_its_card_whatever_its_minor_is_now() -> None:
+    mirror = moved()
+    mirror.replace([pod("h", 0, grants=share(1)), pod("a", 1, grants=whole(2))], 1)
+    question = choice.Question(resource=GPU, available=named(1, 2), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert found.ids == {"GPU-2"}
+
+
+def test_a_pod_of_another_scheduler_gets_a_card_under_an_old_minor_and_none_that_moved() -> None:
+    mirror = moved()
+    mirror.replace([pod("gone", 0, grants=share(0)), pod("h", 0, grants=share(1)), pod("a", 1)], 1)
+    mirror.settle([told("x", "c0", "GPU-0")], 0)
+    question = choice.Question(resource=GPU, available=named(1, 2), must=(), size=1)
+    found = choice.propose(mirror.picture(), question, choice.in_order)
+    assert found is not None
+    assert found.ids == {"GPU-2"}
+    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), found) is None
+
+
+def test_an_instance_that_is_gone_takes_nothing_of_the_card_under_its_old_minor() -> None:
+    mirror = Mirror()
+    before = Units(minors={"GPU-0": 0, "MIG-a": 0}, cards=frozenset({"GPU-0"}), parents={"MIG-a": "GPU-0"})
+    mirror.units = before.joined(Units(minors={"GPU-1": 0}, cards=frozenset({"GPU-1"})))
+    mirror.replace([pod("a", 1)], 1)
+    mirror.settle([told("x", "c0", "MIG-a")], 0)
+    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), None) == Asker(uid="uid-a", container="c0")
+
+
+# --- what outlives pods --------------------------------------------------------------------------------------------
+
+
+def holding(name: str, container: str, *ids: str) -> Holding:
+    return Holding(uid=f"uid-{name}", namespace="ns", pod=name, container=container, ids=ids)
+
+
+@pytest.mark.parametrize("kubelet_first", [True, False])
+def test_a_removed_pod_holds_while_it_has_processes(*, kubelet_first: bool) -> None:
+    mirror = Mirror()
+    mirror.units = units(4)
+    mirror.replace([pod("a", 1), pod("b", 1)], 1)
+    mirror.settle([told("a", "c0", "GPU-1")], 0)
+    if kubelet_first:
+        mirror.settle([], 1)
+    mirror.remove(pod("a", 1, version=2))
+    mirror.settle([], 2)
+    assert mirror.holdings() == (holding("a", "c0", "GPU-1"),)
+    mirror.keep_left({"uid-a"})
+    picture = mirror.picture()
+    assert picture.withheld() == {"GPU-1"}
+    assert choice.explain(picture, GPU, frozenset({"GPU-1"}), None) is None
+    mirror.keep_left(set())
+    assert mirror.holdings() == ()
+    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), None) == Asker(uid="uid-b", container="c0")
+
+
+def test_a_removed_share_holds_by_its_annotation() -> None:
+    mirror = Mirror()
+    mirror.units = units(4)
+    mirror.replace([pod("h", 0, grants=share(1))], 1)
+    assert mirror.holdings() == ()
+    mirror.remove(pod("h", 0, version=2))
+    assert mirror.holdings() == (holding("h", "c0", "GPU-1"),)
+
+
+def test_a_successor_of_the_same_name_does_not_hold_what_the_removed_pod_held() -> None:
+    mirror = Mirror()
+    mirror.replace([pod("a", 1, uid="old")], 1)
+    mirror.settle([told("a", "c0", "GPU-1")], 0)
+    mirror.remove(pod("a", 1, uid="old", version=2))
+    mirror.put(pod("a", 1, uid="new", version=3))
+    mirror.settle([told("a", "c0", "GPU-1")], 1)
+    assert [each.uid for each in mirror.holdings()] == ["old"]
+    mirror.promise(Asker(uid="new", container="c0"), GPU, frozenset({"GPU-1"}), 1)
+    mirror.settle([told("a", "c0", "GPU-1")], 2)
+    mirror.keep_left(set())
+    assert [each.uid for each in mirror.holdings()] == ["new"]
+
+
+async def test_a_restarted_agent_knows_what_it_promised(node: Node) -> None:
+    agent = node(pod("a", 1, grants=whole(1)), pod("b", 1, grants=whole(2)))
+    await agent.admission.prefer(GPU, named(0, 1, 2), [], 1)
+    await agent.admission.admit(GPU, named(1))
+    agent.start()
+    assert [each.asker.uid for each in agent.admission.mirror.promises] == ["uid-a"]
+    assert await agent.admission.prefer(GPU, named(0, 2), [], 1) == named(2)
+
+
+async def test_a_restarted_agent_knows_who_was_removed_meanwhile(node: Node) -> None:
+    agent = node(pod("a", 1), given={("a", "c0"): [1]})
+    await agent.admission.look()
+    agent.running.add("uid-a")
+    agent.api.remove("uid-a")
+    agent.kubelet.pods.clear()
+    agent.start()
+    await agent.admission.look()
+    assert agent.admission.mirror.holdings() == (holding("a", "c0", "GPU-1"),)
+    agent.running.clear()
+    await agent.admission.look()
+    assert agent.admission.mirror.holdings() == ()
+
+
+async def test_a_look_tells_whether_something_is_new_whoever_saw_it_first(node: Node) -> None:
+    agent = node(pod("a", 1), pod("b", 1), given={("a", "c0"): [1]})
+    assert await agent.admission.look()
+    assert not await agent.admission.look()
+    agent.kubelet.given.clear()
+    await agent.admission.prefer(GPU, named(0, 1), [], 1)
+    assert await agent.admission.look()
+    assert not await agent.admission.look()
+    agent.admission.listed(*await agent.api.pods())
+    assert await agent.admission.look()

@@ -1,0 +1,76 @@
+"""Pods as the API server sends them, read for the mirror."""
+
+from typing import Any
+
+import pytest
+
+from berth_agent.kubelet.admission import pods
+from berth_api import names
+
+GPU = "nvidia.com/gpu"
+ALLOCATED = (
+    '{"gpu": [{"minor": 1, "id": "GPU-1", "resources": {"kubernetes.io/gpu-core": "100"}}],'
+    ' "rdma": [{"minor": 0, "id": "0000:1a:00.0", "resources": {"kubernetes.io/rdma": "100"}}]}'
+)
+
+
+def raw(*containers: dict[str, Any], annotations: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    metadata = {"uid": "u", "namespace": "ns", "name": "p", "resourceVersion": "7", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"containers": list(containers)}, **fields}
+
+
+@pytest.mark.parametrize(
+    ("limits", "wants"),
+    [
+        ({GPU: "2"}, {GPU: 2}),
+        ({GPU: "0"}, {}),
+        ({"nvidia.com/gpu.shared": "1"}, {"nvidia.com/gpu.shared": 1}),
+        ({"nvidia.com/mig-1g.10gb": "3", "cpu": "1"}, {"nvidia.com/mig-1g.10gb": 3}),
+        ({"nvidia.com/hostdev": "1"}, {}),
+        ({"kubernetes.io/gpu-core": "50"}, {}),
+        ({GPU: "1k"}, {GPU: 1000}),
+    ],
+)
+def test_a_container_wants_what_the_plugin_offers(limits: dict[str, str], wants: dict[str, int]) -> None:
+    found = pods.of_object(raw({"name": "main", "resources": {"limits": limits}}))
+    assert found.containers[0].wants == wants
+    assert found.uses_plugin == bool(wants)
+
+
+def test_init_containers_come_first_and_those_that_stay_do_not_end() -> None:
+    sent = raw({"name": "main"})
+    sent["spec"]["initContainers"] = [{"name": "one"}, {"name": "side", "restartPolicy": "Always"}]
+    assert [(each.name, each.ends) for each in pods.of_object(sent).containers] == [
+        ("one", True),
+        ("side", False),
+        ("main", False),
+    ]
+
+
+def test_the_annotations_tell_its_gpus_and_those_of_a_container() -> None:
+    annotations = {names.ALLOCATED: ALLOCATED, "main" + names.VISIBLE_SUFFIX: "GPU-1,GPU-2"}
+    found = pods.of_object(raw({"name": "main"}, {"name": "other"}, annotations=annotations))
+    assert found.granted == ("GPU-1",)
+    assert [each.visible for each in found.containers] == [("GPU-1", "GPU-2"), ()]
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"gpu": [{"minor": -1}]}', '{"gpu": 3}'])
+def test_an_annotation_that_is_no_allocation_gives_nothing(text: str) -> None:
+    assert pods.of_object(raw({"name": "main"}, annotations={names.ALLOCATED: text})).granted == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "started", "ended"),
+    [
+        ({}, False, False),
+        ({"phase": "Pending"}, False, False),
+        ({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}, True, False),
+        ({"phase": "Succeeded"}, False, True),
+        ({"phase": "Failed"}, False, True),
+    ],
+)
+def test_its_status_tells_whether_kubelet_has_it_and_whether_it_ended(
+    status: dict[str, str], *, started: bool, ended: bool
+) -> None:
+    found = pods.of_object(raw({"name": "main"}, status=status))
+    assert (found.started, found.ended, found.version, found.key) == (started, ended, 7, "ns/p")

@@ -1,0 +1,114 @@
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from berth_agent.kubelet.device_plugin import cdi
+from tests.devices import machine, options, spec
+
+CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+ONLY = ("cdi-cri",)
+
+
+def specification(node: Any = None, kind: str = "gpu", there: Any = None, **chosen: Any) -> Any:
+    found = machine(node or spec(2), options(**{"device_list_strategy": ONLY} | chosen), **(there or {}))
+    return cdi.specifications(found).get(kind)
+
+
+def nodes_of(found: Any) -> dict[str, list[str]]:
+    return {each["name"]: [node["path"] for node in each["containerEdits"]["deviceNodes"]] for each in found["devices"]}
+
+
+@pytest.mark.parametrize("strategies", [("envvar",), ("volume-mounts",), ("envvar", "volume-mounts")])
+def test_there_is_none_where_no_strategy_needs_it(strategies: tuple[str, ...]) -> None:
+    assert specification(device_list_strategy=strategies) is None
+
+
+def test_there_is_none_without_cards() -> None:
+    assert specification(spec(0)) is None
+
+
+def test_each_card_has_its_node_and_all_share_the_control_nodes() -> None:
+    found = specification(there={"control": CONTROL})
+    assert (found["cdiVersion"], found["kind"]) == ("0.5.0", "k8s.device-plugin.nvidia.com/gpu")
+    assert nodes_of(found) == {
+        "GPU-0": ["/dev/nvidia0"],
+        "GPU-1": ["/dev/nvidia1"],
+        "all": ["/dev/nvidia0", "/dev/nvidia1"],
+    }
+    assert found["containerEdits"] == {
+        "deviceNodes": [{"path": path, "hostPath": path} for path in CONTROL],
+        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+    }
+
+
+def test_beside_the_environment_the_specification_sets_none() -> None:
+    assert "env" not in specification(device_list_strategy=("envvar", "cdi-cri"))["containerEdits"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [("uuid", ["GPU-0", "MIG-0-0", "MIG-0-1", "GPU-1", "all"]), ("index", ["0", "0:0", "0:1", "1", "all"])],
+)
+def test_devices_are_called_as_containers_are_told_them(strategy: str, names: list[str]) -> None:
+    there = {"capabilities": {(0, 1, -1): 3, (0, 1, 0): 4}}
+    found = specification(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), there=there, device_id_strategy=strategy)
+    assert list(nodes_of(found)) == names
+    assert nodes_of(found)[names[1]] == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"]
+
+
+def test_nodes_come_from_the_drivers_root() -> None:
+    (first, *_) = specification(nvidia_driver_root="/run/nvidia/driver")["devices"]
+    assert first["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia0"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "there", "expected"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_further_devices_where_asked_for_and_there(enabled: bool, there: bool, expected: bool) -> None:  # noqa: FBT001
+    found = specification(
+        kind="gds", gds_enabled=enabled, there={"extras": {"gds": ("/dev/nvidia-fs0",)} if there else {}}
+    )
+    assert (found is not None) == expected
+    if found:
+        assert (found["kind"], nodes_of(found)) == ("k8s.device-plugin.nvidia.com/gds", {"all": ["/dev/nvidia-fs0"]})
+
+
+def test_imex_channels() -> None:
+    found = specification(kind="imex-channel", imex_channel_ids=(0,), there={"channels": (0,)})
+    assert nodes_of(found) == {"0": ["/dev/nvidia-caps-imex-channels/channel0"]}
+
+
+def wanted(cards: int) -> dict[str, Any]:
+    return cdi.specifications(machine(spec(cards), options(device_list_strategy=ONLY)))
+
+
+FILE = "k8s.device-plugin.nvidia.com-gpu.json"
+
+
+def test_the_file_follows_the_devices(tmp_path: Path) -> None:
+    folder = cdi.Folder(tmp_path / "cdi")
+    folder.write(wanted(1))
+    assert nodes_of(orjson.loads((tmp_path / "cdi" / FILE).read_bytes())).keys() == {"GPU-0", "all"}
+    folder.write(wanted(2))
+    assert nodes_of(orjson.loads((tmp_path / "cdi" / FILE).read_bytes())).keys() == {"GPU-0", "GPU-1", "all"}
+    folder.write({})
+    assert list((tmp_path / "cdi").iterdir()) == []
+
+
+def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
+    folder = cdi.Folder(tmp_path)
+    folder.write(wanted(1))
+    before = (tmp_path / FILE).stat().st_ino
+    folder.write(wanted(1))
+    assert (tmp_path / FILE).stat().st_ino == before
+
+
+def test_files_of_an_earlier_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").touch()
+    (tmp_path / "nvidia.com-gpu.json").touch()
+    cdi.Folder(tmp_path).write({})
+    assert [each.name for each in tmp_path.iterdir()] == ["nvidia.com-gpu.json"]

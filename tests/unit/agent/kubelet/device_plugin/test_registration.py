@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from berth_agent.kubelet.device_plugin import registration
+from berth_agent.kubelet.device_plugin.registration import CRASH_WINDOW, MAX_CRASHES, Crashes, CrashLoopError, Listening
+from berth_agent.kubelet.device_plugin.server import socket_name
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [
+        ("nvidia.com/gpu", "nvidia-gpu.sock"),
+        ("nvidia.com/gpu.shared", "nvidia-gpu.shared.sock"),
+        ("nvidia.com/mig-1g.5gb", "nvidia-mig-1g.5gb.sock"),
+    ],
+)
+def test_sockets_are_called_as_nvidias(resource: str, name: str) -> None:
+    assert socket_name(resource) == name
+
+
+def test_a_socket_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.sock"
+    assert registration.identity(path) is None
+    path.touch()
+    first = registration.identity(path)
+    assert registration.identity(path) == first
+    path.unlink()
+    path.touch()
+    assert registration.identity(path) != first
+
+
+def test_some_crashes_are_borne() -> None:
+    crashes = Crashes()
+    for second in range(MAX_CRASHES):
+        crashes.count(second, what="a.sock")
+    with pytest.raises(CrashLoopError, match=r"a\.sock broke 6 times within 60 minutes"):
+        crashes.count(MAX_CRASHES, what="a.sock")
+
+
+def test_crashes_of_long_ago_do_not_count() -> None:
+    crashes = Crashes()
+    for number in range(3 * MAX_CRASHES):
+        crashes.count(number * CRASH_WINDOW / MAX_CRASHES, what="a.sock")
+
+
+def played(story: str, until: int) -> list[int]:
+    """Play what kubelet does at which second, look at each second, and give those at which it is told again."""
+    deeds = {int(second): deed for second, deed in (step.split() for step in story.split(";"))}
+    listening, told = Listening(), []
+    for second in range(until):
+        if second in deeds:
+            getattr(listening, deeds[second])(second)
+        if listening.is_over(second):
+            told.append(second)
+            listening.told(second)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("story", "again"),
+    [
+        ("0 told; 1 came", []),
+        ("0 told", [5, 15, 35, 75, 155, 315, 615, 915]),
+        ("0 told; 1 came; 600 left; 602 came", []),
+        ("0 told; 1 came; 600 left; 606 came", [605]),
+        # A stream that kubelet cuts at once each time is no sign of life; one that lasts is.
+        ("0 told; 6 came; 7 left; 18 came; 19 left; 40 came", [5, 17, 39]),
+        ("0 told; 6 came; 7 left; 18 came; 800 left", [5, 17, 805, 815, 835, 875, 955]),
+        # A new stream may begin before the old one is known to have ended.
+        ("0 told; 1 came; 10 came; 11 left", []),
+    ],
+)
+def test_kubelet_is_told_again_of_what_it_does_not_watch(story: str, again: list[int]) -> None:
+    assert played(story, 1000) == again

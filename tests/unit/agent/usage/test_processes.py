@@ -1,0 +1,60 @@
+"""Whose a process is, by the cgroup that the kernel tells."""
+
+from pathlib import Path
+
+import pytest
+
+from berth_agent.readings import Process
+from berth_agent.usage import processes
+
+UID = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
+STATIC = "0123456789abcdef0123456789abcdef"
+SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("text", "uid"),
+    [
+        (f"0::/kubepods/pod{UID}/abc\n", UID),
+        (f"0::/kubepods/besteffort/pod{UID}/abc\n", UID),
+        (f"0::/kubepods.slice/kubepods-burstable.slice/{SLICE}/cri-containerd-abc.scope\n", UID),
+        (f"12:memory:/kubepods/burstable/pod{UID}/abc\n1:name=systemd:/kubepods/burstable/pod{UID}/abc\n", UID),
+        (f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-{SLICE}/abc\n", UID),
+        (f"0::/kubepods/burstable/pod{STATIC}/abc\n", STATIC),
+        ("0::/system.slice/docker-0123456789abcdef.scope\n", None),
+        (f"0::/user.slice/pod{UID}\n", None),
+        ("0::/\n", None),
+        ("", None),
+    ],
+)
+def test_a_cgroup_names_a_pod_or_none(text: str, uid: str | None) -> None:
+    assert processes.pod_of(text) == uid
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    for pid, text in {10: f"0::/kubepods/pod{UID}/c\n", 11: "0::/user.slice\n", 12: "0::/init.scope\n"}.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(text)
+    (tmp_path / "13").mkdir()
+    (tmp_path / "sys").mkdir()
+    return tmp_path
+
+
+def test_pods_have_processes(proc: Path) -> None:
+    assert processes.pods_with_processes(proc) == {UID}
+
+
+def test_processes_of_no_pod_are_foreign_and_those_that_ended_are_nobody_s(proc: Path) -> None:
+    found = processes.foreign(
+        {
+            0: [Process(pid=10, memory=5)],
+            3: [Process(pid=12, memory=2**30 + 1), Process(pid=11), Process(pid=10, memory=2**40)],
+            2: [Process(pid=99), Process(pid=13)],
+            1: [],
+        },
+        proc,
+    )
+    assert [each.model_dump(by_alias=True) for each in found] == [
+        {"type": "gpu", "minor": 3, "processes": 2, "memory": "2Gi"}
+    ]
