@@ -9,7 +9,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -37,7 +37,7 @@ from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 LEAVE_SECONDS: Final = 2.0
 """How long the last word to the API server may take: a pod's end is not to wait for it."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 async def run(settings: Settings, *, inventory: Inventory) -> None:
@@ -130,7 +130,7 @@ class Agent:
         self._numbering = Numbering()
         self._tasks = tasks
         self._readings: Mapping[str, Reading] = {}
-        self._seen: Mapping[str, Reading] = self._readings
+        self._observed: Mapping[str, Reading] = self._readings
         self._resync_at = 0.0
         self._read_soon = asyncio.Event()
         self._publish_soon = asyncio.Event()
@@ -155,7 +155,9 @@ class Agent:
 
     def _alarmed(self, alarm: Alarm) -> None:
         """Publish at once what an event told, and look at the cards again; one that was told before changes nothing."""
-        if self._monitor.note(alarm):
+        is_new = self._monitor.is_new(alarm)
+        self._monitor.record_event(alarm)
+        if is_new:
             self._publish_soon.set()
             self._read_soon.set()
 
@@ -196,61 +198,80 @@ class Agent:
         self._heartbeat.keep([name for name, reading in readings.items() if reading.heartbeat])
         if time.monotonic() >= self._resync_at or self._nodes.missing(readings):
             await self._resync(readings)
-        await self._recall([name for name in readings if not self._monitor.knows(name)])
-        shown = self._shown(readings)
-        await self._publisher.publish(shown)
+        await self._restore([name for name in readings if not self._monitor.knows(name)])
+        self._observe(readings)
+        await self._clear_faults(readings)
+        current = self._with_faults(readings)
+        self._update(current)
+        view = self._view(current)
+        await self._publisher.publish(view)
         if self._settings.label_nodes:
-            await self._labeller.publish(shown, renamed=self._plugin is not None and self._plugin.renames)
+            await self._labeller.publish(view, renamed=self._plugin is not None and self._plugin.renames)
         if self._plugin:
             self._plugin.check()
 
     async def leave(self) -> None:
-        """Say that kubelet will be offered nothing, before that is so: it would refuse pods that come meanwhile."""
+        """Publish that kubelet is offered nothing before that is so: it would refuse pods that come meanwhile."""
         if self._plugin:
             self._plugin.leave()
+            self._observe(self._readings)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_SECONDS):
-                    await self._publisher.publish(self._shown(self._readings))
+                    await self._publisher.publish(self._view(self._with_faults(self._readings)))
 
-    def _shown(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
-        """Return what is to be told: what was found, as the monitor, the device plugin and the keeper know it."""
-        shown = self._judged(readings)
+    def _observe(self, readings: Mapping[str, Reading]) -> None:
+        """Assign minors to devices that have none, and take up the faults of new readings."""
+        for name, reading in self._restored(readings).items():
+            self._numbering.assign(name, reading)
+        if readings is not self._observed:
+            self._monitor.observe(self._numbered(readings))
+            self._observed = readings
+
+    def _update(self, current: Mapping[str, Reading]) -> None:
+        """Hand the devices and their health to the device plugin and the keeper."""
+        for reading in current.values():
+            if self._plugin:
+                self._plugin.update(reading)
+            if self._keeper:
+                self._keeper.observe(reading)
+
+    def _view(self, current: Mapping[str, Reading]) -> dict[str, Reading]:
+        """Return what is published: readings with sharing, what pods hold, and what kubelet cannot give."""
+        return {name: self._viewed(reading) for name, reading in current.items()}
+
+    def _viewed(self, reading: Reading) -> Reading:
         if self._plugin:
-            shown = {name: self._plugin.show(reading) for name, reading in shown.items()}
+            reading = self._plugin.view(reading)
         if self._keeper:
-            shown = {name: self._keeper.told(reading) for name, reading in shown.items()}
-        if self._plugin:
-            shown = {name: self._plugin.withhold(reading) for name, reading in shown.items()}
-        return shown
+            reading = self._keeper.with_use(reading)
+        return self._plugin.with_withheld(reading) if self._plugin else reading
 
-    def _judged(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
-        """Return what is to be told of the nodes whose Devices were recalled: nothing is handed out before that."""
-        known = self._numbered(readings)
-        if readings is not self._seen:
-            self._monitor.see(known)
-            self._seen = readings
+    def _with_faults(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
+        """Return the readings of restored nodes with all known faults."""
         return {
-            name: self._monitor.judged(name, reading, said=self._publisher.annotations(name))
-            for name, reading in known.items()
+            name: self._monitor.apply_faults(name, reading, said=self._publisher.annotations(name))
+            for name, reading in self._numbered(readings).items()
         }
 
     def _numbered(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
-        """Return the readings of the nodes whose Devices were recalled, each device with its minor."""
-        recalled = {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
-        return {name: self._numbering.numbered(name, reading) for name, reading in recalled.items()}
+        return {name: self._numbering.numbered(name, reading) for name, reading in self._restored(readings).items()}
 
-    async def _recall(self, names: Sequence[str]) -> None:
-        await asyncio.gather(*(self._recall_one(name) for name in names if self._nodes.owner(name)))
+    def _restored(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
+        """Return the readings of the nodes whose Devices were restored: nothing is offered or published before that."""
+        return {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
 
-    async def _recall_one(self, name: str) -> None:
-        """Take up what the Device of a node tells; a failure is tried again in the next round."""
+    async def _restore(self, names: Sequence[str]) -> None:
+        await asyncio.gather(*(self._restore_one(name) for name in names if self._nodes.owner(name)))
+
+    async def _restore_one(self, name: str) -> None:
+        """Restore minors and faults from the Device of a node; a failure is tried again in the next round."""
         try:
             earlier = await self._publisher.recall(name)
         except CallError as error:
             _log.warning("Device not read, will try again", node=name, error=str(error))
         else:
-            self._numbering.recall(name, earlier.spec, earlier.annotations.get(RESERVED_MINORS, ""))
-            self._monitor.recall(name, earlier.spec)
+            self._numbering.restore(name, earlier.spec, earlier.annotations.get(RESERVED_MINORS, ""))
+            self._monitor.restore(name, earlier.spec)
 
     def _use_changed(self) -> None:
         """Tell kubelet at once what is withheld, and the server what pods hold."""
@@ -266,7 +287,6 @@ class Agent:
             # Devices first: a node whose Device was not looked for would be taken for one that has none.
             await self._publisher.resync(readings)
             await self._nodes.refresh(readings)
-            await self._forgive(readings)
         except CallError as error:
             self._resync_at = 0.0
             _log.warning("API server not read, will try again", error=str(error))
@@ -274,11 +294,21 @@ class Agent:
         for name in self._nodes.missing(readings):
             _log.warning("no such Node yet, will try again", node=name)
 
-    async def _forgive(self, readings: Mapping[str, Reading]) -> None:
-        """Obey people who say that devices are repaired, once: then their annotation goes."""
+    async def _clear_faults(self, readings: Mapping[str, Reading]) -> None:
+        """Clear the faults of devices that people call recovered, once: then their annotation is removed."""
         for name, reading in self._numbered(readings).items():
             text = self._publisher.annotations(name).get(RECOVERED_DEVICES)
             if text is None:
                 continue
-            if not self._monitor.forgive(name, reading, text).problems:
-                await self._publisher.remove_annotation(name, RECOVERED_DEVICES)
+            named = self._monitor.named(name, reading, text)
+            if named.problems:
+                continue
+            self._monitor.clear_faults(name, reading, named.devices)
+            await self._remove_recovered(name)
+
+    async def _remove_recovered(self, name: str) -> None:
+        try:
+            await self._publisher.remove_annotation(name, RECOVERED_DEVICES)
+        except CallError as error:
+            self._resync_at = 0.0
+            _log.warning("annotation not removed, will try again", node=name, error=str(error))

@@ -15,7 +15,7 @@ LAST_RETRY: Final = 30.0
 
 Object = dict[str, Any]
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Source(Protocol):

@@ -105,7 +105,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., D
             "proc_root": folder / "proc",
         }
         plugin = DevicePlugin(Settings(**own | settings), chooser=choices, look=look)
-        plugin.show(reading(found))
+        plugin.update(reading(found))
         running.append(asyncio.create_task(plugin.run()))
         return plugin
 
@@ -122,13 +122,13 @@ async def until(told: Callable[[], bool]) -> None:
 
 
 def finding(plugin: DevicePlugin, found: DeviceSpec) -> tuple[str, str]:
-    *_, last = plugin.show(reading(found)).findings
+    *_, last = plugin.view(reading(found)).findings
     return last.reason, last.message
 
 
 def withheld(plugin: DevicePlugin) -> tuple[int, ...]:
     """Give the cards of a node with two that the plugin tells to be withheld."""
-    use = plugin.withhold(replace(reading(spec(2)), use=NodeUse(boot_id="boot"))).use
+    use = plugin.with_withheld(replace(reading(spec(2)), use=NodeUse(boot_id="boot"))).use
     assert use is not None
     return use.withheld
 
@@ -150,9 +150,9 @@ async def test_each_resource_is_registered_with_its_units(kubelet: Kubelet, begi
 async def test_a_change_of_health_is_told_in_the_stream(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)
-    plugin.show(reading(spec(2, unhealthy=(1,))))
+    plugin.update(reading(spec(2, unhealthy=(1,))))
     await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": UNHEALTHY})
-    plugin.show(reading(spec(2)))
+    plugin.update(reading(spec(2)))
     await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
     assert len(kubelet.requests) == 1
 
@@ -172,10 +172,10 @@ async def test_an_unchanged_reading_tells_kubelet_nothing(kubelet: Kubelet, begi
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)
     looks = choices.looks
-    plugin.show(reading(spec(2)))
+    plugin.update(reading(spec(2)))
     plugin.refresh()
     await until(lambda: choices.looks > looks)
-    plugin.show(reading(spec(3)))
+    plugin.update(reading(spec(3)))
     await kubelet.sees(lambda told: len(told[GPU]) == 3)
     assert [len(each) for each in kubelet.lists[GPU]] == [2, 3]
 
@@ -193,12 +193,12 @@ async def test_withheld_cards_are_unhealthy_until_they_are_not(kubelet: Kubelet,
 async def test_another_mig_layout_moves_units_between_resources(kubelet: Kubelet, begin: Any, folder: Path) -> None:
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)
-    plugin.show(reading(spec(2, mig={0: ("3g.40gb",), 1: ("3g.40gb",)})))
+    plugin.update(reading(spec(2, mig={0: ("3g.40gb",), 1: ("3g.40gb",)})))
     seen = await kubelet.sees(lambda told: "nvidia.com/mig-3g.40gb" in told and not told[GPU])
     assert seen == {GPU: {}, "nvidia.com/mig-3g.40gb": {"MIG-0-0": HEALTHY, "MIG-1-0": HEALTHY}}
     await until(lambda: not (folder / "plugins/berth/nvidia-gpu.sock").exists())
     await until(lambda: kubelet.ended == [GPU])
-    plugin.show(reading(spec(2)))
+    plugin.update(reading(spec(2)))
     await kubelet.sees(lambda told: len(told[GPU]) == 2 and not told["nvidia.com/mig-3g.40gb"])
 
 
@@ -268,7 +268,7 @@ async def test_a_socket_that_is_lost_is_served_anew_but_not_for_ever(
 ) -> None:
     settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
     plugin = DevicePlugin(settings, chooser=choices)
-    plugin.show(reading(spec(1)))
+    plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
     socket = folder / "plugins/berth/nvidia-gpu.sock"
     for crash in range(6):
@@ -282,7 +282,7 @@ async def test_a_socket_that_is_lost_is_served_anew_but_not_for_ever(
 async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
     settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
     plugin = DevicePlugin(settings, chooser=choices)
-    plugin.show(reading(spec(1)))
+    plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
     await kubelet.sees(lambda told: GPU in told)
     running.cancel()
@@ -357,10 +357,10 @@ async def test_without_a_kubelets_socket_nothing_is_registered(kubelet: Kubelet,
 
 async def test_how_it_fares_is_told_once_it_is_known(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(1))
-    assert plugin.show(reading(spec(1))).findings == (LOADED,)
+    assert plugin.view(reading(spec(1))).findings == (LOADED,)
     await kubelet.sees(lambda told: GPU in told)
     await until(lambda: finding(plugin, spec(1)) == ("Registered", ""))
-    plugin.show(reading(spec(0)))
+    plugin.update(reading(spec(0)))
     await until(lambda: finding(plugin, spec(0))[0] == "NoDevices")
 
 
@@ -441,12 +441,12 @@ async def test_a_changed_file_is_in_force_after_reload(kubelet: Kubelet, begin: 
     file = sliced(folder / "config.yaml", 2)
     plugin = begin(spec(1), config_file=file)
     await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 2)
-    assert plugin.show(reading(spec(1))).spec.devices[0].replicas == 2
+    assert plugin.view(reading(spec(1))).spec.devices[0].replicas == 2
     sliced(file, 3, "volume-mounts")
     plugin.reload()
     await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 3)
     assert (await kubelet.allocate("GPU-0::2")).mounts
-    assert plugin.show(reading(spec(1))).spec.devices[0].replicas == 3
+    assert plugin.view(reading(spec(1))).spec.devices[0].replicas == 3
 
 
 async def test_a_file_that_turns_wrong_changes_nothing(kubelet: Kubelet, begin: Any, folder: Path) -> None:
@@ -455,7 +455,7 @@ async def test_a_file_that_turns_wrong_changes_nothing(kubelet: Kubelet, begin: 
     await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 2)
     file.write_text("version: v9")
     plugin.reload()
-    plugin.show(reading(spec(2)))
+    plugin.update(reading(spec(2)))
     await kubelet.sees(lambda told: len(told[GPU]) == 4)
     assert len(kubelet.requests) == 1
 
@@ -470,12 +470,12 @@ async def test_the_cdi_specification_follows_the_devices_and_outlives_the_plugin
         device_list_strategy=("cdi-cri",),
     )
     plugin = DevicePlugin(settings, chooser=choices)
-    plugin.show(reading(spec(1)))
+    plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
     file = folder / "cdi/k8s.device-plugin.nvidia.com-gpu.json"
     await until(file.exists)
     assert "/dev/nvidia1" not in file.read_text()
-    plugin.show(reading(spec(2)))
+    plugin.update(reading(spec(2)))
     await until(lambda: "/dev/nvidia1" in file.read_text())
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -489,10 +489,10 @@ UNLIKE = "all devices on the node must be configured with the same migEnabled va
 async def test_cards_that_contradict_the_strategy_are_no_longer_offered(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2), mig_strategy="single")
     await kubelet.sees(lambda told: GPU in told)
-    plugin.show(reading(MISCONFIGURED))
+    plugin.update(reading(MISCONFIGURED))
     await kubelet.sees(lambda told: told[GPU] == {})
     await until(lambda: finding(plugin, MISCONFIGURED) == ("Misconfigured", UNLIKE))
-    plugin.show(reading(spec(2)))
+    plugin.update(reading(spec(2)))
     await kubelet.sees(lambda told: len(told[GPU]) == 2)
 
 
@@ -520,7 +520,7 @@ async def test_a_node_with_nothing_to_offer_at_the_start(
     first: Reading, settings: dict[str, Any], expected: str | None, choices: Choices
 ) -> None:
     plugin = DevicePlugin(Settings(node_name="a", **settings), chooser=choices)
-    plugin.show(first)
+    plugin.update(first)
     if expected is None:
         plugin.check()
         return
@@ -531,6 +531,6 @@ async def test_a_node_with_nothing_to_offer_at_the_start(
 
 async def test_a_driver_that_goes_later_ends_nothing(choices: Choices) -> None:
     plugin = DevicePlugin(Settings(node_name="a"), chooser=choices)
-    plugin.show(reading(spec(2)))
-    plugin.show(reading(spec(0), NO_DRIVER))
+    plugin.update(reading(spec(2)))
+    plugin.update(reading(spec(0), NO_DRIVER))
     plugin.check()

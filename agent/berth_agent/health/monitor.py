@@ -5,9 +5,9 @@ across restarts of the agent: a node is judged only after its Device was recalle
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -20,7 +20,7 @@ from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.names import GPU
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _CORDON: Final = Fault(kind=catalogue.CORDONED, message=f"cordoned by the annotation {names.CORDONED_DEVICES}")
 _NO_ANSWER: Final = Fault(kind=catalogue.LOST, message="the GPU does not answer")
@@ -50,8 +50,8 @@ class Monitor:
         """Tell whether the Device of a node was recalled."""
         return self._node(node).recalled is not None
 
-    def recall(self, node: str, spec: DeviceSpec) -> None:
-        """Take up what the Device of a node tells (an empty spec: there is none); of another boot nothing holds."""
+    def restore(self, node: str, spec: DeviceSpec) -> None:
+        """Restore the faults that the Device of a node lists (an empty spec: there is none), unless of another boot."""
         same_boot = not spec.boot_id or not self._boot_id or spec.boot_id == self._boot_id
         gpus = tuple(each for each in spec.devices if each.type == GPU) if same_boot else ()
         known, now = self._node(node), self._clock()
@@ -59,26 +59,31 @@ class Monitor:
         known.recalled = gpus
         known.faults = {gpu: {**earlier.get(gpu, {}), **known.faults.get(gpu, {})} for gpu in earlier | known.faults}
 
-    def note(self, alarm: Alarm) -> bool:
-        """Add what an event tells, which shows in the next judgement. Tell whether it is new, and not renewed only."""
-        faults = self._node(alarm.node).faults
-        known = faults.get(alarm.card, {})
-        for fault in alarm.faults:
-            faults[alarm.card] = rules.noted(faults.get(alarm.card, {}), fault, now=self._clock())
-        fresh = [fault for fault in alarm.faults if fault.kind not in known]
-        for fault in fresh:
-            _log.warning("GPU has a fault", node=alarm.node, gpu=alarm.card, fault=fault.kind, message=fault.message)
-        return bool(fresh) or not alarm.faults
+    def is_new(self, alarm: Alarm) -> bool:
+        """Return whether an event reports a fault that its GPU does not have yet, or asks for a reading."""
+        known = self._node(alarm.node).faults.get(alarm.card, {})
+        return not alarm.faults or any(fault.kind not in known for fault in alarm.faults)
 
-    def see(self, readings: Mapping[str, Reading]) -> None:
-        """Fold new readings of the inventory in, once each."""
+    def record_event(self, alarm: Alarm) -> None:
+        """Add the faults of an event, or renew them; `apply_faults` shows them."""
+        faults = self._node(alarm.node).faults
+        for fault in alarm.faults:
+            known = faults.get(alarm.card, {})
+            if fault.kind not in known:
+                _log.warning(
+                    "GPU has a fault", node=alarm.node, gpu=alarm.card, fault=fault.kind, message=fault.message
+                )
+            faults[alarm.card] = rules.noted(known, fault, now=self._clock())
+
+    def observe(self, readings: Mapping[str, Reading]) -> None:
+        """Take up the faults of new readings, once each."""
         for name, reading in readings.items():
             node = self._node(name)
             for each in _listed(node, reading):
                 if each.type == GPU:
-                    self._see(node, each, reset=each.id in reading.reset)
+                    self._observe(node, each, reset=each.id in reading.reset)
 
-    def judged(self, name: str, reading: Reading, *, said: Mapping[str, str]) -> Reading:
+    def apply_faults(self, name: str, reading: Reading, *, said: Mapping[str, str]) -> Reading:
         """Return a reading with all that is known in it; the very same where that adds nothing.
 
         Args:
@@ -97,21 +102,21 @@ class Monitor:
         spec = reading.spec.model_copy(update={"devices": marked})
         return replace(reading, spec=spec, findings=(*reading.findings, *problems))
 
-    def forgive(self, name: str, reading: Reading, text: str) -> Wishes:
-        """Forget the faults of the devices that people say to be repaired, unless some of them do not exist."""
+    def named(self, name: str, reading: Reading, text: str) -> Wishes:
+        """Return the devices of a node that an annotation names."""
+        return annotations.read(text, _listed(self._node(name), reading))
+
+    def clear_faults(self, name: str, reading: Reading, devices: Collection[annotations.Key]) -> None:
+        """Clear the faults of devices that people repaired."""
         node = self._node(name)
-        devices = _listed(node, reading)
-        wishes = annotations.read(text, devices)
-        named = [each for each in devices if (each.type, each.minor) in wishes.devices and not wishes.problems]
-        for each in named:
-            if node.faults.pop(each.id, None):
-                _log.info("faults forgotten, as people said", node=name, gpu=each.id)
-        return wishes
+        for each in _listed(node, reading):
+            if (each.type, each.minor) in devices and node.faults.pop(each.id, {}):
+                _log.info("faults cleared by annotation", node=name, gpu=each.id)
 
     def _node(self, name: str) -> _Node:
         return self._nodes.setdefault(name, _Node())
 
-    def _see(self, node: _Node, gpu: DeviceInfo, *, reset: bool) -> None:
+    def _observe(self, node: _Node, gpu: DeviceInfo, *, reset: bool) -> None:
         known, fresh = node.faults.get(gpu.id, {}), told(gpu)
         if not known and not fresh:
             return

@@ -41,18 +41,23 @@ class Numbering:
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, Minors]] = {}
 
-    def recall(self, node: str, spec: DeviceSpec, reserved: str) -> None:
+    def restore(self, node: str, spec: DeviceSpec, reserved: str) -> None:
         """Start with what the Device of a node says: its spec, and the value of the annotation."""
         self._nodes[node] = recalled(spec, reserved)
 
+    def assign(self, node: str, reading: Reading) -> None:
+        """Assign minors to the devices of a reading that have none yet."""
+        known = self._nodes.setdefault(node, {})
+        for kind in reading.unnumbered:
+            ids = [each.id for each in reading.spec.devices if each.type == kind]
+            known[kind] = assigned(ids, known.get(kind, {}))
+
     def numbered(self, node: str, reading: Reading) -> Reading:
-        """Return the reading with the minors of its devices; the same object if the inventory knows all of them."""
+        """Return the reading with the minors that were assigned; the same object if the inventory knows all of them."""
         if not reading.unnumbered:
             return reading
-        known = self._nodes.setdefault(node, {})
+        known = self._nodes[node]
         devices = reading.spec.devices
-        for kind in sorted(reading.unnumbered):
-            known[kind] = assigned([each.id for each in devices if each.type == kind], known.get(kind, {}))
         numbered = [
             _with_minor(each, known[each.type][each.id]) if each.type in reading.unnumbered else each
             for each in devices

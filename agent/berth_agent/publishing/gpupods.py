@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import structlog
 
-from berth_agent.cluster import CallError, Cluster
+from berth_agent.cluster import Cluster
 from berth_agent.inventory.interface import label_value
 from berth_api import names
 from berth_api.gpupod import GpuPodSpec
@@ -14,7 +14,7 @@ ALL: Final = f"/apis/{names.API_VERSION}/{names.GPUPODS}"
 Key = tuple[str, str]
 """Namespace and name."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class GpuPods:
@@ -26,10 +26,9 @@ class GpuPods:
         self._node = node
         self._known: dict[Key, tuple[GpuPodSpec, str]] = {}
         """What stands on the server as far as we know, and its UID."""
-        self._complaint = ""
 
     async def resync(self) -> None:
-        """Look at what the server holds; the next call of `bring` repairs it.
+        """Look at what the server holds; the next call of `apply` repairs it.
 
         Raises:
             CallError: the list could not be read.
@@ -39,31 +38,23 @@ class GpuPods:
         mine = [each for each in found if each["spec"].get("nodeName") == self._node]
         self._known = {_key(each): (GpuPodSpec.model_validate(each["spec"]), each["metadata"]["uid"]) for each in mine}
 
-    async def bring(self, wanted: Mapping[Key, GpuPodSpec]) -> bool:
-        """Write what differs from this, and delete the others; tell whether all of it is done."""
-        try:
-            for key, spec in wanted.items():
-                if key not in self._known or self._known[key][0] != spec:
-                    await self._apply(key, spec)
-            for key in self._known.keys() - wanted.keys():
-                await self._cluster.delete(_path(key), uid=self._known[key][1])
-                del self._known[key]
-        except CallError as error:
-            self._complain(str(error))
-            return False
-        self._complaint = ""
-        return True
+    async def apply(self, wanted: Mapping[Key, GpuPodSpec]) -> None:
+        """Write the GpuPods that differ from these, and delete the others.
+
+        Raises:
+            CallError: not all of it is done; the next call does the rest.
+        """
+        for key, spec in wanted.items():
+            if key not in self._known or self._known[key][0] != spec:
+                await self._apply(key, spec)
+        for key in self._known.keys() - wanted.keys():
+            await self._cluster.delete(_path(key), uid=self._known[key][1])
+            del self._known[key]
 
     async def _apply(self, key: Key, spec: GpuPodSpec) -> None:
         applied = await self._cluster.apply(_path(key), body(key, spec))
         self._known[key] = (spec, applied["metadata"]["uid"])
         _log.info("GpuPod published", pod="/".join(key), containers=len(spec.containers))
-
-    def _complain(self, text: str) -> None:
-        """Log a failure once, not at each try."""
-        if text != self._complaint:
-            _log.warning("GpuPods not published, will try again", error=text)
-        self._complaint = text
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:

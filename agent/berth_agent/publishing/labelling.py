@@ -14,7 +14,7 @@ from berth_agent.publishing.nodes import Nodes
 from berth_agent.readings import Reading
 from berth_api import names
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 Labels = Mapping[str, str]
 

@@ -19,7 +19,7 @@ from berth_agent.publishing.nodes import Nodes
 FIRST_RETRY: Final = 0.5
 """Seconds before the first retry of a failed renewal; they double up to the renew interval."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Heartbeat:

@@ -19,7 +19,7 @@ from berth_agent.readings import NodeUse, Reading
 from berth_api import names
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -31,7 +31,7 @@ UNSETTLED_SECONDS: Final = 0.05
 
 Publish = Callable[[], None]
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Keeper:
@@ -54,14 +54,18 @@ class Keeper:
         self._is_due = False
         """Whether there is something to tell, or to look at anew: with each reading there is."""
         self._resync_at = 0.0
+        self._failure = ""
 
-    def told(self, reading: Reading) -> Reading:
-        """Take what a reading tells of units and processes, and add to it what pods hold."""
+    def observe(self, reading: Reading) -> None:
+        """Take up the units and processes of a reading."""
         mirror = self.admission.mirror
         mirror.units = mirror.units.joined(Units.of(reading.spec))
         self._processes = reading.processes
         self._minors = {each.id: each.minor for each in reading.spec.devices if each.type == GPU}
         self._has_seen = self._is_due = True
+
+    def with_use(self, reading: Reading) -> Reading:
+        """Return the reading with what pods hold."""
         return replace(reading, use=self._use)
 
     def begin(self, publish: Publish, tasks: asyncio.TaskGroup) -> None:
@@ -71,25 +75,36 @@ class Keeper:
 
     async def _run(self, publish: Publish) -> None:
         while True:
-            if await self.admission.look():
-                self._is_due = True
+            await self.admission.refresh()
+            self._is_due |= self.admission.has_news
             if self._is_due and self._has_seen and self.admission.is_ready:
-                # Before it is told: a reading may come meanwhile.
+                # Reset first: a reading may come while this is published.
                 self._is_due = False
-                if not await self._tell(publish):
-                    self._is_due = True
+                await self._publish(publish)
             await self._pause()
 
-    async def _tell(self, publish: Publish) -> bool:
-        """Bring what is told up to what is known; tell whether that is done."""
-        found = await self._found()
-        if found != self._use:
-            self._use = found
+    async def _publish(self, publish: Publish) -> None:
+        """Publish what pods hold now; what fails is due again."""
+        use = await self._current()
+        if use != self._use:
+            self._use = use
             publish()
         await self._resync()
-        return await self._gpu_pods.bring(self._wanted())
+        try:
+            await self._gpu_pods.apply(self._wanted())
+        except CallError as error:
+            self._is_due = True
+            self._log_failure(str(error))
+        else:
+            self._failure = ""
 
-    async def _found(self) -> NodeUse:
+    def _log_failure(self, failure: str) -> None:
+        """Log a failure once, not at each retry."""
+        if failure != self._failure:
+            _log.warning("GpuPods not published, will try again", error=failure)
+        self._failure = failure
+
+    async def _current(self) -> NodeUse:
         mirror = self.admission.mirror
         by_minor = self._processes if self._settings.foreign else {}
         return NodeUse(

@@ -7,7 +7,7 @@ at its end. A wait that fails leaves all cards unwatched until a new set has wai
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -19,7 +19,7 @@ WAIT: Final = 1000
 PATIENCE: Final = 5.0
 """Seconds after which a wait that does not come back is left to itself: it hangs in the driver."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 Tell = Callable[[str, Event | None], None]
 """Is told of the UUID of a card and its event, from the waiting thread; of none where waiting fails or works again."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -24,7 +23,7 @@ from berth_agent.readings import Facts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class NvmlInventory:

@@ -7,7 +7,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -26,7 +26,7 @@ FINDINGS: Final = (
     Finding(type=names.INVENTORY_READ, ok=True, reason="Simulated"),
 )
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class SimulatedInventory:

@@ -19,7 +19,7 @@ from berth_agent.kubelet.admission.units import Units
 
 VERSION: Final = 1
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class _DamagedError(ValueError):

@@ -8,7 +8,7 @@ it is about to give out for free ones.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -26,7 +26,7 @@ LIST_SECONDS: Final = 1.0
 NAMED: Final = 3
 """Pods that a refusal names."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Away(Exception):  # noqa: N818 -- what happens, not what went wrong with us
@@ -99,6 +99,8 @@ class Admission:
         """Set when there may be something new to tell."""
         self.answers: bool | None = None
         """Whether kubelet answered when it was asked last; None before the first time."""
+        self.has_news = False
+        """Whether the last refresh may have found something new."""
         self._kubelet = kubelet
         self._server = server
         self._memory = memory
@@ -158,17 +160,16 @@ class Admission:
 
     # --- what the node's keeper asks ---------------------------------------------------------------------------
 
-    async def look(self) -> bool:
-        """Ask kubelet and the machine what pods have; tell whether anything of it may be new."""
+    async def refresh(self) -> None:
+        """Ask kubelet and the machine what pods have; `has_news` says whether anything of it may be new."""
         async with self._turn:
             await self._look()
             is_open = self.mirror.has_left or not self.mirror.is_settled
             await self._free()
-            is_news = self.changed.is_set() or is_open
+            self.has_news = self.changed.is_set() or is_open
             self.changed.clear()
-            if is_news:
+            if self.has_news:
                 self._save()
-        return is_news
 
     def listed(self, pods: list[Pod], version: int) -> None:
         """Take a whole list of the node's pods, and with the first what the last run left."""

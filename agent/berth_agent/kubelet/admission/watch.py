@@ -16,7 +16,7 @@ from berth_api import names
 MAX_MESSAGE: Final = 1000
 """Characters of an Event's message; the server takes 1024."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class NodePods:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -36,7 +36,7 @@ LOOK: Final = 1.0
 SHARP_LOOK: Final = 0.005
 """The same while no kubelet listens."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class InitError(Exception):
@@ -73,18 +73,21 @@ class DevicePlugin:
 
     # --- what the agent says ------------------------------------------------------------------------------------
 
-    def show(self, reading: Reading) -> Reading:
-        """Take a reading, and give it as pods are to see it: with slices of cards, and with how the plugin fares."""
+    def update(self, reading: Reading) -> None:
+        """Offer the devices of a reading from now on."""
         if self._spec is None:
             self._failure = _failure(reading, self._options)
         if reading.spec != self._spec:
             self._spec, self._machine = reading.spec, None
             self._wake.set()
+
+    def view(self, reading: Reading) -> Reading:
+        """Return the reading as pods are to see it: with slices of cards, and with the condition of the plugin."""
         spec = resources.shown(reading.spec, self._options)
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
-    def withhold(self, reading: Reading) -> Reading:
-        """Tell that all GPUs are withheld while kubelet would refuse pods that ask for some; see decision 19."""
+    def with_withheld(self, reading: Reading) -> Reading:
+        """Return the reading; all GPUs are withheld while kubelet would refuse pods that ask for some (decision 19)."""
         if reading.use is None or (self._can_give and not self._is_leaving):
             return reading
         gpus = tuple(each.minor for each in reading.spec.devices if each.type == "gpu")

@@ -138,8 +138,9 @@ class Listening:
         self._since = now
 
     def is_over(self, now: float) -> bool:
-        """Tell whether kubelet must be told again; who asks then does so."""
-        if self._streams or now - self._since < self._patience:
-            return False
+        """Return whether kubelet must be told again."""
+        return not self._streams and now - self._since >= self._patience
+
+    def back_off(self) -> None:
+        """Wait twice as long before kubelet is told once more."""
         self._patience = min(2 * self._patience, LAST_SILENCE)
-        return True

@@ -42,7 +42,7 @@ a folder. So they stay, and it is enough to tell a new kubelet of them."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
-_log: Any = structlog.get_logger()
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _Context = aio.ServicerContext[Any, Any]
 
@@ -106,6 +106,7 @@ class Server(DevicePluginServicer):
         """
         if self.registered and self._listening.is_over(_now()):
             _log.warning("kubelet does not watch it any more; registering it again", resource=self._offer.resource)
+            self._listening.back_off()
             self.registered = False
         if not self.registered:
             endpoint = f"{OWN_FOLDER}/{self.path.name}"

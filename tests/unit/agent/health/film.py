@@ -44,7 +44,7 @@ class Film:
 
     @property
     def shown(self) -> Reading:
-        return self.monitor.judged(NODE, self.reading, said=self.said)
+        return self.monitor.apply_faults(NODE, self.reading, said=self.said)
 
     @property
     def faults(self) -> list[str]:
@@ -56,22 +56,22 @@ class Film:
     def xid(self, number: str, instance: str = str(rules.ANY_INSTANCE)) -> None:
         fault = rules.of_xid(int(number), checks.read(disabled="", enabled=""), gpu_instance=int(instance))
         assert fault is not None
-        self.monitor.note(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
+        self.monitor.record_event(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
 
     def dbe(self) -> None:
         fault = rules.of_double_bit(checks.read(disabled="", enabled=""))
         assert fault is not None
-        self.monitor.note(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
+        self.monitor.record_event(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
 
     def read(self, *kinds: str) -> None:
         """Read the cards once more: the driver tells these faults of GPU 0."""
         self.reading = reading(gpu(0, *kinds), gpu(1))
-        self.monitor.see({NODE: self.reading})
+        self.monitor.observe({NODE: self.reading})
 
     def reset(self) -> None:
         """Read the cards after GPU 0 was reset."""
         self.reading = replace(reading(gpu(0), gpu(1)), reset=frozenset({"GPU-0"}))
-        self.monitor.see({NODE: self.reading})
+        self.monitor.observe({NODE: self.reading})
 
     def wait(self, seconds: str) -> None:
         self.now += float(seconds)
@@ -86,7 +86,9 @@ class Film:
         self.monitor = self._monitor(before)
 
     def forgive(self, text: str) -> None:
-        self.monitor.forgive(NODE, self.reading, text)
+        named = self.monitor.named(NODE, self.reading, text)
+        if not named.problems:
+            self.monitor.clear_faults(NODE, self.reading, named.devices)
 
     def cordon(self, text: str) -> None:
         self.said = {names.CORDONED_DEVICES: text}
@@ -96,5 +98,5 @@ class Film:
 
     def _monitor(self, spec: DeviceSpec) -> Monitor:
         monitor = Monitor(boot_id=self.boot, quiet=QUIET, clock=lambda: self.now)
-        monitor.recall(NODE, spec)
+        monitor.restore(NODE, spec)
         return monitor

@@ -22,7 +22,7 @@ def nic(minor: int = 0, *, health: bool = True) -> DeviceInfo:
 def test_a_reading_to_which_nothing_is_added_stays_the_very_same() -> None:
     film = Film()
     film.reading = reading(gpu(0), gpu(1, "RowRemapFailed"), nic(health=False))
-    film.monitor.see({NODE: film.reading})
+    film.monitor.observe({NODE: film.reading})
     assert film.shown is film.reading
 
 
@@ -39,9 +39,9 @@ def test_slices_and_instances_are_ill_with_their_card() -> None:
 def test_devices_of_other_types_are_as_well_as_they_are_told_to_be() -> None:
     film = Film()
     film.reading = reading(gpu(0), nic(health=False))
-    film.monitor.see({NODE: film.reading})
+    film.monitor.observe({NODE: film.reading})
     film.reading = reading(gpu(0), nic())
-    film.monitor.see({NODE: film.reading})
+    film.monitor.observe({NODE: film.reading})
     assert film.shown.spec.devices[1].health
 
 
@@ -120,22 +120,24 @@ def test_what_the_driver_measures_is_a_fault_or_none(measured: Measured, expecte
 
 def test_an_event_that_is_told_again_is_not_new() -> None:
     film, alarm = Film(), Alarm(node=NODE, card="GPU-0", faults=(Fault(kind="Xid95"),))
-    assert [film.monitor.note(alarm), film.monitor.note(alarm)] == [True, False]
-    assert film.monitor.note(Alarm(node=NODE))
+    assert film.monitor.is_new(alarm)
+    film.monitor.record_event(alarm)
+    assert not film.monitor.is_new(alarm)
+    assert film.monitor.is_new(Alarm(node=NODE))
 
 
 def test_an_event_before_the_device_was_recalled_is_not_lost() -> None:
     film = Film()
     film.play("xid 95")
-    film.monitor.recall(NODE, DeviceSpec(devices=[gpu(0, "Xid79"), gpu(1)]))
+    film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0, "Xid79"), gpu(1)]))
     assert film.faults == ["Xid79", "Xid95"]
 
 
 def test_a_card_that_never_answered_this_agent_stays_listed_as_the_one_before_knew_it() -> None:
     film = Film()
-    film.monitor.recall(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
+    film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
     film.reading = replace(reading(gpu(1), findings=[SOME_UNREAD]))
-    film.monitor.see({NODE: film.reading})
+    film.monitor.observe({NODE: film.reading})
     shown = {each.minor: [fault.kind for fault in told(each)] for each in film.shown.spec.devices}
     assert shown == {1: [], 0: ["GpuIsLost"]}
     film.play("read")
@@ -144,9 +146,9 @@ def test_a_card_that_never_answered_this_agent_stays_listed_as_the_one_before_kn
 
 def test_a_card_that_was_taken_out_is_not_listed() -> None:
     film = Film()
-    film.monitor.recall(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
+    film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
     film.reading = reading(gpu(1))
-    film.monitor.see({NODE: film.reading})
+    film.monitor.observe({NODE: film.reading})
     assert [each.minor for each in film.shown.spec.devices] == [1]
 
 
@@ -155,5 +157,5 @@ def test_a_card_that_was_taken_out_is_not_listed() -> None:
 )
 def test_what_was_seen_in_another_boot_does_not_hold(boot: str, expected: list[str]) -> None:
     film = Film()
-    film.monitor.recall(NODE, DeviceSpec(boot_id=boot, devices=[gpu(0, "Xid79"), gpu(1)]))
+    film.monitor.restore(NODE, DeviceSpec(boot_id=boot, devices=[gpu(0, "Xid79"), gpu(1)]))
     assert film.faults == expected

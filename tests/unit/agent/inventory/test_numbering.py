@@ -35,10 +35,12 @@ class Host:
 
     def restart(self) -> None:
         self.agent = Numbering()
-        self.agent.recall(NODE, self.spec, self.annotations.get(names.RESERVED_MINORS, ""))
+        self.agent.restore(NODE, self.spec, self.annotations.get(names.RESERVED_MINORS, ""))
 
     def show(self, *present: tuple[str, str]) -> dict[tuple[str, str], int]:
-        published = self.agent.numbered(NODE, reading(present))
+        present_now = reading(present)
+        self.agent.assign(NODE, present_now)
+        published = self.agent.numbered(NODE, present_now)
         self.spec, self.annotations = published.spec, dict(published.annotations)
         return {(each.type, each.id): each.minor for each in self.spec.devices}
 
@@ -118,13 +120,18 @@ def test_readings_with_minors_of_their_own_are_left_as_they_are() -> None:
     plain = reading(nics("a"), unnumbered=frozenset())
     assert Numbering().numbered(NODE, plain) is plain
     mixed = reading([("gpu", "GPU-1"), ("npu", "x")], unnumbered=TYPES)
-    assert Numbering().numbered(NODE, mixed).spec == mixed.spec
+    numbering = Numbering()
+    numbering.assign(NODE, mixed)
+    assert numbering.numbered(NODE, mixed).spec == mixed.spec
 
 
 def test_the_same_reading_is_numbered_the_same() -> None:
     agent, seen = Numbering(), reading(nics("b", "c"))
-    agent.recall(NODE, DeviceSpec(devices=[device("rdma", 5, "c"), device("rdma", 9, "d")]), "rdma/7=e")
-    assert agent.numbered(NODE, seen) == agent.numbered(NODE, seen)
+    agent.restore(NODE, DeviceSpec(devices=[device("rdma", 5, "c"), device("rdma", 9, "d")]), "rdma/7=e")
+    agent.assign(NODE, seen)
+    before = agent.numbered(NODE, seen)
+    agent.assign(NODE, seen)
+    assert agent.numbered(NODE, seen) == before
 
 
 @pytest.mark.parametrize(

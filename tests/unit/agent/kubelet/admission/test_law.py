@@ -110,7 +110,7 @@ class World:
         running = sorted(uid for uid, ids in had.items() if ids.isdisjoint(named[uid]))
         if running:
             uid = self.chance.choice(running)
-            await self.agent.admission.look()
+            await self.agent.admission.refresh()
             self.forced[uid] = had[uid]
             self.agent.running.add(uid)
             self.api.remove(uid)
@@ -227,7 +227,7 @@ def test_a_burst_in_another_order_is_a_change_of_places(seed: int) -> None:
                     agent.hear()
             await kubelet.restart(api, agent.admission)
             agent.hear()
-            await agent.admission.look()
+            await agent.admission.refresh()
         assert kubelet.failed == {}
         assert sorted(unit for ids in kubelet.given.values() for unit in ids) == sorted(kubelet.devices)
         told = {(each.uid, each.ids) for each in agent.admission.mirror.holdings()}

@@ -191,7 +191,7 @@ async def test_what_kubelet_gives_is_explained_or_refused(
     node: Node, pods: list[Pod], given: dict[tuple[str, str], list[int]], ids: list[int], expected: str
 ) -> None:
     admission = node(*pods, given=given).admission
-    await admission.look()
+    await admission.refresh()
     for (name, container), had in given.items():
         admission.mirror.promise(Asker(uid=f"uid-{name}", container=container), GPU, frozenset(named(*had)), 0)
     before = admission.mirror.promises
@@ -348,7 +348,7 @@ async def test_after_kubelet_was_away_pods_are_in_the_order_of_creation(node: No
     agent.api.put(pod("a", 1, created="1", grants=whole(0)))
     agent.hear()
     agent.kubelet.is_away = True
-    await agent.admission.look()
+    await agent.admission.refresh()
     assert names_of(agent.admission.mirror) == "ba"
     agent.kubelet.is_away = False
     assert await agent.admission.prefer(GPU, named(0, 1), [], 1) == named(0)
@@ -460,25 +460,30 @@ async def test_a_restarted_agent_knows_what_it_promised(node: Node) -> None:
 
 async def test_a_restarted_agent_knows_who_was_removed_meanwhile(node: Node) -> None:
     agent = node(pod("a", 1), given={("a", "c0"): [1]})
-    await agent.admission.look()
+    await agent.admission.refresh()
     agent.running.add("uid-a")
     agent.api.remove("uid-a")
     agent.kubelet.pods.clear()
     agent.start()
-    await agent.admission.look()
+    await agent.admission.refresh()
     assert agent.admission.mirror.holdings() == (holding("a", "c0", "GPU-1"),)
     agent.running.clear()
-    await agent.admission.look()
+    await agent.admission.refresh()
     assert agent.admission.mirror.holdings() == ()
 
 
 async def test_a_look_tells_whether_something_is_new_whoever_saw_it_first(node: Node) -> None:
     agent = node(pod("a", 1), pod("b", 1), given={("a", "c0"): [1]})
-    assert await agent.admission.look()
-    assert not await agent.admission.look()
+    await agent.admission.refresh()
+    assert agent.admission.has_news
+    await agent.admission.refresh()
+    assert not agent.admission.has_news
     agent.kubelet.given.clear()
     await agent.admission.prefer(GPU, named(0, 1), [], 1)
-    assert await agent.admission.look()
-    assert not await agent.admission.look()
+    await agent.admission.refresh()
+    assert agent.admission.has_news
+    await agent.admission.refresh()
+    assert not agent.admission.has_news
     agent.admission.listed(*await agent.api.pods())
-    assert await agent.admission.look()
+    await agent.admission.refresh()
+    assert agent.admission.has_news

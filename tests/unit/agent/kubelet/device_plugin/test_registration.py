@@ -53,6 +53,7 @@ def played(story: str, until: int) -> list[int]:
             getattr(listening, deeds[second])(second)
         if listening.is_over(second):
             told.append(second)
+            listening.back_off()
             listening.told(second)
     return told
 
