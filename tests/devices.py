@@ -6,8 +6,8 @@ from berth_agent.configuration.options import Flags, Options, Sharing
 from berth_agent.inventory.simulated.fleet import NodeGroup
 from berth_agent.inventory.simulated.inventory import simulate
 from berth_agent.inventory.simulated.profiles import BUILT_IN
-from berth_agent.kubelet.device_plugin.nodes import Nodes
-from berth_agent.kubelet.device_plugin.response import Machine
+from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes
+from berth_agent.kubelet.device_plugin.response import AllocationContext
 from berth_api.device import DeviceInfo, DeviceSpec
 
 GPU = "nvidia.com/gpu"
@@ -42,6 +42,6 @@ def options(
     return Options(flags=Flags(**flags), sharing=sharing)
 
 
-def machine(found: DeviceSpec, chosen: Options, **fields: Any) -> Machine:
+def machine(found: DeviceSpec, chosen: Options, **fields: Any) -> AllocationContext:
     """Put a node and options together; without further fields nothing of /dev is there."""
-    return Machine(spec=found, options=chosen, nodes=Nodes(**fields))
+    return AllocationContext(spec=found, options=chosen, nodes=DeviceNodes(**fields))

@@ -18,20 +18,20 @@ from berth_agent.cluster import DEVICES, CallError, Cluster, connect
 from berth_agent.configuration import options
 from berth_agent.configuration.settings import Settings
 from berth_agent.following import Object, follow
-from berth_agent.health.faults import Alarm
-from berth_agent.health.monitor import ANNOTATIONS, Monitor
+from berth_agent.health.faults import FaultEvent
+from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.interface import Inventory
 from berth_agent.inventory.numbering import Numbering
-from berth_agent.kubelet.device_plugin.chooser import Plain
+from berth_agent.kubelet.device_plugin.chooser import NoPreference
 from berth_agent.kubelet.device_plugin.manager import DevicePlugin, InitError
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.lease import Heartbeat
-from berth_agent.publishing.nodes import Nodes
+from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
-from berth_agent.usage import keeper
-from berth_agent.usage.keeper import Keeper
+from berth_agent.usage import reporter
+from berth_agent.usage.reporter import UsageReporter
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 
 LEAVE_SECONDS: Final = 2.0
@@ -68,13 +68,13 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
         # A mistake in them is told before anything is asked of the cluster.
         options.load(settings)
     async with connect(settings) as cluster:
-        kept = keeper.of(settings, cluster=cluster)
-        plugin = _plugin(settings, kept)
+        usage = reporter.of(settings, cluster=cluster)
+        plugin = _plugin(settings, usage)
         async with asyncio.TaskGroup() as tasks:
             if plugin:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
-                tasks.create_task(_serve(plugin, kept))
-            agent = Agent(settings, cluster=cluster, inventory=inventory, plugin=plugin, kept=kept, tasks=tasks)
+                tasks.create_task(_serve(plugin, usage))
+            agent = Agent(settings, cluster=cluster, inventory=inventory, plugin=plugin, usage=usage, tasks=tasks)
             try:
                 await agent.serve()
             except asyncio.CancelledError:
@@ -83,21 +83,21 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 raise
 
 
-def _plugin(settings: Settings, kept: Keeper | None) -> DevicePlugin | None:
+def _plugin(settings: Settings, usage: UsageReporter | None) -> DevicePlugin | None:
     """Give the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
     if not settings.device_plugin:
         return None
-    if kept is None or not settings.admission:
-        return DevicePlugin(settings, chooser=Plain())
-    plugin = DevicePlugin(settings, chooser=kept.admission)
-    kept.admission.peer = plugin.best
+    if usage is None or not settings.admission:
+        return DevicePlugin(settings, chooser=NoPreference())
+    plugin = DevicePlugin(settings, chooser=usage.admission)
+    usage.admission.default_preference = plugin.best
     return plugin
 
 
-async def _serve(plugin: DevicePlugin, kept: Keeper | None) -> None:
+async def _serve(plugin: DevicePlugin, usage: UsageReporter | None) -> None:
     """Offer devices as soon as it is known which must be withheld."""
-    if kept:
-        await kept.admission.known.wait()
+    if usage:
+        await usage.admission.known.wait()
     await plugin.run()
 
 
@@ -115,18 +115,20 @@ class Agent:
         cluster: Cluster,
         inventory: Inventory,
         plugin: DevicePlugin | None,
-        kept: Keeper | None,
+        usage: UsageReporter | None,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._plugin = plugin
         self._cluster = cluster
-        self._nodes = Nodes(cluster=cluster)
+        self._nodes = NodeCache(cluster=cluster)
         self._publisher = Publisher(cluster=cluster, nodes=self._nodes, concurrency=settings.concurrency)
         self._labeller = Labeller(cluster=cluster, nodes=self._nodes)
         self._heartbeat = Heartbeat(cluster=cluster, nodes=self._nodes, settings=settings, tasks=tasks)
-        self._monitor = Monitor(boot_id=boot_id(settings.proc_root), quiet=settings.quiet_period, clock=time.monotonic)
+        self._monitor = HealthMonitor(
+            boot_id=boot_id(settings.proc_root), quiet=settings.quiet_period, clock=time.monotonic
+        )
         self._numbering = Numbering()
         self._tasks = tasks
         self._readings: Mapping[str, Reading] = {}
@@ -134,16 +136,16 @@ class Agent:
         self._resync_at = 0.0
         self._read_soon = asyncio.Event()
         self._publish_soon = asyncio.Event()
-        self._keeper = kept
+        self._usage = usage
         if plugin:
             plugin.on_kubelet = self._publish_soon.set
-        if kept:
-            kept.begin(self._use_changed, tasks)
+        if usage:
+            usage.begin(self._use_changed, tasks)
 
     async def serve(self) -> None:
         """Read and publish for ever."""
         loop = asyncio.get_running_loop()
-        self._inventory.listen(lambda alarm: loop.call_soon_threadsafe(self._alarmed, alarm))
+        self._inventory.listen(lambda fault_event: loop.call_soon_threadsafe(self._on_fault_event, fault_event))
         self._tasks.create_task(self._read_forever())
         if self._settings.inventory == "nvml":
             # Of a simulated fleet the resync looks at all in one list.
@@ -153,10 +155,10 @@ class Agent:
             self._publish_soon.clear()
             await self._round()
 
-    def _alarmed(self, alarm: Alarm) -> None:
+    def _on_fault_event(self, fault_event: FaultEvent) -> None:
         """Publish at once what an event told, and look at the cards again; one that was told before changes nothing."""
-        is_new = self._monitor.is_new(alarm)
-        self._monitor.record_event(alarm)
+        is_new = self._monitor.is_new(fault_event)
+        self._monitor.record_event(fault_event)
         if is_new:
             self._publish_soon.set()
             self._read_soon.set()
@@ -174,9 +176,9 @@ class Agent:
     def _heard(self, *devices: Object) -> None:
         """Look at the Devices again if people say something else than they did."""
         for device in devices:
-            said = device["metadata"].get("annotations", {})
+            device_annotations = device["metadata"].get("annotations", {})
             known = self._publisher.annotations(device["metadata"]["name"])
-            if any(said.get(each) != known.get(each) for each in ANNOTATIONS):
+            if any(device_annotations.get(each) != known.get(each) for each in ANNOTATIONS):
                 self._resync_at = 0.0
                 self._publish_soon.set()
 
@@ -232,8 +234,8 @@ class Agent:
         for reading in current.values():
             if self._plugin:
                 self._plugin.update(reading)
-            if self._keeper:
-                self._keeper.observe(reading)
+            if self._usage:
+                self._usage.observe(reading)
 
     def _view(self, current: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return what is published: readings with sharing, what pods hold, and what kubelet cannot give."""
@@ -242,14 +244,14 @@ class Agent:
     def _viewed(self, reading: Reading) -> Reading:
         if self._plugin:
             reading = self._plugin.view(reading)
-        if self._keeper:
-            reading = self._keeper.with_use(reading)
+        if self._usage:
+            reading = self._usage.with_use(reading)
         return self._plugin.with_withheld(reading) if self._plugin else reading
 
     def _with_faults(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return the readings of restored nodes with all known faults."""
         return {
-            name: self._monitor.apply_faults(name, reading, said=self._publisher.annotations(name))
+            name: self._monitor.apply_faults(name, reading, device_annotations=self._publisher.annotations(name))
             for name, reading in self._numbered(readings).items()
         }
 
@@ -261,12 +263,12 @@ class Agent:
         return {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
 
     async def _restore(self, names: Sequence[str]) -> None:
-        await asyncio.gather(*(self._restore_one(name) for name in names if self._nodes.owner(name)))
+        await asyncio.gather(*(self._restore_one(name) for name in names if self._nodes.owner_reference(name)))
 
     async def _restore_one(self, name: str) -> None:
         """Restore minors and faults from the Device of a node; a failure is tried again in the next round."""
         try:
-            earlier = await self._publisher.recall(name)
+            earlier = await self._publisher.read_published(name)
         except CallError as error:
             _log.warning("Device not read, will try again", node=name, error=str(error))
         else:

@@ -18,7 +18,7 @@ Object = dict[str, Any]
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Source(Protocol):
+class ListerWatcher(Protocol):
     """Who is asked."""
 
     async def list(self, path: str, *, field: str) -> tuple[list[Object], str]:
@@ -29,7 +29,7 @@ class Source(Protocol):
 
 
 async def follow(
-    source: Source,
+    source: ListerWatcher,
     path: str,
     *,
     field: str,
@@ -55,7 +55,7 @@ async def follow(
 
 
 async def _watch(
-    source: Source, path: str, *, field: str, version: str, changed: Callable[[str, Object], None]
+    source: ListerWatcher, path: str, *, field: str, version: str, changed: Callable[[str, Object], None]
 ) -> None:
     """Follow one version after the other until the server has forgotten the last."""
     while True:

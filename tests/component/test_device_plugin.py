@@ -20,8 +20,8 @@ from berth_agent.kubelet.device_plugin import resources
 from berth_agent.kubelet.device_plugin.chooser import RefusedError
 from berth_agent.kubelet.device_plugin.manager import LOOK, DevicePlugin, InitError
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
-from berth_agent.kubelet.device_plugin.response import Machine
-from berth_agent.kubelet.device_plugin.server import Server
+from berth_agent.kubelet.device_plugin.response import AllocationContext
+from berth_agent.kubelet.device_plugin.server import PluginServer
 from berth_agent.kubelet.device_plugin.servers import SETTLING
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
@@ -292,12 +292,14 @@ async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices
 
 
 @asynccontextmanager
-async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncIterator[Server]:
+async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncIterator[PluginServer]:
     """Run the server of one card alone, so that a test can end it."""
     options = Options()
     [offer] = resources.offers(spec(1), options).offers
-    machine = Machine(spec=spec(1), options=options)
-    server = Server(offer, machine, chooser=choices, folder=folder / "plugins", with_numa=False, changed=lambda: None)
+    machine = AllocationContext(spec=spec(1), options=options)
+    server = PluginServer(
+        offer, machine, chooser=choices, folder=folder / "plugins", with_numa=False, changed=lambda: None
+    )
     await server.start()
     await server.register(kubelet.socket)
     await kubelet.sees(lambda told: GPU in told)

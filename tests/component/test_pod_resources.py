@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.kubelet.admission.chooser import Away
-from berth_agent.kubelet.admission.mirror import Told
+from berth_agent.kubelet.admission.admission import UnavailableError
+from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.podresources import PodResources
 from tests.pod_resources import PodResourcesServer
 
@@ -47,8 +47,8 @@ async def test_devices_of_the_plugin_are_told_whatever_numa_node_they_lie_on(
             ("ns", "b", "x"): {"nvidia.com/hostdev": ["0"]},
         }
         by_resource = {GPU: frozenset({"GPU-1", "GPU-2"}), "nvidia.com/mig-1g.10gb": frozenset({"MIG-1"})}
-        told = Told(namespace="ns", pod="a", container="x", by_resource=by_resource)
-        assert await client.told() == (told,)
+        reports = ContainerReport(namespace="ns", pod="a", container="x", by_resource=by_resource)
+        assert await client.list_containers() == (reports,)
 
 
 async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResourcesServer) -> None:
@@ -56,7 +56,7 @@ async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResources
     ids = [f"GPU-{number:036}" for number in range(1000)]
     with kubelet:
         kubelet.given = {("ns", f"pod-{number}", "main"): {GPU: ids} for number in range(100)}
-        assert [len(each.by_resource[GPU]) for each in await client.told()] == [1000] * 100
+        assert [len(each.by_resource[GPU]) for each in await client.list_containers()] == [1000] * 100
 
 
 async def test_a_kubelet_that_is_away_is_found_by_the_first_question_after_its_return(
@@ -65,35 +65,35 @@ async def test_a_kubelet_that_is_away_is_found_by_the_first_question_after_its_r
     for _ in range(3):
         # Several in a row, so that a channel would pause before it connects again.
         for _ in range(3):
-            with pytest.raises(Away, match=r"kubelet\.sock: .*No such file"):
-                await client.told()
+            with pytest.raises(UnavailableError, match=r"kubelet\.sock: .*No such file"):
+                await client.list_containers()
         with kubelet:
-            assert await client.told() == ()
+            assert await client.list_containers() == ()
 
 
 async def test_a_socket_that_nobody_serves_fails_at_once(client: PodResources, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
-    with pytest.raises(Away, match="Connection refused"):
-        await client.told()
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        await client.list_containers()
 
 
 async def test_a_kubelet_that_hangs_is_given_up(path: Path) -> None:
     client = PodResources(path, timeout=0.2)
-    async with silent(path, hangs_up=False):
-        with pytest.raises(Away, match="Deadline Exceeded"):
-            await client.told()
+    async with never_reported(path, hangs_up=False):
+        with pytest.raises(UnavailableError, match="Deadline Exceeded"):
+            await client.list_containers()
     await client.close()
 
 
 async def test_a_kubelet_that_dies_while_it_is_asked_is_noticed_at_once(client: PodResources, path: Path) -> None:
-    async with silent(path, hangs_up=True):
-        with pytest.raises(Away):
-            await client.told()
+    async with never_reported(path, hangs_up=True):
+        with pytest.raises(UnavailableError):
+            await client.list_containers()
 
 
 @asynccontextmanager
-async def silent(path: Path, *, hangs_up: bool) -> AsyncIterator[None]:
+async def never_reported(path: Path, *, hangs_up: bool) -> AsyncIterator[None]:
     """Serve a socket that reads, and never answers."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -117,8 +117,8 @@ async def test_a_kubelet_that_ends_between_connecting_and_the_first_use_is_away(
         listener.listen()
         with hanging_up(listener):
             for _ in range(100):
-                with pytest.raises(Away):
-                    await client.told()
+                with pytest.raises(UnavailableError):
+                    await client.list_containers()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.health.faults import Alarm
+from berth_agent.health.faults import FaultEvent
 from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.readings import Reading
 from tests.nvml.fixture import NvmlFixture
@@ -21,16 +21,16 @@ class Probe:
     def __init__(self, fixture: NvmlFixture, **settings: Any) -> None:
         self.settings = Settings(node_name=NODE, nvml_library=fixture.library, sysfs_root=fixture.sysfs, **settings)
         self.inventory = NvmlInventory(self.settings)
-        self._alarms: queue.SimpleQueue[Alarm] = queue.SimpleQueue()
-        self.inventory.listen(self._alarms.put)
+        self._fault_events: queue.SimpleQueue[FaultEvent] = queue.SimpleQueue()
+        self.inventory.listen(self._fault_events.put)
 
-    def alarm(self) -> Alarm:
+    def fault_event(self) -> FaultEvent:
         """Wait for the next alarm.
 
         Raises:
             queue.Empty: none came within the time that is allowed.
         """
-        return self._alarms.get(timeout=ALARM_WITHIN)
+        return self._fault_events.get(timeout=ALARM_WITHIN)
 
     async def read(self) -> Reading:
         """Look at the machine."""

@@ -13,19 +13,19 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class NamedDevices:
     """The devices that an annotation names, and what in it names none."""
 
     devices: frozenset[Key] = frozenset()
     problems: tuple[str, ...] = ()
 
 
-def read(text: str, devices: Iterable[DeviceInfo]) -> Wishes:
+def read(text: str, devices: Iterable[DeviceInfo]) -> NamedDevices:
     """Read a list such as `0, rdma/1, GPU-5f1c…`: minors of GPUs, types with minors, ids; commas between them."""
     words = [word for word in map(str.strip, text.split(",")) if word]
     known = _names(devices) if words else {}
     found = {known[word.lower()] for word in words if word.lower() in known}
-    return Wishes(devices=frozenset(found), problems=tuple(word for word in words if word.lower() not in known))
+    return NamedDevices(devices=frozenset(found), problems=tuple(word for word in words if word.lower() not in known))
 
 
 def _names(devices: Iterable[DeviceInfo]) -> dict[str, Key]:
@@ -38,16 +38,16 @@ def _names(devices: Iterable[DeviceInfo]) -> dict[str, Key]:
     return names_of
 
 
-def findings(wishes: Mapping[str, Wishes]) -> tuple[Finding, ...]:
+def findings(named: Mapping[str, NamedDevices]) -> tuple[Finding, ...]:
     """Return a condition of the Device where annotations name what there is not; by the names of the annotations."""
-    told = [_problem(annotation, each) for annotation, each in wishes.items() if each.problems]
+    told = [_problem(annotation, each) for annotation, each in named.items() if each.problems]
     if not told:
         return ()
     return (Finding(type=names.ANNOTATIONS_READ, ok=False, reason="NoSuchDevice", message="; ".join(told)[:1024]),)
 
 
-def _problem(annotation: str, wishes: Wishes) -> str:
-    stray = ", ".join(f'"{word}"' for word in wishes.problems[:8])
+def _problem(annotation: str, named: NamedDevices) -> str:
+    stray = ", ".join(f'"{word}"' for word in named.problems[:8])
     return (
         f"metadata.annotations.{annotation}: no device of this node is {stray}; allowed are minors of GPUs (0), "
         "types with minors (rdma/1) and ids (a UUID, or a PCI address), with commas between them"

@@ -27,7 +27,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
+class FaultEvent:
     """What cannot wait for the next reading, and asks for one at once."""
 
     node: str

@@ -12,8 +12,8 @@ from typing import Final
 import structlog
 
 from berth_agent.health import annotations, catalogue, rules
-from berth_agent.health.annotations import Wishes
-from berth_agent.health.faults import Alarm, Fault, mark, told
+from berth_agent.health.annotations import NamedDevices
+from berth_agent.health.faults import Fault, FaultEvent, mark, told
 from berth_agent.health.rules import Faults
 from berth_agent.readings import Reading
 from berth_api import names
@@ -33,11 +33,11 @@ class _Node:
 
     faults: dict[str, Faults] = field(default_factory=dict)
     """Of GPUs, by their UUIDs."""
-    recalled: tuple[DeviceInfo, ...] | None = None
+    restored: tuple[DeviceInfo, ...] | None = None
     """GPUs that the agent before this one listed; none before the Device was looked at."""
 
 
-class Monitor:
+class HealthMonitor:
     """The health of the devices of any number of nodes."""
 
     def __init__(self, *, boot_id: str, quiet: float, clock: Callable[[], float]) -> None:
@@ -48,32 +48,36 @@ class Monitor:
 
     def knows(self, node: str) -> bool:
         """Tell whether the Device of a node was recalled."""
-        return self._node(node).recalled is not None
+        return self._node(node).restored is not None
 
     def restore(self, node: str, spec: DeviceSpec) -> None:
         """Restore the faults that the Device of a node lists (an empty spec: there is none), unless of another boot."""
         same_boot = not spec.boot_id or not self._boot_id or spec.boot_id == self._boot_id
         gpus = tuple(each for each in spec.devices if each.type == GPU) if same_boot else ()
         known, now = self._node(node), self._clock()
-        earlier = {each.id: rules.recalled(told(each), now=now) for each in gpus if not each.health}
-        known.recalled = gpus
+        earlier = {each.id: rules.restored(told(each), now=now) for each in gpus if not each.health}
+        known.restored = gpus
         known.faults = {gpu: {**earlier.get(gpu, {}), **known.faults.get(gpu, {})} for gpu in earlier | known.faults}
 
-    def is_new(self, alarm: Alarm) -> bool:
+    def is_new(self, fault_event: FaultEvent) -> bool:
         """Return whether an event reports a fault that its GPU does not have yet, or asks for a reading."""
-        known = self._node(alarm.node).faults.get(alarm.card, {})
-        return not alarm.faults or any(fault.kind not in known for fault in alarm.faults)
+        known = self._node(fault_event.node).faults.get(fault_event.card, {})
+        return not fault_event.faults or any(fault.kind not in known for fault in fault_event.faults)
 
-    def record_event(self, alarm: Alarm) -> None:
+    def record_event(self, fault_event: FaultEvent) -> None:
         """Add the faults of an event, or renew them; `apply_faults` shows them."""
-        faults = self._node(alarm.node).faults
-        for fault in alarm.faults:
-            known = faults.get(alarm.card, {})
+        faults = self._node(fault_event.node).faults
+        for fault in fault_event.faults:
+            known = faults.get(fault_event.card, {})
             if fault.kind not in known:
                 _log.warning(
-                    "GPU has a fault", node=alarm.node, gpu=alarm.card, fault=fault.kind, message=fault.message
+                    "GPU has a fault",
+                    node=fault_event.node,
+                    gpu=fault_event.card,
+                    fault=fault.kind,
+                    message=fault.message,
                 )
-            faults[alarm.card] = rules.noted(known, fault, now=self._clock())
+            faults[fault_event.card] = rules.with_fault(known, fault, now=self._clock())
 
     def observe(self, readings: Mapping[str, Reading]) -> None:
         """Take up the faults of new readings, once each."""
@@ -83,26 +87,28 @@ class Monitor:
                 if each.type == GPU:
                     self._observe(node, each, reset=each.id in reading.reset)
 
-    def apply_faults(self, name: str, reading: Reading, *, said: Mapping[str, str]) -> Reading:
+    def apply_faults(self, name: str, reading: Reading, *, device_annotations: Mapping[str, str]) -> Reading:
         """Return a reading with all that is known in it; the very same where that adds nothing.
 
         Args:
             name: of the node.
             reading: as its inventory gave it.
-            said: the annotations of its Device.
+            device_annotations: of its Device.
         """
         node = self._node(name)
         devices = _listed(node, reading)
-        wishes = {annotation: annotations.read(said.get(annotation, ""), devices) for annotation in ANNOTATIONS}
-        cordoned = wishes[names.CORDONED_DEVICES].devices
+        named = {
+            annotation: annotations.read(device_annotations.get(annotation, ""), devices) for annotation in ANNOTATIONS
+        }
+        cordoned = named[names.CORDONED_DEVICES].devices
         marked = [_marked(each, node, cordoned=(each.type, each.minor) in cordoned) for each in devices]
-        problems = annotations.findings(wishes)
+        problems = annotations.findings(named)
         if not problems and len(marked) == len(reading.spec.devices) and all(map(operator.is_, marked, devices)):
             return reading
         spec = reading.spec.model_copy(update={"devices": marked})
         return replace(reading, spec=spec, findings=(*reading.findings, *problems))
 
-    def named(self, name: str, reading: Reading, text: str) -> Wishes:
+    def named(self, name: str, reading: Reading, text: str) -> NamedDevices:
         """Return the devices of a node that an annotation names."""
         return annotations.read(text, _listed(self._node(name), reading))
 
@@ -143,8 +149,8 @@ def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
     Which one a card is that does not answer, it does not say: while there are such, all that are missing stay listed.
     """
     listed = list(reading.spec.devices)
-    if not node.recalled or not any(each.reason == _SOME_UNREAD for each in reading.findings):
+    if not node.restored or not any(each.reason == _SOME_UNREAD for each in reading.findings):
         return listed
     taken = {each.id for each in listed} | {(each.type, each.minor) for each in listed}
-    missing = [each for each in node.recalled if not taken & {each.id, (each.type, each.minor)}]
+    missing = [each for each in node.restored if not taken & {each.id, (each.type, each.minor)}]
     return [*listed, *(mark(each, [_NO_ANSWER]) for each in missing)]

@@ -31,7 +31,7 @@ _ACTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObservedFault:
     """A fault, and when it was seen last."""
 
     fault: Fault
@@ -44,7 +44,7 @@ class Seen:
         return catalogue.of(self.fault.kind)
 
 
-Faults = Mapping[str, Seen]
+Faults = Mapping[str, ObservedFault]
 """The faults of one device, by their kinds."""
 
 
@@ -98,14 +98,14 @@ def of_measured(measured: Measured, checks: Checks) -> list[Fault]:
     return found
 
 
-def noted(known: Faults, fault: Fault, *, now: float) -> Faults:
+def with_fault(known: Faults, fault: Fault, *, now: float) -> Faults:
     """Add a fault that an event told of, or renew it."""
-    return {**known, fault.kind: Seen(fault=fault, at=now)}
+    return {**known, fault.kind: ObservedFault(fault=fault, at=now)}
 
 
 def after_reading(known: Faults, told: Iterable[Fault], *, now: float, quiet: float, reset: bool) -> Faults:
     """Return the faults after a reading, which told of some and saw the card reset, or did not."""
-    fresh = {fault.kind: Seen(fault=fault, at=now) for fault in told}
+    fresh = {fault.kind: ObservedFault(fault=fault, at=now) for fault in told}
     was_reset = reset or _reset_done(known, fresh)
     lasting = {
         kind: seen
@@ -124,17 +124,17 @@ def _reset_done(known: Faults, fresh: Faults) -> bool:
 _NEEDS: Final = {catalogue.RESET_NEEDED, catalogue.REBOOT_NEEDED, catalogue.DRAIN_NEEDED}
 
 
-def _lasts(seen: Seen, *, quiet_for: float, quiet: float, reset: bool) -> bool:
+def _lasts(seen: ObservedFault, *, quiet_for: float, quiet: float, reset: bool) -> bool:
     """Tell whether a fault goes on that was not told of again."""
     if seen.remedy is Remedy.QUIET:
         return quiet_for < quiet
     return seen.remedy is Remedy.REBOOT or (seen.remedy is Remedy.RESET and not reset)
 
 
-def recalled(told: Iterable[Fault], *, now: float) -> Faults:
+def restored(told: Iterable[Fault], *, now: float) -> Faults:
     """Return what an agent knows of a card after its restart.
 
     A quiet period begins anew, for nobody knows what happened meanwhile. What is measured is kept until the first
     reading: that the driver asked for a reset before, and does not now, shows that there was one.
     """
-    return {fault.kind: Seen(fault=fault, at=now) for fault in told}
+    return {fault.kind: ObservedFault(fault=fault, at=now) for fault in told}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from berth_agent.conditions import Finding
-from berth_agent.health.faults import Alarm
+from berth_agent.health.faults import FaultEvent
 from berth_agent.readings import Facts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
@@ -17,7 +17,7 @@ from berth_api.device import DeviceSpec
 MAX_LABEL: Final = 63
 
 
-Listener = Callable[[Alarm], object]
+FaultListener = Callable[[FaultEvent], object]
 """Is told of alarms, from any thread."""
 
 
@@ -34,7 +34,7 @@ class Inventory(Protocol):
         """Look at all nodes; one that is missing is no longer spoken for."""
         ...
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: FaultListener) -> None:
         """Tell somebody of alarms from now on."""
         ...
 
@@ -53,7 +53,7 @@ class NoGpus:
         """Tell of no GPU."""
         return self._readings
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: FaultListener) -> None:
         """Do nothing: no hardware raises an alarm."""
 
     def close(self) -> None:
@@ -76,5 +76,5 @@ def labels_of(spec: DeviceSpec) -> dict[str, str]:
 
 def label_value(text: str) -> str:
     """Shape a text into a label's value: spaces become dashes, other foreign characters go."""
-    kept = re.sub(r"[^A-Za-z0-9._-]", "", text.replace(" ", "-"))
-    return kept.strip("._-")[:MAX_LABEL].strip("._-")
+    usage = re.sub(r"[^A-Za-z0-9._-]", "", text.replace(" ", "-"))
+    return usage.strip("._-")[:MAX_LABEL].strip("._-")

@@ -27,7 +27,7 @@ Minors = dict[str, int]
 """Minors of one type by device id: first those of devices that are gone, the longest gone first."""
 
 
-class Claim(NamedTuple):
+class MinorClaim(NamedTuple):
     """A minor that belongs to a device."""
 
     type: str
@@ -82,7 +82,7 @@ def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
 
 def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
     """Return the minors by type that a Device says. If it contradicts itself, its spec wins, there the lowest minor."""
-    listed = sorted(Claim(each.type, each.minor, each.id) for each in spec.devices)
+    listed = sorted(MinorClaim(each.type, each.minor, each.id) for each in spec.devices)
     found: dict[str, Minors] = {}
     seen: set[tuple[str, object]] = set()
     # Latest first: of two devices that claim one minor, the one that went later keeps it.
@@ -94,10 +94,10 @@ def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
     return {kind: dict(reversed(minors.items())) for kind, minors in found.items()}
 
 
-def parsed(reserved: str) -> list[Claim]:
+def parsed(reserved: str) -> list[MinorClaim]:
     """Return the entries of the annotation; what cannot be read is left out."""
     matches = (_ENTRY.fullmatch(part.strip()) for part in reserved.split(","))
-    claims = [Claim(match["type"], int(match["minor"]), match["id"]) for match in matches if match]
+    claims = [MinorClaim(match["type"], int(match["minor"]), match["id"]) for match in matches if match]
     return [each for each in claims if each.minor <= MAX_MINOR]
 
 

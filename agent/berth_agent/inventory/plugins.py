@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint
 from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory.interface import Inventory, Listener
+from berth_agent.inventory.interface import FaultListener, Inventory
 from berth_agent.readings import Reading
 from berth_api import allocation, names, quantity
 from berth_api.device import MAX_DEVICES, DeviceInfo
@@ -30,7 +30,7 @@ of the operator."""
 
 T = TypeVar("T")
 Devices = tuple[DeviceInfo, ...]
-Told = tuple[Devices, Finding]
+PluginResult = tuple[Devices, Finding]
 """The devices of one node by one plug-in, and how it went."""
 
 
@@ -81,7 +81,7 @@ def _made(plugin: Plugin) -> DeviceAgent:
     return made
 
 
-class Plugged:
+class InventoryWithPlugins:
     """An inventory, with the devices that plug-ins find on its nodes.
 
     Args:
@@ -101,7 +101,7 @@ class Plugged:
     ) -> None:
         self._inner = inner
         self._unnumbered = unnumbered
-        self._sources = [Source(agent, timeout=timeout) for agent in agents.values()]
+        self._sources = [PluginRunner(agent, timeout=timeout) for agent in agents.values()]
         self._merged: dict[str, tuple[object, Reading]] = {}
 
     async def read(self) -> Mapping[str, Reading]:
@@ -113,7 +113,7 @@ class Plugged:
         }
         return {node: merged for node, (_, merged) in self._merged.items()}
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: FaultListener) -> None:
         """Pass the alarms of the inventory on; plug-ins raise none."""
         self._inner.listen(listener)
 
@@ -123,14 +123,14 @@ class Plugged:
         for each in self._sources:
             each.close()
 
-    def _merge(self, node: str, reading: Reading, told: list[Told]) -> tuple[object, Reading]:
+    def _merge(self, node: str, reading: Reading, told: list[PluginResult]) -> tuple[object, Reading]:
         known = self._merged.get(node)
         # The very Reading of before tells the publisher at no cost that nothing changed.
         return (
             known if known is not None and known[0] == (reading, told) else ((reading, told), self._with(reading, told))
         )
 
-    def _with(self, reading: Reading, told: Iterable[Told]) -> Reading:
+    def _with(self, reading: Reading, told: Iterable[PluginResult]) -> Reading:
         reading = replace(reading, unnumbered=self._unnumbered)
         for devices, finding in told:
             problem = _misfit(reading, devices)
@@ -150,7 +150,7 @@ def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
     return ""
 
 
-class Source:
+class PluginRunner:
     """One plug-in, asked in threads that end with the process, one call at a time; what it does wrong ends here."""
 
     def __init__(self, agent: DeviceAgent, *, timeout: float) -> None:
@@ -159,7 +159,7 @@ class Source:
         self._call: Future[dict[str, Devices] | BaseException] | None = None
         self._last: dict[str, Devices] = {}
 
-    async def read(self, nodes: Iterable[str]) -> dict[str, Told]:
+    async def read(self, nodes: Iterable[str]) -> dict[str, PluginResult]:
         """Give what it tells of each node; of one that fails its last devices, as unhealthy ones."""
         nodes, known = tuple(nodes), self._call
         call = self._call = known or _in_thread(lambda: self._look(nodes))
@@ -186,7 +186,7 @@ class Source:
             self._started = True
         return {node: checked(self._agent.name, self._agent.read(node)) for node in nodes}
 
-    def _failed(self, nodes: Iterable[str], reason: str, problem: str) -> dict[str, Told]:
+    def _failed(self, nodes: Iterable[str], reason: str, problem: str) -> dict[str, PluginResult]:
         message = f"{problem}; the devices of the last reading, if any, are not handed out"
         finding = self._finding(ok=False, reason=reason, message=message[:MAX_MESSAGE])
         return {node: (_unhealthy(self._last.get(node, ()), reason, problem), finding) for node in nodes}

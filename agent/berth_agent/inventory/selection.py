@@ -6,10 +6,10 @@ from importlib.metadata import entry_points
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import plugins
 from berth_agent.inventory.discovery.fpga import Fpgas
-from berth_agent.inventory.discovery.rdma import Nics
+from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import Inventory, NoGpus
 from berth_agent.inventory.nvml.inventory import NvmlInventory
-from berth_agent.inventory.plugins import DeviceAgent, Plugged
+from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.inventory.simulated.inventory import SimulatedInventory
 
 
@@ -36,9 +36,9 @@ def _with_others(
     *,
     unnumbered: frozenset[str] = frozenset(),
 ) -> Inventory:
-    return Plugged(own, others, timeout=settings.read_timeout, unnumbered=unnumbered) if others else own
+    return InventoryWithPlugins(own, others, timeout=settings.read_timeout, unnumbered=unnumbered) if others else own
 
 
 def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
-    found: tuple[DeviceAgent, ...] = (Nics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
+    found: tuple[DeviceAgent, ...] = (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
     return {each.name: each for each in found if each.name in settings.discover}

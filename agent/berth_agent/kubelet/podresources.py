@@ -6,8 +6,8 @@ from typing import Final
 
 from grpc import aio
 
-from berth_agent.kubelet.admission.chooser import Away
-from berth_agent.kubelet.admission.mirror import Told
+from berth_agent.kubelet.admission.admission import UnavailableError
+from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import is_of_plugin
 from berth_agent.kubelet.api import podresources_pb2 as messages
 from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
@@ -25,7 +25,7 @@ class PodResources:
         self._timeout = timeout
         self._channel = open_channel(socket)
 
-    async def told(self) -> tuple[Told, ...]:
+    async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Ask what containers have.
 
         Raises:
@@ -38,15 +38,15 @@ class PodResources:
             # After a failed attempt to connect a channel pauses before the next; a new one finds kubelet at once.
             await self._channel.close()
             self._channel = open_channel(self._socket)
-            raise Away(f"{self._socket}: {reason(error)}") from error
-        return tuple(_told(answer))
+            raise UnavailableError(f"{self._socket}: {reason(error)}") from error
+        return tuple(_reports(answer))
 
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
 
 
-def _told(answer: messages.ListPodResourcesResponse) -> Iterator[Told]:
+def _reports(answer: messages.ListPodResourcesResponse) -> Iterator[ContainerReport]:
     for pod in answer.pod_resources:
         for container in pod.containers:
             found: dict[str, frozenset[str]] = {}
@@ -55,4 +55,6 @@ def _told(answer: messages.ListPodResourcesResponse) -> Iterator[Told]:
                     # Devices of several NUMA nodes stand in an entry each.
                     found[each.resource_name] = found.get(each.resource_name, frozenset()).union(each.device_ids)
             if found:
-                yield Told(namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=found)
+                yield ContainerReport(
+                    namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=found
+                )

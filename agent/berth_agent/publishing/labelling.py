@@ -10,7 +10,7 @@ import structlog
 
 from berth_agent.cluster import NODES, CallError, Cluster
 from berth_agent.publishing import labels
-from berth_agent.publishing.nodes import Nodes
+from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.readings import Reading
 from berth_api import names
 
@@ -22,11 +22,11 @@ Labels = Mapping[str, str]
 class Labeller:
     """Owner of this agent's labels on Nodes."""
 
-    def __init__(self, *, cluster: Cluster, nodes: Nodes) -> None:
+    def __init__(self, *, cluster: Cluster, nodes: NodeCache) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._applied: dict[str, Labels] = {}
-        self._complaints: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
 
     async def publish(self, readings: Mapping[str, Reading], *, renamed: bool) -> None:
         """Write what changed, in the readings or on the server; what fails is tried again at the next call.
@@ -45,7 +45,7 @@ class Labeller:
 
     def _is_due(self, name: str, wanted: Labels) -> bool:
         """Tell whether labels have to be written; the first time always: an agent before this may have left some."""
-        if self._nodes.owner(name) is None:
+        if self._nodes.owner_reference(name) is None:
             return False
         return self._applied.get(name) != wanted or not wanted.items() <= self._nodes.labels(name).items()
 
@@ -53,13 +53,13 @@ class Labeller:
         try:
             applied = await self._cluster.apply(f"{NODES}/{name}", _body(name, wanted), manager=names.AGENT_LABELS)
         except CallError as error:
-            if self._complaints.get(name) != str(error):
-                self._complaints[name] = str(error)
+            if self._failures.get(name) != str(error):
+                self._failures[name] = str(error)
                 _log.warning("Node not labelled, will try again", node=name, error=str(error))
             return
-        self._complaints.pop(name, None)
+        self._failures.pop(name, None)
         self._applied[name] = wanted
-        self._nodes.note_labels(name, applied["metadata"].get("labels", {}))
+        self._nodes.set_labels(name, applied["metadata"].get("labels", {}))
         _log.info("Node labelled", node=name, labels=len(wanted))
 
 

@@ -64,8 +64,8 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
 
 def sanitised(text: str) -> str:
     """Shape a name into a label's value: spaces become dashes, what is foreign to labels goes."""
-    kept = "-".join(re.sub(r"[^A-Za-z0-9_. -]", "", text).split())
-    return kept.strip("-_.")[:MAX_VALUE].strip("-_.")
+    usage = "-".join(re.sub(r"[^A-Za-z0-9_. -]", "", text).split())
+    return usage.strip("-_.")[:MAX_VALUE].strip("-_.")
 
 
 def family(compute: tuple[int, int]) -> str:

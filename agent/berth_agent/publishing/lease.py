@@ -14,7 +14,7 @@ import structlog
 from berth_agent.cluster import CONFLICT, NAMESPACES, NOT_FOUND, CallError, Cluster
 from berth_agent.conditions import now
 from berth_agent.configuration.settings import Settings
-from berth_agent.publishing.nodes import Nodes
+from berth_agent.publishing.node_cache import NodeCache
 
 FIRST_RETRY: Final = 0.5
 """Seconds before the first retry of a failed renewal; they double up to the renew interval."""
@@ -25,7 +25,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Heartbeat:
     """Renews the Leases of any number of nodes, each in a task of its own."""
 
-    def __init__(self, *, cluster: Cluster, nodes: Nodes, settings: Settings, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, *, cluster: Cluster, nodes: NodeCache, settings: Settings, tasks: asyncio.TaskGroup) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._settings = settings
@@ -60,7 +60,7 @@ class Heartbeat:
             pause = min(2 * pause, self._settings.renew_interval)
 
     async def _renewed(self, name: str, *, first: bool) -> bool:
-        owner = self._nodes.owner(name)
+        owner = self._nodes.owner_reference(name)
         if owner is None:
             return False
         try:

@@ -14,7 +14,7 @@ import structlog
 
 from berth_agent.cluster import CONFLICT, DEVICES, NOT_FOUND, CallError, Cluster
 from berth_agent.conditions import keep_card_times, keep_times
-from berth_agent.publishing.nodes import Nodes, only
+from berth_agent.publishing.node_cache import NodeCache, only
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
@@ -51,7 +51,7 @@ class _Known:
         return same and self.generation == int(metadata["generation"])
 
 
-class Earlier(NamedTuple):
+class PublishedDevice(NamedTuple):
     """What a Device said before this agent wrote to it."""
 
     spec: DeviceSpec
@@ -61,13 +61,13 @@ class Earlier(NamedTuple):
 class Publisher:
     """Owner of this agent's Devices."""
 
-    def __init__(self, *, cluster: Cluster, nodes: Nodes, concurrency: int) -> None:
+    def __init__(self, *, cluster: Cluster, nodes: NodeCache, concurrency: int) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._gate = asyncio.Semaphore(concurrency)
         self._known: dict[str, _Known] = {}
         self._present: dict[str, dict[str, Any]] = {}
-        self._complaints: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
 
     async def resync(self, readings: Mapping[str, Reading]) -> None:
         """Look at what the server holds, and forget what is no longer so; the next publish repairs it.
@@ -81,7 +81,7 @@ class Publisher:
             name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
         }
 
-    async def recall(self, name: str) -> Earlier:
+    async def read_published(self, name: str) -> PublishedDevice:
         """Return what the Device of a node said before this agent wrote to it; nothing where there is none.
 
         Raises:
@@ -89,7 +89,7 @@ class Publisher:
         """
         async with self._gate:
             known = self._known[name] = await self._recall(name)
-        return Earlier(DeviceSpec(boot_id=known.boot_id, devices=known.cards), known.annotations)
+        return PublishedDevice(DeviceSpec(boot_id=known.boot_id, devices=known.cards), known.annotations)
 
     def annotations(self, name: str) -> Mapping[str, str]:
         """Return the annotations of a Device at the last look."""
@@ -113,7 +113,7 @@ class Publisher:
         await asyncio.gather(*due)
 
     def _is_due(self, name: str, reading: Reading) -> bool:
-        owner = self._nodes.owner(name)
+        owner = self._nodes.owner_reference(name)
         known = self._known.get(name)
         return owner is not None and (known is None or not known.is_current(reading, owner))
 
@@ -122,15 +122,15 @@ class Publisher:
             async with self._gate:
                 await self._publish(name, reading)
         except CallError as error:
-            self._complain(name, error)
+            self._log_failure(name, error)
         else:
-            self._complaints.pop(name, None)
+            self._failures.pop(name, None)
 
-    def _complain(self, name: str, error: CallError) -> None:
+    def _log_failure(self, name: str, error: CallError) -> None:
         """Log a failure once, not at each try."""
-        if self._complaints.get(name) == str(error):
+        if self._failures.get(name) == str(error):
             return
-        self._complaints[name] = str(error)
+        self._failures[name] = str(error)
         if error.status == CONFLICT:
             _log.error("another manager owns a field of the Device; left to it", node=name, conflict=str(error))
         else:
@@ -165,7 +165,7 @@ class Publisher:
 
     async def _apply_device(self, name: str, reading: Reading, known: _Known) -> None:
         cards = keep_card_times(reading.spec.devices, known.cards)
-        body = device_body(name, reading=reading, cards=cards, owner=self._nodes.owner(name))
+        body = device_body(name, reading=reading, cards=cards, owner=self._nodes.owner_reference(name))
         if body == known.device:
             return
         applied = await self._cluster.apply(f"{DEVICES}/{name}", body)

@@ -11,8 +11,8 @@ from typing import Any
 
 from berth_agent import app
 from berth_agent.configuration.settings import Settings
-from berth_agent.health.faults import Alarm, Fault
-from berth_agent.inventory.interface import Listener
+from berth_agent.health.faults import Fault, FaultEvent
+from berth_agent.inventory.interface import FaultListener
 from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Reading
 from berth_api import names
@@ -204,7 +204,7 @@ class Hanging:
         card = DeviceInfo(type="gpu", minor=0, id="GPU-0", health=True, model="NVIDIA A100-SXM4-80GB")
         self._readings = {node: Reading(spec=DeviceSpec(devices=[card]), findings=FINDINGS)}
         self._reads = 0
-        self.alarm: Listener = lambda _alarm: None
+        self.fault_event: FaultListener = lambda _alarm: None
         self.hangs = threading.Event()
 
     async def read(self) -> Mapping[str, Reading]:
@@ -214,8 +214,8 @@ class Hanging:
             await asyncio.Event().wait()
         return self._readings
 
-    def listen(self, listener: Listener) -> None:
-        self.alarm = listener
+    def listen(self, listener: FaultListener) -> None:
+        self.fault_event = listener
 
     def close(self) -> None:
         """Hold nothing."""
@@ -231,7 +231,7 @@ async def test_an_xid_is_published_while_a_reading_hangs_in_the_driver(arena: Ar
     await asyncio.to_thread(inventory.hangs.wait, 30)
     path = f"/apis/{names.API_VERSION}/devices/{node}"
     await asyncio.to_thread(arena.wait, lambda: arena.cluster.api.exists(path), what="the Device")
-    inventory.alarm(Alarm(node=node, card="GPU-0", faults=(Fault(kind="Xid79"),)))
+    inventory.fault_event(FaultEvent(node=node, card="GPU-0", faults=(Fault(kind="Xid79"),)))
     await asyncio.to_thread(wait_for, arena, node, ["Xid79"])
     work.cancel()
     with contextlib.suppress(asyncio.CancelledError):

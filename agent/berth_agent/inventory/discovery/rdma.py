@@ -34,7 +34,7 @@ MODELS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class RdmaPort:
     """One port of a NIC."""
 
     number: int
@@ -47,7 +47,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class RdmaFunction:
     """One PCI function with an RDMA device."""
 
     name: str
@@ -56,10 +56,10 @@ class Function:
     parent: str
     """PCI address of the physical function; empty for one that is physical itself, or whose own another machine has."""
     model: str
-    ports: tuple[Port, ...]
+    ports: tuple[RdmaPort, ...]
 
 
-class Nics:
+class RdmaNics:
     """The RDMA NICs of this node."""
 
     name = names.RDMA
@@ -77,7 +77,7 @@ class Nics:
         physical = sorted(each.address for each in functions.values() if not each.parent)
         return [self._device(functions[each], count, functions) for count, each in enumerate(physical)]
 
-    def _device(self, function: Function, minor: int, functions: Mapping[str, Function]) -> DeviceInfo:
+    def _device(self, function: RdmaFunction, minor: int, functions: Mapping[str, RdmaFunction]) -> DeviceInfo:
         virtual = _virtual_functions(self._root, function.address, functions)
         layers = sorted({port.link_layer for port in function.ports})
         device = DeviceInfo(
@@ -96,7 +96,7 @@ class Nics:
         return mark(device, faults) if faults else device
 
 
-def link_faults(ports: Sequence[Port]) -> list[Fault]:
+def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
     """Return the fault of a NIC of which no port can carry anything."""
     if any(port.state == ACTIVE for port in ports):
         return []
@@ -104,16 +104,16 @@ def link_faults(ports: Sequence[Port]) -> list[Fault]:
     return [Fault(kind=catalogue.LINK_DOWN, message=told or "the NIC has no port")]
 
 
-def _functions(root: Path) -> list[Function]:
+def _functions(root: Path) -> list[RdmaFunction]:
     usable = {sysfs.text(each / "ibdev") for each in (root / "class/infiniband_verbs").glob("uverbs*")}
     folders = sorted((root / "class/infiniband").glob("*"))
     return [_function(each) for each in folders if each.name in usable and (each / "device").exists()]
 
 
-def _function(folder: Path) -> Function:
+def _function(folder: Path) -> RdmaFunction:
     device = (folder / "device").resolve()
     kind = sysfs.text(folder / "hca_type")
-    return Function(
+    return RdmaFunction(
         name=folder.name,
         address=device.name,
         parent=(device / "physfn").resolve().name if (device / "physfn").exists() else "",
@@ -122,9 +122,9 @@ def _function(folder: Path) -> Function:
     )
 
 
-def _ports(folder: Path) -> Iterable[Port]:
+def _ports(folder: Path) -> Iterable[RdmaPort]:
     for port in sorted((folder / "ports").glob("*"), key=lambda path: int(path.name)):
-        yield Port(
+        yield RdmaPort(
             number=int(port.name),
             state=_word(port / "state"),
             physical=_word(port / "phys_state"),
@@ -137,7 +137,7 @@ def _word(path: Path) -> str:
     return sysfs.text(path).rpartition(": ")[2]
 
 
-def _virtual_functions(root: Path, address: str, functions: Mapping[str, Function]) -> list[VirtualFunction]:
+def _virtual_functions(root: Path, address: str, functions: Mapping[str, RdmaFunction]) -> list[VirtualFunction]:
     """Return the virtual functions of a NIC that have an RDMA device."""
     found = sysfs.virtual_functions(root / "bus/pci/devices" / address)
     return [VirtualFunction(minor=number, bus_id=at) for number, at in found if at in functions]

@@ -36,7 +36,7 @@ class _Wait:
     thread: threading.Thread | None = None
 
 
-class Events:
+class EventWatcher:
     """The events of the cards that answer now."""
 
     def __init__(self, *, tell: Tell) -> None:

@@ -11,11 +11,11 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.health import catalogue, rules
 from berth_agent.health.checks import Checks
-from berth_agent.health.faults import Alarm, Fault, with_more
+from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
-from berth_agent.inventory.interface import Listener
+from berth_agent.inventory.interface import FaultListener
 from berth_agent.inventory.nvml import library
-from berth_agent.inventory.nvml.events import Events
+from berth_agent.inventory.nvml.events import EventWatcher
 from berth_agent.inventory.nvml.library import Event, NvmlError
 from berth_agent.inventory.nvml.reader import Reader
 from berth_agent.inventory.nvml.session import Session
@@ -35,8 +35,8 @@ class NvmlInventory:
         self._sysfs: Path = settings.sysfs_root
         self._bound: frozenset[str] | None = None
         self._checks = settings.checks
-        self._events = Events(tell=self._tell)
-        self._listener: Listener | None = None
+        self._events = EventWatcher(tell=self._tell)
+        self._listener: FaultListener | None = None
         self._session = Session(path=settings.nvml_library, before_closing=self._events.end)
         self._reader = Reader(
             sysfs_root=settings.sysfs_root,
@@ -58,7 +58,7 @@ class NvmlInventory:
             self._last = timed_out(self._last, seconds=self._timeout)
         return {self._node: self._last}
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: FaultListener) -> None:
         """Tell of Xids and double-bit errors as they come."""
         self._listener = listener
 
@@ -89,7 +89,7 @@ class NvmlInventory:
             cards = [card] if card else list(self._reader.handles)
             faults = (fault,) if fault else ()
             for each in cards if faults else [""]:
-                self._listener(Alarm(node=self._node, card=each, faults=faults))
+                self._listener(FaultEvent(node=self._node, card=each, faults=faults))
 
     def _without_driver(self, error: NvmlError) -> Reading:
         """Return the reading of a node whose driver does not answer; one that has no card needs none."""
@@ -109,7 +109,7 @@ def _fault(event: Event, checks: Checks) -> Fault | None:
     return rules.of_double_bit(checks)
 
 
-def _with_events(reading: Reading, events: Events) -> Reading:
+def _with_events(reading: Reading, events: EventWatcher) -> Reading:
     """Mark the cards whose events are not received: they could fail and nobody would know."""
     troubles = {each.id: events.failure or events.unregistered.get(each.id, "") for each in reading.spec.devices}
     if not any(troubles.values()):

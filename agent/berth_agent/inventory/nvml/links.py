@@ -14,7 +14,7 @@ from berth_api.device import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wires:
+class ActiveNvlinks:
     """The active NVLinks of one card."""
 
     direct: Counter[str]
@@ -24,16 +24,16 @@ class Wires:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class LinkEnd:
     """One card of the matrix."""
 
     handle: Handle
     minor: int
     bus_id: str
-    wires: Wires
+    wires: ActiveNvlinks
 
 
-def wires(handle: Handle) -> Wires:
+def wires(handle: Handle) -> ActiveNvlinks:
     """Read the active NVLinks of a card."""
     direct: Counter[str] = Counter()
     switched = 0
@@ -44,15 +44,15 @@ def wires(handle: Handle) -> Wires:
             switched += 1
         else:
             direct[library.nvlink_remote(handle, link)] += 1
-    return Wires(direct=direct, switched=switched)
+    return ActiveNvlinks(direct=direct, switched=switched)
 
 
-def links(node: Node, others: Sequence[Node]) -> list[Link]:
+def links(node: LinkEnd, others: Sequence[LinkEnd]) -> list[Link]:
     """Return the row of one card. A pair that the driver cannot tell about has no entry."""
     return [link for other in others if other is not node for link in _link(node, other)]
 
 
-def _link(node: Node, other: Node) -> list[Link]:
+def _link(node: LinkEnd, other: LinkEnd) -> list[Link]:
     count = nvlinks(node, other)
     try:
         peer = library.peer_to_peer(node.handle, other.handle)
@@ -62,6 +62,6 @@ def _link(node: Node, other: Node) -> list[Link]:
     return [Link(minor=other.minor, type=way, count=count, peer_to_peer=peer)]
 
 
-def nvlinks(node: Node, other: Node) -> int:
+def nvlinks(node: LinkEnd, other: LinkEnd) -> int:
     """Count the NVLinks between two cards."""
     return node.wires.direct[other.bus_id] + min(node.wires.switched, other.wires.switched)

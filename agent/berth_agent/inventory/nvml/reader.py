@@ -18,7 +18,7 @@ from berth_agent.inventory import sysfs
 from berth_agent.inventory.interface import labels_of
 from berth_agent.inventory.nvml import library
 from berth_agent.inventory.nvml.library import Handle, NvmlError
-from berth_agent.inventory.nvml.links import Node, links, wires
+from berth_agent.inventory.nvml.links import LinkEnd, links, wires
 from berth_agent.readings import CardFacts, Facts, Process, Reading
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
@@ -35,7 +35,7 @@ class _Look:
     """What one card told."""
 
     card: DeviceInfo
-    node: Node
+    node: LinkEnd
     facts: CardFacts
     processes: tuple[Process, ...]
 
@@ -95,7 +95,7 @@ class Reader:
             is_vgpu=library.unless_unsupported(default=False, function=library.is_vgpu, of=(handle,)),
             parts=parts,
         )
-        place = Node(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
+        place = LinkEnd(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
         return _Look(card=card, node=place, facts=facts, processes=self._processes(handle))
 
     def _processes(self, handle: Handle) -> tuple[Process, ...]:
@@ -132,7 +132,7 @@ class Reader:
         )
         return card.model_copy(update={"mig": state}) if state else card
 
-    def _with_links(self, nodes: Sequence[Node], sound: Mapping[int, _Look]) -> dict[int, DeviceInfo]:
+    def _with_links(self, nodes: Sequence[LinkEnd], sound: Mapping[int, _Look]) -> dict[int, DeviceInfo]:
         return {index: look.card.model_copy(update={"links": links(look.node, nodes)}) for index, look in sound.items()}
 
     def _remembered(self, failed: _Failed, listed: list[DeviceInfo]) -> DeviceInfo | None:

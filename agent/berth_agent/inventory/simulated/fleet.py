@@ -95,7 +95,7 @@ class _File(_Part):
     nodes: tuple[NodeGroup, ...] = ()
 
 
-class Fleet:
+class SimulatedFleet:
     """A fleet file that was read: what each node is like."""
 
     def __init__(self, file: _File) -> None:
@@ -117,14 +117,14 @@ class Fleet:
             self.nodes[name] = group
 
 
-def load(path: Path) -> Fleet:
+def load(path: Path) -> SimulatedFleet:
     """Read a fleet file.
 
     Raises:
         FleetError: the file is missing or wrong.
     """
     try:
-        return Fleet(_File.model_validate(yaml.safe_load(path.read_text()) or {}))
+        return SimulatedFleet(_File.model_validate(yaml.safe_load(path.read_text()) or {}))
     except OSError as error:
         raise FleetError(f"{path}: {error.strerror}") from error
     except yaml.YAMLError as error:

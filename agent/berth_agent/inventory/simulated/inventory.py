@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory.interface import Listener, labels_of
+from berth_agent.inventory.interface import FaultListener, labels_of
 from berth_agent.inventory.simulated import fleet, machine
-from berth_agent.inventory.simulated.fleet import Fleet, FleetError, NodeGroup
-from berth_agent.inventory.simulated.machine import Machine
+from berth_agent.inventory.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
+from berth_agent.inventory.simulated.machine import SimulatedMachine
 from berth_agent.inventory.simulated.profiles import Profile
 from berth_agent.readings import Reading
 from berth_api import mig, names
@@ -47,7 +47,7 @@ class SimulatedInventory:
         await asyncio.to_thread(self._refresh)
         return {name: reading for name, (_, reading) in self._built.items()}
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: FaultListener) -> None:
         """Do nothing: no hardware raises an alarm."""
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class SimulatedInventory:
         else:
             _log.info("fleet file changed", path=str(self._path), nodes=len(self._built))
 
-    def _merge(self, read: Fleet) -> dict[str, tuple[object, Reading]]:
+    def _merge(self, read: SimulatedFleet) -> dict[str, tuple[object, Reading]]:
         """Build the nodes, keeping the very Reading of each that is as before."""
         merged: dict[str, tuple[object, Reading]] = {}
         for name, group in read.nodes.items():
@@ -78,7 +78,7 @@ class SimulatedInventory:
 
 def simulate(node: str, group: NodeGroup, cards: Sequence[Profile]) -> Reading:
     """Build one node."""
-    wiring = Machine(cards=cards)
+    wiring = SimulatedMachine(cards=cards)
     gpus = [_divided(_gpu(node, minor=minor, wiring=wiring), group) for minor in range(len(cards))]
     devices = [
         *(_failed(gpu) if gpu.minor in group.unhealthy else gpu for gpu in gpus),
@@ -90,7 +90,7 @@ def simulate(node: str, group: NodeGroup, cards: Sequence[Profile]) -> Reading:
     return Reading(spec=spec, findings=FINDINGS, labels=labels_of(spec), heartbeat=group.heartbeat)
 
 
-def _gpu(node: str, *, minor: int, wiring: Machine) -> DeviceInfo:
+def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
     profile = wiring.cards[minor]
     card = DeviceInfo(
         type="gpu",
@@ -132,7 +132,7 @@ def _failed(gpu: DeviceInfo) -> DeviceInfo:
     return unhealthy(gpu, reason="Simulated", message="the fleet file calls this card unhealthy")
 
 
-def _nic(minor: int, wiring: Machine) -> DeviceInfo:
+def _nic(minor: int, wiring: SimulatedMachine) -> DeviceInfo:
     place = wiring.other(minor, first=machine.FIRST_NIC)
     return DeviceInfo(
         type="rdma",
@@ -145,7 +145,7 @@ def _nic(minor: int, wiring: Machine) -> DeviceInfo:
     )
 
 
-def _fpga(minor: int, wiring: Machine) -> DeviceInfo:
+def _fpga(minor: int, wiring: SimulatedMachine) -> DeviceInfo:
     place = wiring.other(minor, first=machine.FIRST_FPGA)
     return DeviceInfo(
         type="fpga",

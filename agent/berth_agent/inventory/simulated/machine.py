@@ -23,7 +23,7 @@ SLOTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SimulatedMachine:
     """The wiring of one node, given by its cards."""
 
     cards: Sequence[Profile]

@@ -13,8 +13,8 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from berth_agent.kubelet.admission.mirror import Holding, Promise
-from berth_agent.kubelet.admission.picture import Asker
+from berth_agent.kubelet.admission.mirror import Holding, PendingAllocation
+from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 
 VERSION: Final = 1
@@ -27,10 +27,10 @@ class _DamagedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class CheckpointData:
     """What a checkpoint holds."""
 
-    promises: tuple[Promise, ...] = ()
+    pending: tuple[PendingAllocation, ...] = ()
     holdings: tuple[Holding, ...] = ()
     units: Units = field(default_factory=Units)
     """Which cards their ids lie on: a card that fails now may never tell this run."""
@@ -44,7 +44,7 @@ class Checkpoint:
         self._boot_id = boot_id
         self._last = b""
 
-    def load(self) -> Saved:
+    def load(self) -> CheckpointData:
         """Read what the last run left; nothing, with a word in the log, where that does not hold."""
         try:
             return _saved(self._payload(self._path.read_bytes()))
@@ -52,9 +52,9 @@ class Checkpoint:
             _log.info("no checkpoint, starting anew", path=str(self._path))
         except (_DamagedError, OSError) as error:
             _log.warning("checkpoint refused, starting anew", path=str(self._path), reason=str(error))
-        return Saved()
+        return CheckpointData()
 
-    def save(self, *, promises: Iterable[Promise], holdings: Iterable[Holding], units: Units) -> None:
+    def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:
         """Write it where it changed.
 
         Raises:
@@ -62,7 +62,7 @@ class Checkpoint:
         """
         payload = {
             "bootID": self._boot_id,
-            "promises": [_promise_entry(each) for each in promises],
+            "promises": [_pending_entry(each) for each in pending],
             "holdings": [_holding_entry(each) for each in holdings],
             "minors": dict(units.minors),
             "cards": sorted(units.cards),
@@ -97,9 +97,9 @@ def _checksum(payload: Any) -> str:
     return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _promise_entry(each: Promise) -> dict[str, Any]:
-    where = {"uid": each.asker.uid, "container": each.asker.container}
-    return {**where, "resource": each.resource, "ids": sorted(each.ids), "silent": each.silent}
+def _pending_entry(each: PendingAllocation) -> dict[str, Any]:
+    where = {"uid": each.key.uid, "container": each.key.container}
+    return {**where, "resource": each.resource, "ids": sorted(each.ids), "silent": each.never_reported}
 
 
 def _holding_entry(each: Holding) -> dict[str, Any]:
@@ -107,17 +107,17 @@ def _holding_entry(each: Holding) -> dict[str, Any]:
     return {**where, "ids": list(each.ids)}
 
 
-def _saved(payload: Mapping[str, Any]) -> Saved:
-    return Saved(
-        promises=tuple(_promise(entry) for entry in payload["promises"]),
+def _saved(payload: Mapping[str, Any]) -> CheckpointData:
+    return CheckpointData(
+        pending=tuple(_pending_allocation(entry) for entry in payload["promises"]),
         holdings=tuple(Holding(**{**entry, "ids": tuple(entry["ids"])}) for entry in payload["holdings"]),
         # Earlier agents wrote no parents; those of instances that are there come with the first reading.
         units=Units(minors=payload["minors"], cards=frozenset(payload["cards"]), parents=payload.get("parents", {})),
     )
 
 
-def _promise(entry: Mapping[str, Any]) -> Promise:
-    asker = Asker(uid=entry["uid"], container=entry["container"])
+def _pending_allocation(entry: Mapping[str, Any]) -> PendingAllocation:
+    key = ContainerKey(uid=entry["uid"], container=entry["container"])
     # The clock of another run says nothing: it is as if it were given when this one begins.
-    ids, silent = frozenset(entry["ids"]), entry["silent"]
-    return Promise(asker=asker, resource=entry["resource"], ids=ids, silent=silent, at=0.0)
+    ids, never_reported = frozenset(entry["ids"]), entry["silent"]
+    return PendingAllocation(key=key, resource=entry["resource"], ids=ids, never_reported=never_reported, at=0.0)

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from berth_agent.kubelet.admission.picture import NONE, Asker, Ids, Picture
 from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.admission.snapshot import NONE, AdmissionSnapshot, ContainerKey, Ids
 from berth_agent.kubelet.admission.units import Units
 
 RECORDED_SECONDS: Final = 1.0
@@ -28,26 +28,26 @@ class Holding:
     ids: tuple[str, ...]
 
     @property
-    def asker(self) -> Asker:
+    def key(self) -> ContainerKey:
         """Give the container's name on the node."""
-        return Asker(uid=self.uid, container=self.container)
+        return ContainerKey(uid=self.uid, container=self.container)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class PendingAllocation:
     """What kubelet was told that it may give to a container, as long as kubelet does not say so itself."""
 
-    asker: Asker
+    key: ContainerKey
     resource: str
     ids: Ids
     at: float
     """Monotonic seconds."""
-    silent: bool = False
+    never_reported: bool = False
     """Whether kubelet never says so: of an init container that ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ContainerReport:
     """What kubelet says that a container has; it names pods, but not their UIDs."""
 
     namespace: str
@@ -63,13 +63,13 @@ class Mirror:
         self.units = Units()
         self._pods: dict[str, Pod] = {}
         """In kubelet's order."""
-        self._told: dict[Asker, Told] = {}
-        self._promises: dict[tuple[Asker, str], Promise] = {}
-        self._left: dict[Asker, Holding] = {}
+        self._reports: dict[ContainerKey, ContainerReport] = {}
+        self._pending: dict[tuple[ContainerKey, str], PendingAllocation] = {}
+        self._lingering: dict[ContainerKey, Holding] = {}
         """What containers had and kubelet no longer tells, as long as their processes may run."""
         self._running: frozenset[str] = frozenset()
         """UIDs of the pods that had processes at the last look."""
-        self._forgotten: set[str] = set()
+        self._unreported: set[str] = set()
         """UIDs of pods of which kubelet told something and does no more: it will not admit them again."""
         self._doubtful: set[str] = set()
         """UIDs of pods for whom a promise came to nothing."""
@@ -96,9 +96,9 @@ class Mirror:
 
     def _remove(self, uid: str) -> None:
         pod = self._pods.pop(uid)
-        self._forgotten.discard(uid)
+        self._unreported.discard(uid)
         self._doubtful.discard(uid)
-        self._left |= {each.asker: each for each in self._had(pod)}
+        self._lingering |= {each.key: each for each in self._had(pod)}
 
     def replace(self, pods: Collection[Pod], version: int) -> None:
         """Take a whole list, as of a version. Those that were known keep their places, and others follow them."""
@@ -116,88 +116,88 @@ class Mirror:
 
     # --- what kubelet was promised, and what it says -----------------------------------------------------------
 
-    def promise(self, asker: Asker, resource: str, ids: Ids, now: float) -> None:
+    def record_allocation(self, key: ContainerKey, resource: str, ids: Ids, now: float) -> None:
         """Remember what kubelet was answered.
 
         Where another pod was promised some of it, it was this one all the time: kubelet admits one after the other.
         """
-        made = Promise(asker=asker, resource=resource, ids=ids, at=now, silent=self._ends(asker))
-        mistaken = {each.asker.uid for each in self._promises.values() if each.ids & ids} - {asker.uid}
-        for each in [each for each in self._promises.values() if each.asker.uid in mistaken]:
-            del self._promises[each.asker, each.resource]
-            for name in self._init_containers(asker, resource, len(each.ids)):
-                owner = Asker(uid=asker.uid, container=name)
-                self._promises[owner, resource] = replace(each, asker=owner, silent=True)
-        self._promises[asker, resource] = made
+        made = PendingAllocation(key=key, resource=resource, ids=ids, at=now, never_reported=self._ends(key))
+        mistaken = {each.key.uid for each in self._pending.values() if each.ids & ids} - {key.uid}
+        for each in [each for each in self._pending.values() if each.key.uid in mistaken]:
+            del self._pending[each.key, each.resource]
+            for name in self._init_containers(key, resource, len(each.ids)):
+                owner = ContainerKey(uid=key.uid, container=name)
+                self._pending[owner, resource] = replace(each, key=owner, never_reported=True)
+        self._pending[key, resource] = made
 
-    def _ends(self, asker: Asker) -> bool:
-        return any(each.ends for each in self._pods[asker.uid].containers if each.name == asker.container)
+    def _ends(self, key: ContainerKey) -> bool:
+        return any(each.ends for each in self._pods[key.uid].containers if each.name == key.container)
 
-    def _init_containers(self, asker: Asker, resource: str, size: int) -> list[str]:
+    def _init_containers(self, key: ContainerKey, resource: str, size: int) -> list[str]:
         """Give the first init container that wants so many, as a list of one or none."""
-        listed = self._pods[asker.uid].containers
+        listed = self._pods[key.uid].containers
         return [each.name for each in listed if each.ends and each.wants.get(resource) == size][:1]
 
-    def settle(self, told: Iterable[Told], asked_at: float) -> None:
+    def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
         """Take what kubelet says, as of a moment after `asked_at`, and keep of the promises what it leaves open."""
-        told_before, self._told = self._told, {self._named(each): each for each in told}
-        left = {asker: _left(asker, each) for asker, each in told_before.items() if asker not in self._told}
-        self._left |= left
-        self._forgotten |= {asker.uid for asker in left}
+        reports_before, self._reports = self._reports, {self._named(each): each for each in reports}
+        left = {key: _lingering(key, each) for key, each in reports_before.items() if key not in self._reports}
+        self._lingering |= left
+        self._unreported |= {key.uid for key in left}
         recorded = {
-            unit: asker.uid for asker, each in self._told.items() for ids in each.by_resource.values() for unit in ids
+            unit: key.uid for key, each in self._reports.items() for ids in each.by_resource.values() for unit in ids
         }
-        before = self._promises
-        self._promises = {key: each for key, each in before.items() if self._stands(each, recorded, asked_at)}
-        named = {asker.uid for asker in self._told}
-        self._doubtful = (self._doubtful | {each.uid for each, _ in before.keys() - self._promises.keys()}) - named
+        before = self._pending
+        self._pending = {key: each for key, each in before.items() if self._stands(each, recorded, asked_at)}
+        named = {key.uid for key in self._reports}
+        self._doubtful = (self._doubtful | {each.uid for each, _ in before.keys() - self._pending.keys()}) - named
 
-    def offered(self, resource: str, free: Ids) -> None:
+    def release_offered(self, resource: str, free: Ids) -> None:
         """Know what kubelet has to give: what was promised of that came to nothing.
 
         An init container may still run though kubelet has given up its pod.
         """
         void = {
             key: each
-            for key, each in self._promises.items()
+            for key, each in self._pending.items()
             if each.resource == resource and not each.ids.isdisjoint(free)
         }
-        self._promises = {key: each for key, each in self._promises.items() if key not in void}
-        self._doubtful |= {asker.uid for asker, _ in void}
-        silent = (each for each in void.values() if each.silent)
-        self._left |= {each.asker: self._holding(each.asker, each.ids) for each in silent}
+        self._pending = {key: each for key, each in self._pending.items() if key not in void}
+        self._doubtful |= {key.uid for key, _ in void}
+        never_reported = (each for each in void.values() if each.never_reported)
+        self._lingering |= {each.key: self._holding(each.key, each.ids) for each in never_reported}
 
-    def _named(self, told: Told) -> Asker:
+    def _named(self, report: ContainerReport) -> ContainerKey:
         """Find out whose it is. What a removed pod had, its successor of the same name has only if it was promised."""
-        pod = next((each for each in self._pods.values() if each.key == f"{told.namespace}/{told.pod}"), None)
-        asker = Asker(uid=pod.uid if pod else f"{told.namespace}/{told.pod}", container=told.container)
-        before = (old for old, each in self._told.items() if each == told and old in self._left)
-        return asker if self._was_promised(asker) else next(before, asker)
+        pod = next((each for each in self._pods.values() if each.key == f"{report.namespace}/{report.pod}"), None)
+        key = ContainerKey(uid=pod.uid if pod else f"{report.namespace}/{report.pod}", container=report.container)
+        before = (old for old, each in self._reports.items() if each == report and old in self._lingering)
+        return key if self._is_pending(key) else next(before, key)
 
     def _name_again(self) -> None:
         """Give what kubelet told to pods that it knew before us."""
-        self._told = {self._named(each): each for each in self._told.values()}
+        self._reports = {self._named(each): each for each in self._reports.values()}
 
-    def _was_promised(self, asker: Asker) -> bool:
-        return any(each == asker for each, _ in self._promises)
+    def _is_pending(self, key: ContainerKey) -> bool:
+        return any(each == key for each, _ in self._pending)
 
-    def _stands(self, promise: Promise, recorded: Mapping[str, str], asked_at: float) -> bool:
-        if promise.asker.uid not in self._pods or self._pods[promise.asker.uid].ended:
+    def _stands(self, allocation: PendingAllocation, recorded: Mapping[str, str], asked_at: float) -> bool:
+        if allocation.key.uid not in self._pods or self._pods[allocation.key.uid].ended:
             return False
-        if any(recorded.get(unit, promise.asker.uid) != promise.asker.uid for unit in promise.ids):
+        if any(recorded.get(unit, allocation.key.uid) != allocation.key.uid for unit in allocation.ids):
             return False
-        if promise.silent:
+        if allocation.never_reported:
             return True
-        known = self._told.get(promise.asker)
-        is_recorded = known is not None and promise.resource in known.by_resource
-        return not is_recorded and asked_at - promise.at < RECORDED_SECONDS
+        known = self._reports.get(allocation.key)
+        is_recorded = known is not None and allocation.resource in known.by_resource
+        return not is_recorded and asked_at - allocation.at < RECORDED_SECONDS
 
     # --- what follows -------------------------------------------------------------------------------------------
 
     @property
-    def is_settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Tell whether kubelet has said all that it was promised for."""
-        return all(each.silent for each in self._promises.values())
+        return all(each.never_reported for each in self._pending.values())
 
     @property
     def pods(self) -> tuple[Pod, ...]:
@@ -209,51 +209,53 @@ class Mirror:
         return self._pods[uid]
 
     @property
-    def promises(self) -> tuple[Promise, ...]:
+    def pending(self) -> tuple[PendingAllocation, ...]:
         """Give what is promised and not yet said."""
-        return tuple(self._promises.values())
+        return tuple(self._pending.values())
 
     @property
-    def has_left(self) -> bool:
+    def has_lingering(self) -> bool:
         """Tell whether something was had by containers of which it is not known that they ended."""
-        return bool(self._left)
+        return bool(self._lingering)
 
-    def picture(self) -> Picture:
+    def snapshot(self) -> AdmissionSnapshot:
         """Give all of it at this moment."""
-        allocated: dict[Asker, dict[str, Ids]] = {asker: dict(each.by_resource) for asker, each in self._told.items()}
-        for promise in self._promises.values():
-            allocated.setdefault(promise.asker, {}).setdefault(promise.resource, promise.ids)
-        return Picture(
+        allocated: dict[ContainerKey, dict[str, Ids]] = {
+            key: dict(each.by_resource) for key, each in self._reports.items()
+        }
+        for allocation in self._pending.values():
+            allocated.setdefault(allocation.key, {}).setdefault(allocation.resource, allocation.ids)
+        return AdmissionSnapshot(
             pods=self.pods,
-            forgotten=frozenset(self._forgotten),
+            unreported=frozenset(self._unreported),
             doubtful=frozenset(self._doubtful),
             allocated=allocated,
-            recorded=frozenset(asker.uid for asker in self._told),
-            unproven=tuple(each.ids for each in self._promises.values()),
-            lingering=self._lingering(),
+            recorded=frozenset(key.uid for key in self._reports),
+            unconfirmed=tuple(each.ids for each in self._pending.values()),
+            lingering=self._lingering_ids(),
             running=self._running,
             units=self.units,
         )
 
     def holdings(self) -> tuple[Holding, ...]:
         """Give what containers have, each pod's by the order of its containers, and what they had that are gone."""
-        there = {each.asker: each for pod in self._pods.values() for each in self._had_of_kubelet(pod)}
-        return tuple((self._left | there).values())
+        there = {each.key: each for pod in self._pods.values() for each in self._had_of_kubelet(pod)}
+        return tuple((self._lingering | there).values())
 
-    def keep_left(self, running: Collection[str]) -> None:
+    def release_ended(self, running: Collection[str]) -> None:
         """Know which pods have processes; what the others had is free."""
-        self._left = {asker: each for asker, each in self._left.items() if asker.uid in running}
+        self._lingering = {key: each for key, each in self._lingering.items() if key.uid in running}
         self._running = frozenset(running)
 
-    def recall(self, promises: Iterable[Promise], holdings: Iterable[Holding], now: float) -> None:
+    def restore(self, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], now: float) -> None:
         """Take up what an earlier run left: its promises, as if given now, and what containers had."""
-        self._promises = {(each.asker, each.resource): replace(each, at=now) for each in promises}
-        self._left |= {each.asker: each for each in holdings}
+        self._pending = {(each.key, each.resource): replace(each, at=now) for each in pending}
+        self._lingering |= {each.key: each for each in holdings}
 
-    def _lingering(self) -> dict[str, Ids]:
+    def _lingering_ids(self) -> dict[str, Ids]:
         found: dict[str, Ids] = {}
-        for asker, each in self._left.items():
-            found[asker.uid] = found.get(asker.uid, NONE).union(each.ids)
+        for key, each in self._lingering.items():
+            found[key.uid] = found.get(key.uid, NONE).union(each.ids)
         return found
 
     def _had(self, pod: Pod) -> tuple[Holding, ...]:
@@ -268,26 +270,30 @@ class Mirror:
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
         """Give what kubelet gave a pod. What an init container had and no other took on stays with it."""
-        told: dict[str, Ids] = {
-            asker.container: NONE.union(*each.by_resource.values())
-            for asker, each in self._told.items()
-            if asker.uid == pod.uid
+        ids_by_container: dict[str, Ids] = {
+            key.container: NONE.union(*each.by_resource.values())
+            for key, each in self._reports.items()
+            if key.uid == pod.uid
         }
-        left = NONE.union(*told.values())
-        for promise in self._promises.values():
-            if promise.asker.uid == pod.uid and promise.silent:
-                name = promise.asker.container
-                told[name] = told.get(name, NONE) | (promise.ids - left)
-        return [_holding(pod, each.name, sorted(told[each.name])) for each in pod.containers if told.get(each.name)]
+        left = NONE.union(*ids_by_container.values())
+        for allocation in self._pending.values():
+            if allocation.key.uid == pod.uid and allocation.never_reported:
+                name = allocation.key.container
+                ids_by_container[name] = ids_by_container.get(name, NONE) | (allocation.ids - left)
+        return [
+            _holding(pod, each.name, sorted(ids_by_container[each.name]))
+            for each in pod.containers
+            if ids_by_container.get(each.name)
+        ]
 
-    def _holding(self, asker: Asker, ids: Ids) -> Holding:
-        return _holding(self._pods[asker.uid], asker.container, sorted(ids))
+    def _holding(self, key: ContainerKey, ids: Ids) -> Holding:
+        return _holding(self._pods[key.uid], key.container, sorted(ids))
 
 
 def _holding(pod: Pod, container: str, ids: Iterable[str]) -> Holding:
     return Holding(uid=pod.uid, namespace=pod.namespace, pod=pod.name, container=container, ids=tuple(ids))
 
 
-def _left(asker: Asker, told: Told) -> Holding:
-    ids = tuple(sorted(NONE.union(*told.by_resource.values())))
-    return Holding(uid=asker.uid, namespace=told.namespace, pod=told.pod, container=told.container, ids=ids)
+def _lingering(key: ContainerKey, report: ContainerReport) -> Holding:
+    ids = tuple(sorted(NONE.union(*report.by_resource.values())))
+    return Holding(uid=key.uid, namespace=report.namespace, pod=report.pod, container=report.container, ids=ids)

@@ -9,7 +9,7 @@ from berth_agent.cluster import PODS, CallError, Cluster
 from berth_agent.conditions import now, rfc3339
 from berth_agent.following import Object, follow
 from berth_agent.kubelet.admission import pods
-from berth_agent.kubelet.admission.chooser import Admission, Away
+from berth_agent.kubelet.admission.admission import Admission, UnavailableError
 from berth_agent.kubelet.admission.pods import Pod
 from berth_api import names
 
@@ -38,7 +38,7 @@ class NodePods:
         try:
             found, version = await self._cluster.list(PODS, field=self._field)
         except CallError as error:
-            raise Away(str(error)) from error
+            raise UnavailableError(str(error)) from error
         return [pods.of_object(each) for each in found], int(version)
 
     async def warn(self, of: Sequence[Pod], text: str) -> None:
@@ -57,9 +57,9 @@ class NodePods:
     async def follow(self, admission: Admission) -> None:
         """Keep the mirror's pods those of the server, for ever."""
 
-        def listed(found: list[Object], version: str) -> None:
+        def replace_pods(found: list[Object], version: str) -> None:
             there = [pods.of_object(each) for each in found]
-            admission.listed(there, int(version))
+            admission.replace_pods(there, int(version))
             self._warned = {each for each in self._warned if each[0] in {pod.uid for pod in there}}
 
         def changed(kind: str, found: Object) -> None:
@@ -67,7 +67,7 @@ class NodePods:
             if take(pods.of_object(found)):
                 admission.changed.set()
 
-        await follow(self._cluster, PODS, field=self._field, listed=listed, changed=changed)
+        await follow(self._cluster, PODS, field=self._field, listed=replace_pods, changed=changed)
 
 
 def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import orjson
 
-from berth_agent.kubelet.device_plugin import nodes, resources
-from berth_agent.kubelet.device_plugin.response import OWN_VENDOR, VISIBLE, Machine, extras
+from berth_agent.kubelet.device_plugin import device_nodes, resources
+from berth_agent.kubelet.device_plugin.response import OWN_VENDOR, VISIBLE, AllocationContext, extras
 from berth_api.device import DeviceSpec
 
 VERSION: Final = "0.5.0"
@@ -23,7 +23,7 @@ NVIDIA_CTK_VENDOR: Final = "nvidia.com"
 Specification = dict[str, Any]
 
 
-def specifications(machine: Machine) -> dict[str, Specification]:
+def specifications(machine: AllocationContext) -> dict[str, Specification]:
     """Give each specification by its class; none without cards, or where no container is given its devices by CDI."""
     flags = machine.options.flags
     if not flags.by_cdi or not any(_cards(machine.spec)):
@@ -47,9 +47,9 @@ def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specifica
     return {"cdiVersion": VERSION, "kind": f"{OWN_VENDOR}/{kind}", "devices": list(devices)}
 
 
-def _gpus(machine: Machine, root: str) -> list[dict[str, Any]]:
+def _gpus(machine: AllocationContext, root: str) -> list[dict[str, Any]]:
     """Give cards and instances, by UUID or index as containers are told them, and `all` cards."""
-    own = nodes.paths(machine.spec, machine.nodes)
+    own = device_nodes.paths(machine.spec, machine.nodes)
     by_index = machine.options.flags.device_id_strategy == "index"
     called: Mapping[str, str] = resources.indices(machine.spec) if by_index else {each: each for each in own}
     cards = [path for card in _cards(machine.spec) for path in own[card]]
@@ -70,7 +70,7 @@ def _edits(paths: Iterable[str], root: str) -> dict[str, Any]:
     return {"deviceNodes": [{"path": path, "hostPath": root + path} for path in paths]}
 
 
-class Folder:
+class CdiFolder:
     """The agent's specifications in the folder that the container runtime reads."""
 
     def __init__(self, path: Path) -> None:

@@ -30,7 +30,7 @@ class Chooser(Protocol):
         ...
 
 
-class Plain:
+class NoPreference:
     """Chooses nothing and lets everything pass, as a device plugin that knows no scheduler."""
 
     async def prefer(

@@ -19,14 +19,14 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration import options
 from berth_agent.configuration.options import KUBELET_SOCKET, Options, OptionsError
 from berth_agent.configuration.settings import Settings
-from berth_agent.kubelet.device_plugin import cdi, nodes, preferred, resources, response
+from berth_agent.kubelet.device_plugin import cdi, device_nodes, preferred, resources, response
 from berth_agent.kubelet.device_plugin.chooser import Chooser
-from berth_agent.kubelet.device_plugin.nodes import MissingNodeError
+from berth_agent.kubelet.device_plugin.device_nodes import MissingDeviceNodeError
 from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet.device_plugin.resources import LayoutError, Offers
-from berth_agent.kubelet.device_plugin.response import Machine
-from berth_agent.kubelet.device_plugin.server import Server
-from berth_agent.kubelet.device_plugin.servers import Servers
+from berth_agent.kubelet.device_plugin.response import AllocationContext
+from berth_agent.kubelet.device_plugin.server import PluginServer
+from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
@@ -56,15 +56,15 @@ class DevicePlugin:
         self._chooser = chooser
         self._options = _loaded(settings)
         self._spec: DeviceSpec | None = None
-        self._machine: Machine | None = None
+        self._machine: AllocationContext | None = None
         self._offers = Offers()
         self._failure = ""
         self._restart = False
         self._wake = asyncio.Event()
         self._findings: tuple[Finding, ...] = ()
-        self._cdi = cdi.Folder(settings.cdi_folder)
+        self._cdi = cdi.CdiFolder(settings.cdi_folder)
         kubelet = Path(settings.kubelet_socket) if settings.kubelet_socket else None
-        self._servers = Servers(kubelet=kubelet, make=self._server)
+        self._servers = PluginServers(kubelet=kubelet, make=self._server)
         self._can_give = False
         """Whether kubelet gives what it is asked for."""
         self._is_leaving = False
@@ -178,7 +178,7 @@ class DevicePlugin:
             return
         try:
             await self._offer(self._spec)
-        except (LayoutError, MissingNodeError) as error:
+        except (LayoutError, MissingDeviceNodeError) as error:
             self._tell(ok=False, reason="Misconfigured", message=str(error))
         except (ServingError, OSError) as error:
             self._tell(ok=False, reason="NotRegistered", message=str(error))
@@ -190,9 +190,9 @@ class DevicePlugin:
             self._machine = self._look(spec)
         machine = self._machine
         try:
-            nodes.check(machine.nodes, channels=_needed(self._options))
+            device_nodes.check(machine.nodes, channels=_needed(self._options))
             offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
-        except (LayoutError, MissingNodeError):
+        except (LayoutError, MissingDeviceNodeError):
             self._offers = Offers()
             await self._servers.keep({}, machine)
             raise
@@ -202,12 +202,12 @@ class DevicePlugin:
         self._cdi.write(cdi.specifications(machine))
         await self._servers.keep({each.resource: each for each in offers.offers}, machine)
 
-    def _look(self, spec: DeviceSpec) -> Machine:
+    def _look(self, spec: DeviceSpec) -> AllocationContext:
         own = self._settings.cdi_specification == "own"
-        return Machine(
+        return AllocationContext(
             spec=spec,
             options=self._options,
-            nodes=nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
+            nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
             vendor=response.OWN_VENDOR if own else cdi.NVIDIA_CTK_VENDOR,
         )
 
@@ -221,8 +221,8 @@ class DevicePlugin:
         self._machine = None
         await self._servers.stop()
 
-    def _server(self, offer: resources.Offer, machine: Machine) -> Server:
-        return Server(
+    def _server(self, offer: resources.Offer, machine: AllocationContext) -> PluginServer:
+        return PluginServer(
             offer,
             machine,
             chooser=self._chooser,

@@ -52,14 +52,14 @@ def prefer(
         return list(must_include)
     cards = {card.id: card for card in spec.devices if card.type == "gpu"}
     if all(each in cards for each in (*candidates, *must_include)):
-        return [*must_include, *_best(Affinity(cards), candidates, must_include, needed)]
+        return [*must_include, *_best(LinkScores(cards), candidates, must_include, needed)]
     return [*must_include, *_one_by_one(offer, candidates, needed, policy=policy)]
 
 
 # --- whole cards ------------------------------------------------------------------------------------------------
 
 
-class Affinity:
+class LinkScores:
     """How well cards reach each other."""
 
     def __init__(self, cards: dict[str, DeviceInfo]) -> None:
@@ -88,7 +88,7 @@ def _score(link: Link) -> int:
     return NVLINK * link.count if link.type == "NVLink" else PATHS[link.type]
 
 
-def _best(affinity: Affinity, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> Sequence[str]:
+def _best(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> Sequence[str]:
     if comb(len(candidates), needed) > MAX_SETS:
         return _grown(affinity, candidates, fixed, needed)
     pool = [*fixed, *candidates]
@@ -102,7 +102,7 @@ def _best(affinity: Affinity, candidates: Sequence[str], fixed: Sequence[str], n
     return max(combinations(candidates, needed), key=worth)
 
 
-def _grown(affinity: Affinity, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> list[str]:
+def _grown(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> list[str]:
     """Add, one by one, the card that reaches those before it best; the first is the one that reaches the most."""
     chosen: list[str] = []
     for _ in range(needed):

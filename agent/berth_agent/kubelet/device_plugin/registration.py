@@ -64,7 +64,7 @@ async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class SocketIdentity:
     """Which file stands at a path: a socket that was made anew is another one."""
 
     inode: int
@@ -77,17 +77,17 @@ class Identity:
         return time.time() - self.changed / 1e9
 
 
-def identity(path: Path) -> Identity | None:
+def identity(path: Path) -> SocketIdentity | None:
     """Tell which file is there, if any."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
     # An inode's number may be given again at once.
-    return Identity(inode=status.st_ino, changed=status.st_ctime_ns)
+    return SocketIdentity(inode=status.st_ino, changed=status.st_ctime_ns)
 
 
-class Crashes:
+class CrashCounter:
     """Counts how often sockets broke that nobody took away on purpose."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Crashes:
             raise CrashLoopError(f"{what} broke {len(self._times)} times within {CRASH_WINDOW / 60:g} minutes")
 
 
-class Listening:
+class WatchTracker:
     """Tells when kubelet has let go of a resource that it was told of: it may do so without being a new one.
 
     It drops a plugin whose stream fails, or that it could not reach, and never comes back by itself.

@@ -7,8 +7,8 @@ from typing import Final
 from berth_agent.configuration.options import Flags, Options
 from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, Mount
 from berth_agent.kubelet.api.deviceplugin_pb2 import DeviceSpec as DeviceNode
-from berth_agent.kubelet.device_plugin import nodes, resources
-from berth_agent.kubelet.device_plugin.nodes import Nodes
+from berth_agent.kubelet.device_plugin import device_nodes, resources
+from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes
 from berth_agent.kubelet.device_plugin.resources import SLICE_MARK, Offer
 from berth_api.device import DeviceSpec
 
@@ -24,12 +24,12 @@ class InvalidRequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class AllocationContext:
     """What answers are made of."""
 
     spec: DeviceSpec
     options: Options
-    nodes: Nodes = field(default_factory=Nodes)
+    nodes: DeviceNodes = field(default_factory=DeviceNodes)
     vendor: str = OWN_VENDOR
 
 
@@ -48,7 +48,7 @@ def check(offer: Offer, ids: Sequence[str], *, one_at_most: bool) -> None:
         raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
 
 
-def compose(machine: Machine, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:
+def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:
     """Compose the answer for one container; `key` ends the name of its CDI annotation."""
     flags = machine.options.flags
     devices = list(dict.fromkeys(map(resources.device_of, ids)))
@@ -77,7 +77,7 @@ def extras(flags: Flags) -> list[str]:
     return [kind for kind, enabled in wanted.items() if enabled]
 
 
-def _told(machine: Machine, devices: Iterable[str]) -> Iterable[str]:
+def _told(machine: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
     if machine.options.flags.device_id_strategy == "uuid":
         return devices
     numbers: Mapping[str, str] = resources.indices(machine.spec)
@@ -86,7 +86,7 @@ def _told(machine: Machine, devices: Iterable[str]) -> Iterable[str]:
 
 def _by_cdi(
     answer: ContainerAllocateResponse,
-    machine: Machine,
+    machine: AllocationContext,
     told: Sequence[str],
     channels: Sequence[int],
     *,
@@ -109,8 +109,8 @@ def _mounts(entries: Iterable[str]) -> Iterator[Mount]:
         yield Mount(host_path="/dev/null", container_path=f"{LISTED}/{each}")
 
 
-def _device_nodes(machine: Machine, devices: Iterable[str]) -> Iterator[DeviceNode]:
-    own = nodes.paths(machine.spec, machine.nodes)
+def _device_nodes(machine: AllocationContext, devices: Iterable[str]) -> Iterator[DeviceNode]:
+    own = device_nodes.paths(machine.spec, machine.nodes)
     every = [path for each in devices for path in own[each]]
     root = machine.options.flags.dev_root.rstrip("/")
     for path in dict.fromkeys([*machine.nodes.control, *every]):

@@ -32,9 +32,9 @@ from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginServicer, 
 from berth_agent.kubelet.device_plugin import preferred, registration, response
 from berth_agent.kubelet.device_plugin.chooser import Chooser, RefusedError
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
-from berth_agent.kubelet.device_plugin.registration import Identity, ServingError
+from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 from berth_agent.kubelet.device_plugin.resources import Offer, Unit
-from berth_agent.kubelet.device_plugin.response import InvalidRequestError, Machine
+from berth_agent.kubelet.device_plugin.response import AllocationContext, InvalidRequestError
 
 OWN_FOLDER: Final = "berth"
 """Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets beside its own, but none in
@@ -52,13 +52,13 @@ def socket_name(resource: str) -> str:
     return f"nvidia-{resource.rpartition('/')[2]}.sock"
 
 
-class Server(DevicePluginServicer):
+class PluginServer(DevicePluginServicer):
     """Serves one resource until it is stopped."""
 
     def __init__(
         self,
         offer: Offer,
-        machine: Machine,
+        machine: AllocationContext,
         *,
         chooser: Chooser,
         folder: Path,
@@ -72,10 +72,10 @@ class Server(DevicePluginServicer):
         self._change = asyncio.Event()
         self._ending = False
         self._server: aio.Server | None = None
-        self._socket: Identity | None = None
+        self._socket: SocketIdentity | None = None
         self.path: Final = folder / OWN_FOLDER / socket_name(offer.resource)
         self.registered = False
-        self._listening = registration.Listening()
+        self._listening = registration.WatchTracker()
         self._changed = changed
 
     # --- its life -----------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Server(DevicePluginServicer):
         """Whether its socket is gone, or another's."""
         return self._socket is not None and registration.identity(self.path) != self._socket
 
-    def update(self, offer: Offer, machine: Machine) -> None:
+    def update(self, offer: Offer, machine: AllocationContext) -> None:
         """Offer other units from now on; kubelet is told at once."""
         self._machine = machine
         if offer != self._offer:

@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Final
 
 from berth_agent.kubelet.device_plugin import registration
-from berth_agent.kubelet.device_plugin.registration import Identity, ServingError
+from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 from berth_agent.kubelet.device_plugin.resources import Offer
-from berth_agent.kubelet.device_plugin.response import Machine
-from berth_agent.kubelet.device_plugin.server import Server
+from berth_agent.kubelet.device_plugin.response import AllocationContext
+from berth_agent.kubelet.device_plugin.server import PluginServer
 
 SETTLING: Final = 5.0
 """Seconds until a kubelet that starts has seen its pods. Up to then it counts the devices of pods that are gone as in
 use, and refuses for good what it cannot give."""
 
-Make = Callable[[Offer, Machine], Server]
+Make = Callable[[Offer, AllocationContext], PluginServer]
 
 
-class Servers:
+class PluginServers:
     """The servers that run."""
 
     def __init__(self, *, kubelet: Path | None, make: Make) -> None:
         self._kubelet = kubelet
         self._make = make
-        self._seen: Identity | None = None
-        self._running: dict[str, Server] = {}
-        self._crashes = registration.Crashes()
+        self._seen: SocketIdentity | None = None
+        self._running: dict[str, PluginServer] = {}
+        self._crashes = registration.CrashCounter()
 
     @property
     def watched(self) -> bool:
@@ -43,7 +43,7 @@ class Servers:
         found = registration.identity(self._kubelet) if self._kubelet else None
         return found is not None and found != self._seen
 
-    async def keep(self, offers: Mapping[str, Offer], machine: Machine) -> None:
+    async def keep(self, offers: Mapping[str, Offer], machine: AllocationContext) -> None:
         """Bring the servers up to what is offered, and to the kubelet that is there now.
 
         Raises:
@@ -72,7 +72,7 @@ class Servers:
             for each in self._running.values():
                 each.registered = False
 
-    async def _serve(self, offer: Offer, machine: Machine) -> None:
+    async def _serve(self, offer: Offer, machine: AllocationContext) -> None:
         running = self._running.get(offer.resource)
         if running is not None and running.broken:
             await self._running.pop(offer.resource).stop()
@@ -85,7 +85,7 @@ class Servers:
         if self._kubelet:
             await running.register(self._kubelet)
 
-    async def _started(self, server: Server) -> Server:
+    async def _started(self, server: PluginServer) -> PluginServer:
         try:
             await server.start()
         except ServingError:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from berth_agent.conditions import Finding
 from berth_agent.health import checks, rules
-from berth_agent.health.faults import Alarm, Fault, mark, told
-from berth_agent.health.monitor import Monitor
+from berth_agent.health.faults import Fault, FaultEvent, mark, told
+from berth_agent.health.monitor import HealthMonitor
 from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
@@ -32,7 +32,7 @@ class Film:
     def __init__(self) -> None:
         self.now = 1000.0
         self.boot = "boot-1"
-        self.said: dict[str, str] = {}
+        self.device_annotations: dict[str, str] = {}
         self.reading = reading(gpu(0), gpu(1))
         self.monitor = self._monitor(DeviceSpec())
 
@@ -44,7 +44,7 @@ class Film:
 
     @property
     def shown(self) -> Reading:
-        return self.monitor.apply_faults(NODE, self.reading, said=self.said)
+        return self.monitor.apply_faults(NODE, self.reading, device_annotations=self.device_annotations)
 
     @property
     def faults(self) -> list[str]:
@@ -56,12 +56,12 @@ class Film:
     def xid(self, number: str, instance: str = str(rules.ANY_INSTANCE)) -> None:
         fault = rules.of_xid(int(number), checks.read(disabled="", enabled=""), gpu_instance=int(instance))
         assert fault is not None
-        self.monitor.record_event(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
+        self.monitor.record_event(FaultEvent(node=NODE, card="GPU-0", faults=(fault,)))
 
     def dbe(self) -> None:
         fault = rules.of_double_bit(checks.read(disabled="", enabled=""))
         assert fault is not None
-        self.monitor.record_event(Alarm(node=NODE, card="GPU-0", faults=(fault,)))
+        self.monitor.record_event(FaultEvent(node=NODE, card="GPU-0", faults=(fault,)))
 
     def read(self, *kinds: str) -> None:
         """Read the cards once more: the driver tells these faults of GPU 0."""
@@ -91,12 +91,12 @@ class Film:
             self.monitor.clear_faults(NODE, self.reading, named.devices)
 
     def cordon(self, text: str) -> None:
-        self.said = {names.CORDONED_DEVICES: text}
+        self.device_annotations = {names.CORDONED_DEVICES: text}
 
     def uncordon(self) -> None:
-        self.said = {}
+        self.device_annotations = {}
 
-    def _monitor(self, spec: DeviceSpec) -> Monitor:
-        monitor = Monitor(boot_id=self.boot, quiet=QUIET, clock=lambda: self.now)
+    def _monitor(self, spec: DeviceSpec) -> HealthMonitor:
+        monitor = HealthMonitor(boot_id=self.boot, quiet=QUIET, clock=lambda: self.now)
         monitor.restore(NODE, spec)
         return monitor

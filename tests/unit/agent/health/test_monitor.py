@@ -7,7 +7,7 @@ import pytest
 from berth_agent.conditions import unhealthy
 from berth_agent.health import annotations, rules
 from berth_agent.health.checks import Checks
-from berth_agent.health.faults import Alarm, Fault, told
+from berth_agent.health.faults import Fault, FaultEvent, told
 from berth_agent.health.rules import Measured
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
@@ -54,7 +54,7 @@ def test_other_devices_can_be_cordoned_too() -> None:
 
 def test_what_is_no_device_is_told_on_the_device() -> None:
     film = Film()
-    film.said = {names.CORDONED_DEVICES: "0, 9, GPU-x", names.RECOVERED_DEVICES: "rdma/7"}
+    film.device_annotations = {names.CORDONED_DEVICES: "0, 9, GPU-x", names.RECOVERED_DEVICES: "rdma/7"}
     finding = film.shown.findings[-1]
     assert (finding.type, finding.ok, finding.reason) == ("AnnotationsRead", False, "NoSuchDevice")
     assert finding.message == (
@@ -63,7 +63,7 @@ def test_what_is_no_device_is_told_on_the_device() -> None:
         'metadata.annotations.berth.dev/recovered-devices: no device of this node is "rdma/7"; allowed are minors '
         "of GPUs (0), types with minors (rdma/1) and ids (a UUID, or a PCI address), with commas between them"
     )
-    film.said = {names.CORDONED_DEVICES: "0"}
+    film.device_annotations = {names.CORDONED_DEVICES: "0"}
     assert film.shown.findings == (ALL_READ,)
 
 
@@ -90,8 +90,8 @@ def test_what_is_no_device_is_told_on_the_device() -> None:
     ],
 )
 def test_devices_are_named_by_minor_type_or_id(text: str, devices: list[tuple[str, int]], problems: list[str]) -> None:
-    wishes = annotations.read(text, [gpu(0), gpu(1), nic()])
-    assert (sorted(wishes.devices), list(wishes.problems)) == (devices, problems)
+    named = annotations.read(text, [gpu(0), gpu(1), nic()])
+    assert (sorted(named.devices), list(named.problems)) == (devices, problems)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_what_the_driver_measures_is_a_fault_or_none(measured: Measured, expecte
 
 
 def test_an_event_that_is_told_again_is_not_new() -> None:
-    film, alarm = Film(), Alarm(node=NODE, card="GPU-0", faults=(Fault(kind="Xid95"),))
-    assert film.monitor.is_new(alarm)
-    film.monitor.record_event(alarm)
-    assert not film.monitor.is_new(alarm)
-    assert film.monitor.is_new(Alarm(node=NODE))
+    film, fault_event = Film(), FaultEvent(node=NODE, card="GPU-0", faults=(Fault(kind="Xid95"),))
+    assert film.monitor.is_new(fault_event)
+    film.monitor.record_event(fault_event)
+    assert not film.monitor.is_new(fault_event)
+    assert film.monitor.is_new(FaultEvent(node=NODE))
 
 
 def test_an_event_before_the_device_was_recalled_is_not_lost() -> None:

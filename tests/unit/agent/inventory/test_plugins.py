@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.health.faults import Alarm
+from berth_agent.health.faults import FaultEvent
 from berth_agent.inventory import plugins
-from berth_agent.inventory.interface import Listener
-from berth_agent.inventory.plugins import DeviceAgent, Plugged
+from berth_agent.inventory.interface import FaultListener
+from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Reading
 from berth_api import names
@@ -33,7 +33,7 @@ class Own:
     async def read(self) -> Mapping[str, Reading]:
         return self.readings
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: FaultListener) -> None:
         self.listener = listener
 
     def close(self) -> None:
@@ -57,8 +57,8 @@ class Npus:
         self.stopped.set()
 
 
-def plugged(*agents: DeviceAgent, timeout: float = 20.0, nodes: Sequence[str] = ("n",)) -> Plugged:
-    return Plugged(Own(*nodes), {each.name: each for each in agents}, timeout=timeout)
+def plugged(*agents: DeviceAgent, timeout: float = 20.0, nodes: Sequence[str] = ("n",)) -> InventoryWithPlugins:
+    return InventoryWithPlugins(Own(*nodes), {each.name: each for each in agents}, timeout=timeout)
 
 
 def shown(reading: Reading) -> list[tuple[str, int, bool]]:
@@ -86,7 +86,7 @@ async def test_an_id_that_stands_twice_is_passed_on() -> None:
 
 async def test_only_types_without_minors_of_their_own_are_numbered_by_the_agent() -> None:
     nics = Npus(lambda _node: [device("rdma")], name="rdma")
-    inventory = Plugged(Own("n"), {"rdma": nics}, timeout=20.0, unnumbered=frozenset({"rdma"}))
+    inventory = InventoryWithPlugins(Own("n"), {"rdma": nics}, timeout=20.0, unnumbered=frozenset({"rdma"}))
     assert (await inventory.read())["n"].unnumbered == {"rdma"}
     assert (await plugged(nics).read())["n"].unnumbered == frozenset()
 
@@ -211,14 +211,16 @@ async def test_a_type_that_the_agent_finds_itself_is_left_to_it() -> None:
     assert shown(reading) == [("gpu", 0, True), ("rdma", 0, True)]
     own = Own("n")
     own.readings = {"n": reading}
-    again = await Plugged(own, {"rdma": Npus(lambda _node: [device("rdma", 7)], name="rdma")}, timeout=20.0).read()
+    again = await InventoryWithPlugins(
+        own, {"rdma": Npus(lambda _node: [device("rdma", 7)], name="rdma")}, timeout=20.0
+    ).read()
     assert shown(again["n"]) == shown(reading)
     assert any("already; left out" in each.message for each in again["n"].findings)
 
 
 async def test_the_end_is_told_to_all() -> None:
     agent, own = Npus(lambda _node: []), Own("n")
-    Plugged(own, {"npu": agent}, timeout=20.0).close()
+    InventoryWithPlugins(own, {"npu": agent}, timeout=20.0).close()
     assert own.closed
     assert agent.stopped.wait(20)
 
@@ -239,10 +241,10 @@ def test_a_mistake_names_the_plug_in(value: str, told: str) -> None:
 
 
 def test_alarms_of_the_inventory_pass() -> None:
-    own, heard = Own("n"), list[Alarm]()
-    Plugged(own, {}, timeout=1.0).listen(heard.append)
-    own.listener(Alarm(node="n"))
-    assert heard == [Alarm(node="n")]
+    own, heard = Own("n"), list[FaultEvent]()
+    InventoryWithPlugins(own, {}, timeout=1.0).listen(heard.append)
+    own.listener(FaultEvent(node="n"))
+    assert heard == [FaultEvent(node="n")]
 
 
 MAKER = """

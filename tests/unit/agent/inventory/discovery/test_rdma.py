@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth_agent.inventory.discovery.rdma import Nics, Port, link_faults
+from berth_agent.inventory.discovery.rdma import RdmaNics, RdmaPort, link_faults
 from berth_api.device import DeviceInfo, Topology, VirtualFunction, VirtualFunctionGroup
 from tests.sysfs_tree import SysfsTree
 
@@ -11,7 +11,7 @@ SWITCHED = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:04.0"
 
 def test_a_nic_is_told_with_its_place_its_model_and_what_it_offers(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_0", sysfs.device("0000:18:00.0", below=SWITCHED, numa="1"))
-    assert Nics(sysfs.root).read("n") == [
+    assert RdmaNics(sysfs.root).read("n") == [
         DeviceInfo(
             type="rdma",
             minor=0,
@@ -27,7 +27,7 @@ def test_a_nic_is_told_with_its_place_its_model_and_what_it_offers(sysfs: SysfsT
 
 def test_a_nic_at_a_root_port_has_the_root_complex_as_its_place(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_0", sysfs.device("0000:11:00.0"))
-    (nic,) = Nics(sysfs.root).read("n")
+    (nic,) = RdmaNics(sysfs.root).read("n")
     assert nic.topology is not None
     assert nic.topology.pcie_id == "pci0000:10"
 
@@ -36,7 +36,7 @@ def test_nics_are_numbered_by_their_addresses_not_by_their_names(sysfs: SysfsTre
     sysfs.rdma("mlx5_0", sysfs.device("0000:3b:00.0"))
     sysfs.rdma("mlx5_1", sysfs.device("0000:1b:00.0"))
     sysfs.rdma("mlx5_2", sysfs.device("0000:1b:00.1"))
-    assert [(each.minor, each.id) for each in Nics(sysfs.root).read("n")] == [
+    assert [(each.minor, each.id) for each in RdmaNics(sysfs.root).read("n")] == [
         (0, "0000:1b:00.0"),
         (1, "0000:1b:00.1"),
         (2, "0000:3b:00.0"),
@@ -50,7 +50,7 @@ def test_virtual_functions_stand_with_their_nic(sysfs: SysfsTree) -> None:
         virtual = sysfs.device(f"0000:1b:01.{number % 8}" if number < 8 else "0000:1b:02.2")
         sysfs.rdma(f"mlx5_{number + 1}", virtual)
         sysfs.virtual(nic, number, virtual)
-    (found,) = Nics(sysfs.root).read("n")
+    (found,) = RdmaNics(sysfs.root).read("n")
     functions = [(0, "0000:1b:01.0"), (1, "0000:1b:01.1"), (2, "0000:1b:01.2"), (10, "0000:1b:02.2")]
     assert found.vf_groups == [
         VirtualFunctionGroup(labels={}, vfs=[VirtualFunction(minor=number, bus_id=at) for number, at in functions])
@@ -61,13 +61,13 @@ def test_a_virtual_function_without_an_rdma_device_is_not_told(sysfs: SysfsTree)
     nic, virtual = sysfs.device("0000:1b:00.0"), sysfs.device("0000:1b:01.0")
     sysfs.rdma("mlx5_0", nic)
     sysfs.virtual(nic, 0, virtual)
-    (found,) = Nics(sysfs.root).read("n")
+    (found,) = RdmaNics(sysfs.root).read("n")
     assert found.vf_groups == []
 
 
 def test_a_function_that_a_hypervisor_gave_is_a_nic_itself(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_1", sysfs.device("0000:1b:01.0"))
-    assert [each.id for each in Nics(sysfs.root).read("n")] == ["0000:1b:01.0"]
+    assert [each.id for each in RdmaNics(sysfs.root).read("n")] == ["0000:1b:01.0"]
 
 
 def test_a_virtual_function_is_no_nic_while_its_own_has_no_rdma_device(sysfs: SysfsTree) -> None:
@@ -75,9 +75,9 @@ def test_a_virtual_function_is_no_nic_while_its_own_has_no_rdma_device(sysfs: Sy
     nic, virtual = sysfs.device("0000:1b:00.0"), sysfs.device("0000:1b:01.0")
     sysfs.virtual(nic, 0, virtual)
     sysfs.rdma("mlx5_1", virtual)
-    assert Nics(sysfs.root).read("n") == []
+    assert RdmaNics(sysfs.root).read("n") == []
     sysfs.rdma("mlx5_0", nic)
-    (found,) = Nics(sysfs.root).read("n")
+    (found,) = RdmaNics(sysfs.root).read("n")
     assert [each.bus_id for group in found.vf_groups for each in group.vfs] == ["0000:1b:01.0"]
 
 
@@ -90,7 +90,7 @@ def test_virtual_functions_have_the_kernels_numbers_whichever_are_there(sysfs: S
         sysfs.virtual(nic, number, virtual)
         if virtual.name not in went:
             sysfs.rdma(f"mlx5_{number + 1}", virtual)
-    (found,) = Nics(sysfs.root).read("n")
+    (found,) = RdmaNics(sysfs.root).read("n")
     functions = {each.bus_id: each.minor for group in found.vf_groups for each in group.vfs}
     assert functions == {f"0000:1b:01.{each}": each for each in range(4) if f"0000:1b:01.{each}" not in went}
 
@@ -99,16 +99,16 @@ def test_two_rdma_devices_of_one_function_are_one_nic(sysfs: SysfsTree) -> None:
     nic = sysfs.device("0000:1b:00.0")
     sysfs.rdma("mlx4_0", nic)
     sysfs.rdma("mlx4_1", nic)
-    assert [each.id for each in Nics(sysfs.root).read("n")] == ["0000:1b:00.0"]
+    assert [each.id for each in RdmaNics(sysfs.root).read("n")] == ["0000:1b:00.0"]
 
 
 def test_without_a_verbs_device_a_nic_cannot_be_used(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_0", sysfs.device("0000:1b:00.0"), verbs=False)
-    assert Nics(sysfs.root).read("n") == []
+    assert RdmaNics(sysfs.root).read("n") == []
 
 
 def test_a_machine_without_rdma_has_none(sysfs: SysfsTree) -> None:
-    assert Nics(sysfs.root).read("n") == []
+    assert RdmaNics(sysfs.root).read("n") == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_machine_without_rdma_has_none(sysfs: SysfsTree) -> None:
 )
 def test_the_model_is_what_the_driver_calls_it(sysfs: SysfsTree, kind: str, expected: str) -> None:
     sysfs.rdma("rdma0", sysfs.device("0000:1b:00.0", vendor="0x14e4", device="0x1750"), kind=kind)
-    assert [each.model for each in Nics(sysfs.root).read("n")] == [expected]
+    assert [each.model for each in RdmaNics(sysfs.root).read("n")] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,14 @@ def test_the_model_is_what_the_driver_calls_it(sysfs: SysfsTree, kind: str, expe
 )
 def test_a_nic_is_well_while_a_port_can_carry_something(states: list[str], message: str | None) -> None:
     ports = [
-        Port(number=at + 1, state=state, physical="Polling", link_layer="Ethernet") for at, state in enumerate(states)
+        RdmaPort(number=at + 1, state=state, physical="Polling", link_layer="Ethernet")
+        for at, state in enumerate(states)
     ]
     assert [fault.message for fault in link_faults(ports)] == ([] if message is None else [message])
 
 
 def test_a_link_that_goes_and_comes_is_followed(sysfs: SysfsTree) -> None:
-    nics = Nics(sysfs.root)
+    nics = RdmaNics(sysfs.root)
     sysfs.rdma("mlx5_0", sysfs.device("0000:1b:00.0"))
     sysfs.port("mlx5_0", 1, "1: DOWN", layer="Ethernet")
     (nic,) = nics.read("n")

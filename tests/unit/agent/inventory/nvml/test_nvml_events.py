@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.health.faults import Alarm, Fault, told
+from berth_agent.health.faults import Fault, FaultEvent, told
 from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.publishing import labels
 from berth_agent.readings import Reading
@@ -41,7 +41,7 @@ async def test_an_xid_is_told_at_once_with_its_card(machine: Machine, agent: Sta
     await probe.read()
     fixture.xid(1, 79)
     fault = Fault(kind="Xid79", message="Xid 79 (GPU has fallen off the bus)")
-    assert probe.alarm() == Alarm(node=NODE, card=ID_1, faults=(fault,))
+    assert probe.fault_event() == FaultEvent(node=NODE, card=ID_1, faults=(fault,))
 
 
 async def test_an_xid_that_does_not_count_is_not_told(machine: Machine, agent: Start) -> None:
@@ -51,7 +51,7 @@ async def test_an_xid_that_does_not_count_is_not_told(machine: Machine, agent: S
     fixture.xid(0, 43)
     fixture.xid(0, 13)
     fixture.double_bit_error(1)
-    assert probe.alarm() == Alarm(
+    assert probe.fault_event() == FaultEvent(
         node=NODE, card=ID_1, faults=(Fault(kind="DoubleBitEcc", message="double-bit ECC error"),)
     )
 
@@ -73,7 +73,7 @@ async def test_settings_say_which_xids_count(
     await probe.read()
     fixture.xid(0, xid)
     fixture.xid(0, 74)
-    assert [fault.kind for fault in probe.alarm().faults] == [expected]
+    assert [fault.kind for fault in probe.fault_event().faults] == [expected]
 
 
 async def test_an_xid_of_an_instance_is_one_of_its_card(machine: Machine, agent: Start) -> None:
@@ -85,8 +85,11 @@ async def test_an_xid_of_an_instance_is_one_of_its_card(machine: Machine, agent:
     probe = agent(fixture)
     await probe.read()
     fixture.xid(0, 94, gpu_instance=2, compute_instance=0)
-    alarm = probe.alarm()
-    assert (alarm.card, alarm.faults[0].message) == (ID_0, "Xid 94 (contained memory error) on GPU instance 2")
+    fault_event = probe.fault_event()
+    assert (fault_event.card, fault_event.faults[0].message) == (
+        ID_0,
+        "Xid 94 (contained memory error) on GPU instance 2",
+    )
 
 
 async def test_a_card_that_was_lost_can_still_be_named(machine: Machine, agent: Start) -> None:
@@ -95,7 +98,7 @@ async def test_a_card_that_was_lost_can_still_be_named(machine: Machine, agent: 
     await probe.read()
     fixture.gpus[0].lost = True
     fixture.xid(0, 79)
-    assert probe.alarm().card == ID_0
+    assert probe.fault_event().card == ID_0
 
 
 async def test_a_card_that_came_later_is_watched_too(machine: Machine, agent: Start) -> None:
@@ -105,7 +108,7 @@ async def test_a_card_that_came_later_is_watched_too(machine: Machine, agent: St
     fixture.add(a100(1))
     await probe.read()
     fixture.xid(1, 48)
-    assert probe.alarm().card == ID_1
+    assert probe.fault_event().card == ID_1
 
 
 async def test_a_card_that_comes_back_is_watched_again(machine: Machine, agent: Start) -> None:
@@ -115,7 +118,7 @@ async def test_a_card_that_comes_back_is_watched_again(machine: Machine, agent: 
     fixture.restore(1)
     await probe.read()
     fixture.xid(1, 48)
-    assert probe.alarm().card == ID_1
+    assert probe.fault_event().card == ID_1
 
 
 async def test_while_waiting_fails_all_cards_are_ill(machine: Machine, agent: Start) -> None:
@@ -124,7 +127,7 @@ async def test_while_waiting_fails_all_cards_are_ill(machine: Machine, agent: St
     assert faults(await probe.read()) == [[], []]
     fixture.wait_error = 999
     fixture.write()
-    assert probe.alarm() == Alarm(node=NODE)
+    assert probe.fault_event() == FaultEvent(node=NODE)
     reading = await probe.read()
     assert faults(reading) == [["EventsFailed"], ["EventsFailed"]]
     assert told(reading.spec.devices[0])[0].message == "no events are received: Unknown Error"
@@ -132,9 +135,9 @@ async def test_while_waiting_fails_all_cards_are_ill(machine: Machine, agent: St
     fixture.write()
     await until(probe, [[], []])
     fixture.xid(0, 79)
-    while not (alarm := probe.alarm()).faults:
+    while not (fault_event := probe.fault_event()).faults:
         pass
-    assert alarm.card == ID_0
+    assert fault_event.card == ID_0
 
 
 async def test_events_are_received_again_after_the_driver_was_reloaded(machine: Machine, agent: Start) -> None:
@@ -146,9 +149,9 @@ async def test_events_are_received_again_after_the_driver_was_reloaded(machine: 
     fixture.load()
     await until(probe, [[]])
     fixture.xid(0, 48)
-    while not (alarm := probe.alarm()).faults:
+    while not (fault_event := probe.fault_event()).faults:
         pass
-    assert alarm.card == ID_0
+    assert fault_event.card == ID_0
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
@@ -164,7 +167,7 @@ async def test_a_card_without_events_is_well_and_one_that_refuses_them_is_not(
     fixture.write()
     assert faults(await probe.read()) == [[], []]
     fixture.xid(1, 79)
-    assert probe.alarm().card == ID_1
+    assert probe.fault_event().card == ID_1
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from berth_agent.kubelet.admission.admission import Admission, UnavailableError
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
-from berth_agent.kubelet.admission.chooser import Admission, Away
-from berth_agent.kubelet.admission.mirror import Told
+from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import Container, Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import Chooser, RefusedError
@@ -78,7 +78,7 @@ class Api:
 
     async def pods(self) -> tuple[list[Pod], int]:
         if self.is_away:
-            raise Away("no answer")
+            raise UnavailableError("no answer")
         self.lists += 1
         return list(self.now.values()), len(self.changes)
 
@@ -100,18 +100,18 @@ class Kubelet:
         self._chance = chance
         self._heard = 0
 
-    async def told(self) -> tuple[Told, ...]:
+    async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Answer PodResources' List."""
         if self.is_away:
-            raise Away("no such socket")
-        return tuple(self._told())
+            raise UnavailableError("no such socket")
+        return tuple(self._reports())
 
-    def _told(self) -> Iterable[Told]:
+    def _reports(self) -> Iterable[ContainerReport]:
         for each in self.pods.values():
             for container in each.containers:
                 ids = self.given.get((each.uid, container.name))
                 if ids and not container.ends:
-                    yield Told(
+                    yield ContainerReport(
                         namespace=each.namespace,
                         pod=each.name,
                         container=container.name,
@@ -215,7 +215,7 @@ class Agent:
         )
         self.admission.mirror.units = units(self._cards)
         self._heard = len(self.api.changes)
-        self.admission.listed(list(self.api.now.values()), self._heard)
+        self.admission.replace_pods(list(self.api.now.values()), self._heard)
 
     def hear(self, count: int | None = None) -> None:
         """Take changes one by one, as a watch brings them."""

@@ -7,21 +7,27 @@ from pathlib import Path
 import orjson
 import pytest
 
-from berth_agent.kubelet.admission.checkpoint import Checkpoint, Saved
-from berth_agent.kubelet.admission.mirror import Holding, Promise
-from berth_agent.kubelet.admission.picture import Asker
+from berth_agent.kubelet.admission.checkpoint import Checkpoint, CheckpointData
+from berth_agent.kubelet.admission.mirror import Holding, PendingAllocation
+from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 from tests.unit.agent.kubelet.admission.kubelets import GPU, units
 
-PROMISE = Promise(asker=Asker(uid="u", container="c"), resource=GPU, ids=frozenset({"GPU-1"}), at=0.0, silent=True)
+PROMISE = PendingAllocation(
+    key=ContainerKey(uid="u", container="c"),
+    resource=GPU,
+    ids=frozenset({"GPU-1"}),
+    at=0.0,
+    never_reported=True,
+)
 HOLDING = Holding(uid="u", namespace="ns", pod="p", container="c", ids=("GPU-2", "GPU-3"))
 INSTANCE = Units(minors={"MIG-a": 0}, parents={"MIG-a": "GPU-0"})
-ALL = Saved(promises=(PROMISE,), holdings=(HOLDING,), units=units(4).joined(INSTANCE))
+ALL = CheckpointData(pending=(PROMISE,), holdings=(HOLDING,), units=units(4).joined(INSTANCE))
 
 
 def save(path: Path, *, boot: str = "boot") -> Checkpoint:
     made = Checkpoint(path=path, boot_id=boot)
-    made.save(promises=ALL.promises, holdings=ALL.holdings, units=ALL.units)
+    made.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
     return made
 
 
@@ -45,17 +51,17 @@ def test_what_an_earlier_agent_saved_without_the_cards_of_instances_is_loaded(tm
 
 
 def test_where_nothing_was_saved_nothing_is_loaded(tmp_path: Path) -> None:
-    assert Checkpoint(path=tmp_path / "checkpoint", boot_id="boot").load() == Saved()
+    assert Checkpoint(path=tmp_path / "checkpoint", boot_id="boot").load() == CheckpointData()
 
 
 def test_it_is_written_only_where_it_changed(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     made = save(path)
     path.unlink()
-    made.save(promises=ALL.promises, holdings=ALL.holdings, units=ALL.units)
+    made.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
     assert not path.exists()
-    made.save(promises=(), holdings=ALL.holdings, units=ALL.units)
-    assert Checkpoint(path=path, boot_id="boot").load().promises == ()
+    made.save(pending=(), holdings=ALL.holdings, units=ALL.units)
+    assert Checkpoint(path=path, boot_id="boot").load().pending == ()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_what_is_damaged_is_refused_with_a_word(
 ) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(text)
-    assert Checkpoint(path=path, boot_id="boot").load() == Saved()
+    assert Checkpoint(path=path, boot_id="boot").load() == CheckpointData()
     assert reason in capsys.readouterr().out
 
 
@@ -84,11 +90,11 @@ def test_a_changed_figure_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = json.loads(path.read_text())
     found["payload"]["promises"][0]["ids"] = ["GPU-9"]
     path.write_text(json.dumps(found))
-    assert Checkpoint(path=path, boot_id="boot").load() == Saved()
+    assert Checkpoint(path=path, boot_id="boot").load() == CheckpointData()
     assert "its checksum is wrong" in capsys.readouterr().out
 
 
 def test_another_boot_s_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "checkpoint", boot="other")
-    assert Checkpoint(path=tmp_path / "checkpoint", boot_id="boot").load() == Saved()
+    assert Checkpoint(path=tmp_path / "checkpoint", boot_id="boot").load() == CheckpointData()
     assert "it is of another boot" in capsys.readouterr().out

@@ -230,7 +230,7 @@ def test_a_burst_in_another_order_is_a_change_of_places(seed: int) -> None:
             await agent.admission.refresh()
         assert kubelet.failed == {}
         assert sorted(unit for ids in kubelet.given.values() for unit in ids) == sorted(kubelet.devices)
-        told = {(each.uid, each.ids) for each in agent.admission.mirror.holdings()}
-        assert told == {(uid, tuple(ids)) for (uid, _), ids in kubelet.given.items()}
+        reports = {(each.uid, each.ids) for each in agent.admission.mirror.holdings()}
+        assert reports == {(uid, tuple(ids)) for (uid, _), ids in kubelet.given.items()}
 
     asyncio.run(go())

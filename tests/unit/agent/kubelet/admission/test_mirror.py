@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from berth_agent.kubelet.admission import choice
-from berth_agent.kubelet.admission.mirror import Holding, Mirror, Told
-from berth_agent.kubelet.admission.picture import Asker
+from berth_agent.kubelet.admission.mirror import ContainerReport, Holding, Mirror
 from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import RefusedError
 from berth_api.allocation import Grant
@@ -20,8 +20,8 @@ INSTANCE = "nvidia.com/mig-1g.10gb"
 Node = Callable[..., Agent]
 
 
-def told(name: str, container: str, *ids: str) -> Told:
-    return Told(namespace="ns", pod=name, container=container, by_resource={GPU: frozenset(ids)})
+def report(name: str, container: str, *ids: str) -> ContainerReport:
+    return ContainerReport(namespace="ns", pod=name, container=container, by_resource={GPU: frozenset(ids)})
 
 
 def named(*minors: int) -> list[str]:
@@ -132,10 +132,10 @@ def test_a_container_gets_what_was_annotated_for_it() -> None:
     mirror = Mirror()
     mirror.units = units(4)
     mirror.replace([pod("a", containers=two, grants=whole(1, 3))], 1)
-    question = choice.Question(resource=GPU, available=named(0, 1, 2, 3), must=(), size=1)
-    found = choice.propose(mirror.picture(), question, choice.in_order)
+    question = choice.PreferenceRequest(resource=GPU, available=named(0, 1, 2, 3), must=(), size=1)
+    found = choice.propose(mirror.snapshot(), question, choice.first_available)
     assert found is not None
-    assert (found.asker, found.ids) == (Asker(uid="uid-a", container="x"), frozenset({"GPU-3"}))
+    assert (found.key, found.ids) == (ContainerKey(uid="uid-a", container="x"), frozenset({"GPU-3"}))
 
 
 def test_an_instance_is_proposed_by_its_own_id() -> None:
@@ -144,8 +144,8 @@ def test_an_instance_is_proposed_by_its_own_id() -> None:
     parents = {"MIG-a": "GPU-1", "MIG-b": "GPU-1"}
     mirror.units = Units(minors={"GPU-1": 1, "MIG-a": 1, "MIG-b": 1}, cards=frozenset({"GPU-1"}), parents=parents)
     mirror.replace([pod("a", containers=(Container(name="c", wants={INSTANCE: 1}),), grants=(grant,))], 1)
-    question = choice.Question(resource=INSTANCE, available=("MIG-a", "MIG-b"), must=(), size=1)
-    found = choice.propose(mirror.picture(), question, choice.in_order)
+    question = choice.PreferenceRequest(resource=INSTANCE, available=("MIG-a", "MIG-b"), must=(), size=1)
+    found = choice.propose(mirror.snapshot(), question, choice.first_available)
     assert found is not None
     assert found.ids == {"MIG-b"}
 
@@ -155,9 +155,9 @@ def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_
     mirror.units = units(2)
     sliced = Grant(type="gpu", minor=1, id="GPU-1::0", amounts=(("nvidia.com/gpu.shared", 1),))
     mirror.replace([pod("h", 0, grants=share(0)), pod("s", 1, grants=(sliced,)), pod("a", 1, version=2)], 2)
-    mirror.settle([told("s", "c0", "GPU-1::0")], 0)
-    question = choice.Question(resource=GPU, available=("GPU-0::0", "GPU-0::1", "GPU-1::1"), must=(), size=1)
-    found = choice.propose(mirror.picture(), question, choice.in_order)
+    mirror.apply_reports([report("s", "c0", "GPU-1::0")], 0)
+    question = choice.PreferenceRequest(resource=GPU, available=("GPU-0::0", "GPU-0::1", "GPU-1::1"), must=(), size=1)
+    found = choice.propose(mirror.snapshot(), question, choice.first_available)
     assert found is not None
     assert found.ids == {"GPU-1::1"}
 
@@ -193,16 +193,18 @@ async def test_what_kubelet_gives_is_explained_or_refused(
     admission = node(*pods, given=given).admission
     await admission.refresh()
     for (name, container), had in given.items():
-        admission.mirror.promise(Asker(uid=f"uid-{name}", container=container), GPU, frozenset(named(*had)), 0)
-    before = admission.mirror.promises
+        admission.mirror.record_allocation(
+            ContainerKey(uid=f"uid-{name}", container=container), GPU, frozenset(named(*had)), 0
+        )
+    before = admission.mirror.pending
     if not expected:
         with pytest.raises(RefusedError, match=r"nvidia\.com/gpu GPU-\d.*no pod that waits"):
             await admission.admit(GPU, named(*ids))
-        assert admission.mirror.promises == before
+        assert admission.mirror.pending == before
         return
     await admission.admit(GPU, named(*ids))
-    last = admission.mirror.promises[-1]
-    assert (f"{last.asker.uid}/{last.asker.container}", last.ids) == (expected, frozenset(named(*ids)))
+    last = admission.mirror.pending[-1]
+    assert (f"{last.key.uid}/{last.key.container}", last.ids) == (expected, frozenset(named(*ids)))
 
 
 async def test_a_refusal_names_who_waits_and_warns_him(node: Node) -> None:
@@ -238,17 +240,22 @@ async def test_what_the_server_does_not_tell_is_not_waited_for_longer_than_a_sec
         pytest.param([pod("a", 1, grants=whole(1))], [], set(), id="not for a pod that uses the plugin"),
         pytest.param([replace(pod("h", 0, grants=share(1)), ended=True)], [], set(), id="not for one that ended"),
         pytest.param(
-            [pod("h", 0, grants=share(1)), pod("a", 1)], [told("a", "c0", "GPU-1")], set(), id="never what kubelet gave"
+            [pod("h", 0, grants=share(1)), pod("a", 1)],
+            [report("a", "c0", "GPU-1")],
+            set(),
+            id="never what kubelet gave",
         ),
-        pytest.param([pod("h", 0, grants=share(1))], [told("x", "c0", "GPU-1")], set(), id="even to whom nobody knows"),
+        pytest.param(
+            [pod("h", 0, grants=share(1))], [report("x", "c0", "GPU-1")], set(), id="even to whom nobody knows"
+        ),
     ],
 )
-def test_cards_are_withheld(pods: list[Pod], records: list[Told], expected: set[str]) -> None:
+def test_cards_are_withheld(pods: list[Pod], records: list[ContainerReport], expected: set[str]) -> None:
     mirror = Mirror()
     mirror.units = units(4)
     mirror.replace(pods, 1)
-    mirror.settle(records, 0)
-    assert mirror.picture().withheld() == expected
+    mirror.apply_reports(records, 0)
+    assert mirror.snapshot().withheld() == expected
 
 
 # --- what is promised ---------------------------------------------------------------------------------------------
@@ -258,7 +265,9 @@ def promising(*pods: Pod) -> Mirror:
     mirror = Mirror()
     mirror.units = units(4)
     mirror.replace(pods, 1)
-    mirror.promise(Asker(uid="uid-a", container=pods[0].containers[0].name), GPU, frozenset({"GPU-1"}), 10.0)
+    mirror.record_allocation(
+        ContainerKey(uid="uid-a", container=pods[0].containers[0].name), GPU, frozenset({"GPU-1"}), 10.0
+    )
     return mirror
 
 
@@ -267,46 +276,46 @@ def promising(*pods: Pod) -> Mirror:
     [
         ([], 10.5, True),
         ([], 11.5, False),
-        ([told("a", "c0", "GPU-1")], 10.1, False),
-        ([told("b", "c0", "GPU-1")], 10.1, False),
-        ([told("b", "c0", "GPU-2")], 10.1, True),
+        ([report("a", "c0", "GPU-1")], 10.1, False),
+        ([report("b", "c0", "GPU-1")], 10.1, False),
+        ([report("b", "c0", "GPU-2")], 10.1, True),
     ],
 )
 def test_a_promise_stands_until_kubelet_says_or_a_second_is_over(
-    records: list[Told], asked_at: float, *, stands: bool
+    records: list[ContainerReport], asked_at: float, *, stands: bool
 ) -> None:
     mirror = promising(pod("a", 1), pod("b", 1))
-    mirror.settle(records, asked_at)
-    assert bool(mirror.promises) == stands
+    mirror.apply_reports(records, asked_at)
+    assert bool(mirror.pending) == stands
 
 
 def test_a_promise_to_an_init_container_stands_as_long_as_its_pod() -> None:
     first = pod("a", containers=wants(0, init=[1]))
     mirror = promising(first, pod("b", 1))
-    mirror.settle([], 1000)
-    assert [each.ids for each in mirror.promises] == [{"GPU-1"}]
+    mirror.apply_reports([], 1000)
+    assert [each.ids for each in mirror.pending] == [{"GPU-1"}]
     assert [each.container for each in mirror.holdings()] == ["init0"]
     mirror.put(replace(first, ended=True, version=2))
-    mirror.settle([], 1001)
-    assert mirror.promises == ()
+    mirror.apply_reports([], 1001)
+    assert mirror.pending == ()
 
 
 def test_what_kubelet_still_has_to_give_was_not_given() -> None:
     mirror = promising(pod("a", containers=wants(0, init=[1])))
-    mirror.offered(GPU, frozenset({"GPU-0", "GPU-1"}))
-    assert mirror.promises == ()
+    mirror.release_offered(GPU, frozenset({"GPU-0", "GPU-1"}))
+    assert mirror.pending == ()
 
 
 def test_a_pod_for_whom_a_promise_came_to_nothing_comes_last() -> None:
     mirror = promising(pod("a", 1, grants=whole(1)), pod("b", 1, grants=whole(2)))
-    mirror.offered(GPU, frozenset(named(1, 2, 3)))
-    assert [turn.pod.name for turn in mirror.picture().turns(GPU, 1)] == ["b", "a"]
+    mirror.release_offered(GPU, frozenset(named(1, 2, 3)))
+    assert [candidate.pod.name for candidate in mirror.snapshot().pending_containers(GPU, 1)] == ["b", "a"]
 
 
 def test_what_another_pod_turns_out_to_have_was_its_init_container_s() -> None:
     mirror = promising(pod("a", 1), pod("b", containers=wants(1, init=[1])))
-    mirror.promise(Asker(uid="uid-b", container="c0"), GPU, frozenset({"GPU-1"}), 11.0)
-    assert {(each.asker.uid, each.asker.container, each.silent) for each in mirror.promises} == {
+    mirror.record_allocation(ContainerKey(uid="uid-b", container="c0"), GPU, frozenset({"GPU-1"}), 11.0)
+    assert {(each.key.uid, each.key.container, each.never_reported) for each in mirror.pending} == {
         ("uid-b", "init0", True),
         ("uid-b", "c0", False),
     }
@@ -367,14 +376,14 @@ def moved() -> Mirror:
 def test_a_share_is_withheld_where_its_card_is_now() -> None:
     mirror = moved()
     mirror.replace([pod("h", 0, grants=share(1))], 1)
-    assert mirror.picture().withheld() == {"GPU-1"}
+    assert mirror.snapshot().withheld() == {"GPU-1"}
 
 
 def test_a_pod_gets_its_card_whatever_its_minor_is_now() -> None:
     mirror = moved()
     mirror.replace([pod("h", 0, grants=share(1)), pod("a", 1, grants=whole(2))], 1)
-    question = choice.Question(resource=GPU, available=named(1, 2), must=(), size=1)
-    found = choice.propose(mirror.picture(), question, choice.in_order)
+    question = choice.PreferenceRequest(resource=GPU, available=named(1, 2), must=(), size=1)
+    found = choice.propose(mirror.snapshot(), question, choice.first_available)
     assert found is not None
     assert found.ids == {"GPU-2"}
 
@@ -382,12 +391,12 @@ def test_a_pod_gets_its_card_whatever_its_minor_is_now() -> None:
 def test_a_pod_of_another_scheduler_gets_a_card_under_an_old_minor_and_none_that_moved() -> None:
     mirror = moved()
     mirror.replace([pod("gone", 0, grants=share(0)), pod("h", 0, grants=share(1)), pod("a", 1)], 1)
-    mirror.settle([told("x", "c0", "GPU-0")], 0)
-    question = choice.Question(resource=GPU, available=named(1, 2), must=(), size=1)
-    found = choice.propose(mirror.picture(), question, choice.in_order)
+    mirror.apply_reports([report("x", "c0", "GPU-0")], 0)
+    question = choice.PreferenceRequest(resource=GPU, available=named(1, 2), must=(), size=1)
+    found = choice.propose(mirror.snapshot(), question, choice.first_available)
     assert found is not None
     assert found.ids == {"GPU-2"}
-    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), found) is None
+    assert choice.explain(mirror.snapshot(), GPU, frozenset({"GPU-1"}), found) is None
 
 
 def test_an_instance_that_is_gone_takes_nothing_of_the_card_under_its_old_minor() -> None:
@@ -395,8 +404,10 @@ def test_an_instance_that_is_gone_takes_nothing_of_the_card_under_its_old_minor(
     before = Units(minors={"GPU-0": 0, "MIG-a": 0}, cards=frozenset({"GPU-0"}), parents={"MIG-a": "GPU-0"})
     mirror.units = before.joined(Units(minors={"GPU-1": 0}, cards=frozenset({"GPU-1"})))
     mirror.replace([pod("a", 1)], 1)
-    mirror.settle([told("x", "c0", "MIG-a")], 0)
-    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), None) == Asker(uid="uid-a", container="c0")
+    mirror.apply_reports([report("x", "c0", "MIG-a")], 0)
+    assert choice.explain(mirror.snapshot(), GPU, frozenset({"GPU-1"}), None) == ContainerKey(
+        uid="uid-a", container="c0"
+    )
 
 
 # --- what outlives pods --------------------------------------------------------------------------------------------
@@ -411,19 +422,21 @@ def test_a_removed_pod_holds_while_it_has_processes(*, kubelet_first: bool) -> N
     mirror = Mirror()
     mirror.units = units(4)
     mirror.replace([pod("a", 1), pod("b", 1)], 1)
-    mirror.settle([told("a", "c0", "GPU-1")], 0)
+    mirror.apply_reports([report("a", "c0", "GPU-1")], 0)
     if kubelet_first:
-        mirror.settle([], 1)
+        mirror.apply_reports([], 1)
     mirror.remove(pod("a", 1, version=2))
-    mirror.settle([], 2)
+    mirror.apply_reports([], 2)
     assert mirror.holdings() == (holding("a", "c0", "GPU-1"),)
-    mirror.keep_left({"uid-a"})
-    picture = mirror.picture()
-    assert picture.withheld() == {"GPU-1"}
-    assert choice.explain(picture, GPU, frozenset({"GPU-1"}), None) is None
-    mirror.keep_left(set())
+    mirror.release_ended({"uid-a"})
+    snapshot = mirror.snapshot()
+    assert snapshot.withheld() == {"GPU-1"}
+    assert choice.explain(snapshot, GPU, frozenset({"GPU-1"}), None) is None
+    mirror.release_ended(set())
     assert mirror.holdings() == ()
-    assert choice.explain(mirror.picture(), GPU, frozenset({"GPU-1"}), None) == Asker(uid="uid-b", container="c0")
+    assert choice.explain(mirror.snapshot(), GPU, frozenset({"GPU-1"}), None) == ContainerKey(
+        uid="uid-b", container="c0"
+    )
 
 
 def test_a_removed_share_holds_by_its_annotation() -> None:
@@ -438,14 +451,14 @@ def test_a_removed_share_holds_by_its_annotation() -> None:
 def test_a_successor_of_the_same_name_does_not_hold_what_the_removed_pod_held() -> None:
     mirror = Mirror()
     mirror.replace([pod("a", 1, uid="old")], 1)
-    mirror.settle([told("a", "c0", "GPU-1")], 0)
+    mirror.apply_reports([report("a", "c0", "GPU-1")], 0)
     mirror.remove(pod("a", 1, uid="old", version=2))
     mirror.put(pod("a", 1, uid="new", version=3))
-    mirror.settle([told("a", "c0", "GPU-1")], 1)
+    mirror.apply_reports([report("a", "c0", "GPU-1")], 1)
     assert [each.uid for each in mirror.holdings()] == ["old"]
-    mirror.promise(Asker(uid="new", container="c0"), GPU, frozenset({"GPU-1"}), 1)
-    mirror.settle([told("a", "c0", "GPU-1")], 2)
-    mirror.keep_left(set())
+    mirror.record_allocation(ContainerKey(uid="new", container="c0"), GPU, frozenset({"GPU-1"}), 1)
+    mirror.apply_reports([report("a", "c0", "GPU-1")], 2)
+    mirror.release_ended(set())
     assert [each.uid for each in mirror.holdings()] == ["new"]
 
 
@@ -454,7 +467,7 @@ async def test_a_restarted_agent_knows_what_it_promised(node: Node) -> None:
     await agent.admission.prefer(GPU, named(0, 1, 2), [], 1)
     await agent.admission.admit(GPU, named(1))
     agent.start()
-    assert [each.asker.uid for each in agent.admission.mirror.promises] == ["uid-a"]
+    assert [each.key.uid for each in agent.admission.mirror.pending] == ["uid-a"]
     assert await agent.admission.prefer(GPU, named(0, 2), [], 1) == named(2)
 
 
@@ -484,6 +497,6 @@ async def test_a_look_tells_whether_something_is_new_whoever_saw_it_first(node: 
     assert agent.admission.has_news
     await agent.admission.refresh()
     assert not agent.admission.has_news
-    agent.admission.listed(*await agent.api.pods())
+    agent.admission.replace_pods(*await agent.api.pods())
     await agent.admission.refresh()
     assert agent.admission.has_news

@@ -90,7 +90,7 @@ FILE = "k8s.device-plugin.nvidia.com-gpu.json"
 
 
 def test_the_file_follows_the_devices(tmp_path: Path) -> None:
-    folder = cdi.Folder(tmp_path / "cdi")
+    folder = cdi.CdiFolder(tmp_path / "cdi")
     folder.write(wanted(1))
     assert nodes_of(orjson.loads((tmp_path / "cdi" / FILE).read_bytes())).keys() == {"GPU-0", "all"}
     folder.write(wanted(2))
@@ -100,7 +100,7 @@ def test_the_file_follows_the_devices(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
-    folder = cdi.Folder(tmp_path)
+    folder = cdi.CdiFolder(tmp_path)
     folder.write(wanted(1))
     before = (tmp_path / FILE).stat().st_ino
     folder.write(wanted(1))
@@ -110,5 +110,5 @@ def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
 def test_files_of_an_earlier_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").touch()
     (tmp_path / "nvidia.com-gpu.json").touch()
-    cdi.Folder(tmp_path).write({})
+    cdi.CdiFolder(tmp_path).write({})
     assert [each.name for each in tmp_path.iterdir()] == ["nvidia.com-gpu.json"]

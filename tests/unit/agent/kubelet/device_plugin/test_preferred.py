@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_agent.kubelet.device_plugin import preferred, resources
-from berth_agent.kubelet.device_plugin.preferred import Affinity, PreferenceError
+from berth_agent.kubelet.device_plugin.preferred import LinkScores, PreferenceError
 from berth_agent.kubelet.device_plugin.resources import Offer
 from berth_api.device import DeviceSpec, Link
 from tests.devices import options, spec
@@ -199,7 +199,7 @@ def test_no_other_set_of_cards_is_closer(profile: str, free: set[int], data: st.
     size = data.draw(st.integers(1, len(free)))
     ids = [f"GPU-{minor}" for minor in sorted(free)]
     found = preferred.prefer(node, offer_of(node), ids, [], size, policy="packed")
-    affinity = Affinity({card.id: card for card in node.devices})
+    affinity = LinkScores({card.id: card for card in node.devices})
     assert affinity.within(found) == max(affinity.within(each) for each in combinations(ids, size))
 
 
@@ -217,7 +217,7 @@ def test_of_too_many_cards_they_are_picked_one_by_one() -> None:
     found = preferred.prefer(node, offer_of(node), _all_but(node, 0), [], 8, policy="packed")
     assert len(set(found)) == 8
     assert found[0] in _all_but(node, 0)
-    affinity = Affinity({card.id: card for card in node.devices})
+    affinity = LinkScores({card.id: card for card in node.devices})
     assert affinity.between(found[0], found[1]) == preferred.PATHS["SingleSwitch"]
 
 

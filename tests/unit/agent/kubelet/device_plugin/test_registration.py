@@ -3,7 +3,13 @@ from pathlib import Path
 import pytest
 
 from berth_agent.kubelet.device_plugin import registration
-from berth_agent.kubelet.device_plugin.registration import CRASH_WINDOW, MAX_CRASHES, Crashes, CrashLoopError, Listening
+from berth_agent.kubelet.device_plugin.registration import (
+    CRASH_WINDOW,
+    MAX_CRASHES,
+    CrashCounter,
+    CrashLoopError,
+    WatchTracker,
+)
 from berth_agent.kubelet.device_plugin.server import socket_name
 
 
@@ -31,7 +37,7 @@ def test_a_socket_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
 
 
 def test_some_crashes_are_borne() -> None:
-    crashes = Crashes()
+    crashes = CrashCounter()
     for second in range(MAX_CRASHES):
         crashes.count(second, what="a.sock")
     with pytest.raises(CrashLoopError, match=r"a\.sock broke 6 times within 60 minutes"):
@@ -39,7 +45,7 @@ def test_some_crashes_are_borne() -> None:
 
 
 def test_crashes_of_long_ago_do_not_count() -> None:
-    crashes = Crashes()
+    crashes = CrashCounter()
     for number in range(3 * MAX_CRASHES):
         crashes.count(number * CRASH_WINDOW / MAX_CRASHES, what="a.sock")
 
@@ -47,7 +53,7 @@ def test_crashes_of_long_ago_do_not_count() -> None:
 def played(story: str, until: int) -> list[int]:
     """Play what kubelet does at which second, look at each second, and give those at which it is told again."""
     deeds = {int(second): deed for second, deed in (step.split() for step in story.split(";"))}
-    listening, told = Listening(), []
+    listening, told = WatchTracker(), []
     for second in range(until):
         if second in deeds:
             getattr(listening, deeds[second])(second)

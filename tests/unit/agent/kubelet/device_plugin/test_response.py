@@ -4,7 +4,7 @@ import pytest
 
 from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.kubelet.device_plugin import resources, response
-from berth_agent.kubelet.device_plugin.nodes import CONTROL
+from berth_agent.kubelet.device_plugin.device_nodes import CONTROL
 from berth_agent.kubelet.device_plugin.response import InvalidRequestError
 from tests.devices import GPU, machine, options, spec
 
@@ -108,7 +108,9 @@ def test_several_strategies_are_all_followed() -> None:
 
 
 def test_nvidia_ctks_specification_has_its_own_vendor() -> None:
-    found = response.Machine(spec=spec(1), options=options(device_list_strategy=("cdi-cri",)), vendor="nvidia.com")
+    found = response.AllocationContext(
+        spec=spec(1), options=options(device_list_strategy=("cdi-cri",)), vendor="nvidia.com"
+    )
     (device,) = response.compose(found, ["GPU-0"], key="t").cdi_devices
     assert device.name == "nvidia.com/gpu=GPU-0"
 

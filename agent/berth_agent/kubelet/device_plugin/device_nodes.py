@@ -25,12 +25,12 @@ Capability = tuple[int, int, int]
 """Minor of the card, GPU instance, compute instance; -1 for the GPU instance itself."""
 
 
-class MissingNodeError(Exception):
+class MissingDeviceNodeError(Exception):
     """A device node is not there that containers must have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class DeviceNodes:
     """What of /dev is there."""
 
     control: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Nodes:
     """IMEX channels."""
 
 
-def read(*, dev: Path, proc: Path) -> Nodes:
+def read(*, dev: Path, proc: Path) -> DeviceNodes:
     """Look at what is there."""
     extras = {kind: tuple(_found(dev, patterns)) for kind, patterns in EXTRAS.items()}
-    return Nodes(
+    return DeviceNodes(
         control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
         capabilities=_capabilities(proc / _MIG_MINORS),
         extras={kind: paths for kind, paths in extras.items() if paths},
@@ -53,7 +53,7 @@ def read(*, dev: Path, proc: Path) -> Nodes:
     )
 
 
-def check(nodes: Nodes, *, channels: Iterable[int]) -> None:
+def check(nodes: DeviceNodes, *, channels: Iterable[int]) -> None:
     """See that the IMEX channels are there that containers must have.
 
     Raises:
@@ -61,12 +61,12 @@ def check(nodes: Nodes, *, channels: Iterable[int]) -> None:
     """
     for each in channels:
         if each not in nodes.channels:
-            raise MissingNodeError(
+            raise MissingDeviceNodeError(
                 f"/dev/nvidia-caps-imex-channels/channel{each}: not there, and --imex-required is set"
             )
 
 
-def paths(spec: DeviceSpec, nodes: Nodes) -> dict[str, tuple[str, ...]]:
+def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
     """Give the nodes of each card and each instance by its id, without those that all share."""
     found: dict[str, tuple[str, ...]] = {}
     for card in spec.devices:
@@ -77,7 +77,7 @@ def paths(spec: DeviceSpec, nodes: Nodes) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _of_instances(card: DeviceInfo, nodes: Nodes) -> Iterator[tuple[str, list[str]]]:
+def _of_instances(card: DeviceInfo, nodes: DeviceNodes) -> Iterator[tuple[str, list[str]]]:
     for each in card.mig.instances if card.mig else ():
         wanted = [
             (card.minor, each.gpu_instance, _NO_COMPUTE_INSTANCE),

@@ -16,19 +16,19 @@ NONE: Ids = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class ContainerKey:
     """A container by its pod's UID and its name."""
 
     uid: str
     container: str
 
 
-Allocated = Mapping[Asker, Mapping[str, Ids]]
+Allocated = Mapping[ContainerKey, Mapping[str, Ids]]
 """Container -> resource -> ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class PendingContainer:
     """A container that kubelet has yet to admit, of those that want a resource."""
 
     pod: Pod
@@ -39,18 +39,18 @@ class Turn:
     """Sorts what is likelier before what is less so; among equals the pods' order holds."""
 
     @property
-    def asker(self) -> Asker:
+    def key(self) -> ContainerKey:
         """Give the container's name on the node."""
-        return Asker(uid=self.pod.uid, container=self.container.name)
+        return ContainerKey(uid=self.pod.uid, container=self.container.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class AdmissionSnapshot:
     """The node's pods, and what their containers have."""
 
     pods: tuple[Pod, ...] = ()
     """That have not ended, in the order in which kubelet admits them."""
-    forgotten: frozenset[str] = frozenset()
+    unreported: frozenset[str] = frozenset()
     """UIDs of those that kubelet admitted and knows no more: their end has not been told to us yet."""
     doubtful: frozenset[str] = frozenset()
     """UIDs of those for whom a promise came to nothing: they failed, or were taken for others."""
@@ -58,7 +58,7 @@ class Picture:
     """What kubelet says, and what it was promised and has not said yet."""
     recorded: frozenset[str] = frozenset()
     """UIDs of the pods of which kubelet says anything."""
-    unproven: tuple[Ids, ...] = ()
+    unconfirmed: tuple[Ids, ...] = ()
     """The sets of it that kubelet has not said: whose each is, is our guess."""
     lingering: Mapping[str, Ids] = field(default_factory=dict)
     """By the pod's UID: of containers that run though their pod was removed. Kubelet believes these to be free."""
@@ -66,52 +66,55 @@ class Picture:
     """UIDs of those of them that were seen to have processes."""
     units: Units = field(default_factory=Units)
 
-    def turns(self, resource: str, size: int) -> list[Turn]:
+    def pending_containers(self, resource: str, size: int) -> list[PendingContainer]:
         """Give the containers for which kubelet may ask for so many of a resource, the likeliest first."""
-        found = (turn for pod in self.pods for turn in self._turns(pod, resource))
-        return sorted((turn for turn in found if turn.container.wants[resource] == size), key=lambda turn: turn.order)
+        found = (candidate for pod in self.pods for candidate in self._pending_containers(pod, resource))
+        return sorted(
+            (candidate for candidate in found if candidate.container.wants[resource] == size),
+            key=lambda candidate: candidate.order,
+        )
 
-    def _turns(self, pod: Pod, resource: str) -> Iterator[Turn]:
+    def _pending_containers(self, pod: Pod, resource: str) -> Iterator[PendingContainer]:
         """Go through a pod's containers after the last that has the resource, and tell of each what it may reuse.
 
         Where all that a pod has is our guess, its init containers come last: they may have been another pod's.
         """
-        if pod.uid in self.forgotten:
+        if pod.uid in self.unreported:
             return
         wanting = [each for each in pod.containers if resource in each.wants]
-        having = [self.of(Asker(uid=pod.uid, container=each.name), resource) for each in wanting]
+        having = [self.of(ContainerKey(uid=pod.uid, container=each.name), resource) for each in wanting]
         done = max((place for place, ids in enumerate(having) if ids), default=-1) + 1
         reusable = NONE
         for each, ids in zip(wanting[:done], having, strict=False):
             reusable = reusable | ids if each.ends else reusable - ids
         # A pod that kubelet is in the midst of goes on before the next begins.
-        fresh = not any(asker.uid == pod.uid for asker in self.allocated)
+        fresh = not any(key.uid == pod.uid for key in self.allocated)
         late = self.is_late(pod)
         for place, each in enumerate(wanting[done:]):
-            yield Turn(pod=pod, container=each, reusable=reusable, order=(place > 0, late, fresh))
+            yield PendingContainer(pod=pod, container=each, reusable=reusable, order=(place > 0, late, fresh))
         guessed = [each for each in wanting[:done] if each.ends and pod.uid not in self.recorded]
         for each in guessed:
-            yield Turn(pod=pod, container=each, reusable=NONE, order=(True, True, True))
+            yield PendingContainer(pod=pod, container=each, reusable=NONE, order=(True, True, True))
 
     def is_late(self, pod: Pod) -> bool:
         """Tell whether kubelet seems to be done with a pod, admitted or not."""
         return pod.started or pod.uid in self.doubtful
 
-    def of(self, asker: Asker, resource: str) -> Ids:
+    def of(self, key: ContainerKey, resource: str) -> Ids:
         """Give what a container has of a resource."""
-        return self.allocated.get(asker, {}).get(resource, NONE)
+        return self.allocated.get(key, {}).get(resource, NONE)
 
     def is_waiting(self, pod: Pod) -> bool:
         """Tell whether some container of a pod has yet to be admitted."""
-        return any(True for name in _wanted(pod) for _ in self._turns(pod, name))
+        return any(True for name in _wanted(pod) for _ in self._pending_containers(pod, name))
 
     def had_by(self, pod: Pod) -> Ids:
         """Give all that a pod's containers have."""
-        return NONE.union(*(ids for asker, by in self.allocated.items() if asker.uid == pod.uid for ids in by.values()))
+        return NONE.union(*(ids for key, by in self.allocated.items() if key.uid == pod.uid for ids in by.values()))
 
     def holders(self) -> dict[str, str]:
         """Give by id the UID of the pod that has it."""
-        return {unit: asker.uid for asker, by in self.allocated.items() for ids in by.values() for unit in ids}
+        return {unit: key.uid for key, by in self.allocated.items() for ids in by.values() for unit in ids}
 
     def owners(self) -> dict[str, Pod]:
         """Give by id the pod whose annotation names it."""
@@ -128,7 +131,7 @@ class Picture:
         """Give what no container of a pod can have, whatever its annotation says."""
         others = {unit for unit, uid in self.holders().items() if uid != pod.uid}
         lingering = (ids for uid, ids in self.lingering.items() if uid != pod.uid)
-        return Taken.of(others.difference(*self.unproven).union(*lingering), self.units)
+        return Taken.of(others.difference(*self.unconfirmed).union(*lingering), self.units)
 
     def withheld(self) -> frozenset[str]:
         """Return the ids of the cards that kubelet must not hand out.

@@ -15,8 +15,8 @@ import structlog
 from berth_agent.boot import boot_id
 from berth_agent.cluster import CallError, Cluster
 from berth_agent.configuration.settings import Settings
+from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
-from berth_agent.kubelet.admission.chooser import Admission
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
@@ -34,7 +34,7 @@ Publish = Callable[[], None]
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Keeper:
+class UsageReporter:
     """What one node's pods hold."""
 
     def __init__(
@@ -131,13 +131,13 @@ class Keeper:
 
     async def _pause(self) -> None:
         """Wait until something may have changed; while kubelet has not recorded what it gave, for a moment only."""
-        soon = self.admission.answers and not self.admission.mirror.is_settled
+        soon = self.admission.answers and not self.admission.mirror.is_confirmed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(UNSETTLED_SECONDS if soon else self._settings.pod_resources_interval):
                 await self.admission.changed.wait()
 
 
-def of(settings: Settings, *, cluster: Cluster) -> Keeper | None:
+def of(settings: Settings, *, cluster: Cluster) -> UsageReporter | None:
     """Give the keeper of the settings' node; none where they speak for a simulated fleet, or want none."""
     if settings.inventory != "nvml" or not settings.truth:
         return None
@@ -150,4 +150,4 @@ def of(settings: Settings, *, cluster: Cluster) -> Keeper | None:
         running=lambda: processes.pods_with_processes(settings.proc_root),
     )
     gpu_pods = GpuPods(cluster=cluster, node=settings.node_name)
-    return Keeper(settings, boot_id=boot, pods=pods, admission=admission, gpu_pods=gpu_pods)
+    return UsageReporter(settings, boot_id=boot, pods=pods, admission=admission, gpu_pods=gpu_pods)

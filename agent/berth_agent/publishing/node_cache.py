@@ -6,7 +6,7 @@ from typing import Any
 from berth_agent.cluster import NODES, Cluster
 
 
-class Nodes:
+class NodeCache:
     """What is known of Nodes; shared by the publisher, the heartbeat and the labeller."""
 
     def __init__(self, *, cluster: Cluster) -> None:
@@ -32,11 +32,11 @@ class Nodes:
         """Return the labels that a Node had when it was looked at, or written, last."""
         return self._labels.get(name, {})
 
-    def note_labels(self, name: str, labels: Mapping[str, str]) -> None:
+    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
         """Take up the labels of a Node that was just written."""
         self._labels[name] = labels
 
-    def owner(self, name: str) -> dict[str, Any] | None:
+    def owner_reference(self, name: str) -> dict[str, Any] | None:
         """Return the owner reference to a Node, or None where the Node is not known."""
         if name not in self._uids:
             return None

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.kubelet.device_plugin import nodes
-from berth_agent.kubelet.device_plugin.nodes import MissingNodeError, Nodes
+from berth_agent.kubelet.device_plugin import device_nodes
+from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes, MissingDeviceNodeError
 from tests.devices import spec
 
 CAPABILITIES = {(0, 1, -1): 3, (0, 1, 0): 4, (0, 1, 2): 6}
@@ -27,8 +27,8 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(folder: Path) -> Nodes:
-    return nodes.read(dev=folder / "dev", proc=folder / "proc")
+def read(folder: Path) -> DeviceNodes:
+    return device_nodes.read(dev=folder / "dev", proc=folder / "proc")
 
 
 def test_control_nodes_that_are_not_there_are_left_out(machine: Path) -> None:
@@ -48,20 +48,22 @@ def test_further_nodes_by_their_class(machine: Path) -> None:
 
 
 def test_a_machine_without_any_has_none(tmp_path: Path) -> None:
-    assert read(tmp_path) == Nodes()
+    assert read(tmp_path) == DeviceNodes()
 
 
 def test_imex_channels_that_must_be_there(machine: Path) -> None:
-    with pytest.raises(MissingNodeError, match="nvidia-caps-imex-channels/channel0: not there, and --imex-required"):
-        nodes.check(read(machine), channels=[0])
+    with pytest.raises(
+        MissingDeviceNodeError, match="nvidia-caps-imex-channels/channel0: not there, and --imex-required"
+    ):
+        device_nodes.check(read(machine), channels=[0])
     channel = machine / "dev/nvidia-caps-imex-channels/channel0"
     channel.parent.mkdir()
     channel.touch()
-    nodes.check(read(machine), channels=[0])
+    device_nodes.check(read(machine), channels=[0])
 
 
 def test_instances_have_their_cards_node_and_two_capabilities() -> None:
-    found = nodes.paths(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), Nodes(capabilities=CAPABILITIES))
+    found = device_nodes.paths(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), DeviceNodes(capabilities=CAPABILITIES))
     assert found == {
         "GPU-0": ("/dev/nvidia0",),
         "MIG-0-0": ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"),
@@ -75,5 +77,7 @@ def test_a_second_compute_instance_has_its_own_capability() -> None:
     assert card.mig
     instance = card.mig.instances[0].model_copy(update={"compute_instance": 2})
     divided = card.model_copy(update={"mig": card.mig.model_copy(update={"instances": [instance]})})
-    found = nodes.paths(spec(0).model_copy(update={"devices": [divided]}), Nodes(capabilities=CAPABILITIES))
+    found = device_nodes.paths(
+        spec(0).model_copy(update={"devices": [divided]}), DeviceNodes(capabilities=CAPABILITIES)
+    )
     assert found["MIG-0-0"] == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap6")

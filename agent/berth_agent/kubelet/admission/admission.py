@@ -13,11 +13,11 @@ from typing import Final, Protocol
 import structlog
 
 from berth_agent.kubelet.admission import choice
-from berth_agent.kubelet.admission.checkpoint import Saved
-from berth_agent.kubelet.admission.choice import Peer, Proposal, Question
-from berth_agent.kubelet.admission.mirror import Holding, Mirror, Promise, Told
-from berth_agent.kubelet.admission.picture import Ids
+from berth_agent.kubelet.admission.checkpoint import CheckpointData
+from berth_agent.kubelet.admission.choice import DefaultPreference, PreferenceRequest, Proposal
+from berth_agent.kubelet.admission.mirror import ContainerReport, Holding, Mirror, PendingAllocation
 from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.admission.snapshot import Ids
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import RefusedError
 
@@ -29,14 +29,14 @@ NAMED: Final = 3
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Away(Exception):  # noqa: N818 -- what happens, not what went wrong with us
+class UnavailableError(Exception):
     """Somebody does not answer."""
 
 
-class Kubelet(Protocol):
+class KubeletClient(Protocol):
     """Who tells what containers have."""
 
-    async def told(self) -> tuple[Told, ...]:
+    async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Ask kubelet.
 
         Raises:
@@ -45,7 +45,7 @@ class Kubelet(Protocol):
         ...
 
 
-class Server(Protocol):
+class PodSource(Protocol):
     """Who tells what pods there are, and tells people about them."""
 
     async def pods(self) -> tuple[list[Pod], int]:
@@ -61,14 +61,14 @@ class Server(Protocol):
         ...
 
 
-class Memory(Protocol):
+class CheckpointStore(Protocol):
     """What survives."""
 
-    def load(self) -> Saved:
+    def load(self) -> CheckpointData:
         """Give what the last run left."""
         ...
 
-    def save(self, *, promises: Iterable[Promise], holdings: Iterable[Holding], units: Units) -> None:
+    def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:
         """Keep this.
 
         Raises:
@@ -83,15 +83,15 @@ class Admission:
     def __init__(
         self,
         *,
-        kubelet: Kubelet,
-        server: Server,
-        memory: Memory,
+        kubelet: KubeletClient,
+        server: PodSource,
+        memory: CheckpointStore,
         running: Callable[[], frozenset[str]],
-        peer: Peer = choice.in_order,
+        default_preference: DefaultPreference = choice.first_available,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mirror = Mirror()
-        self.peer = peer
+        self.default_preference = default_preference
         """Chooses among what nobody has."""
         self.known = asyncio.Event()
         """Set when the node's pods are known."""
@@ -106,10 +106,10 @@ class Admission:
         self._memory = memory
         self._running = running
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._proposal: Proposal | None = None
-        self._complaint = ""
-        self._told: tuple[Told, ...] | None = None
+        self._failure = ""
+        self._reports: tuple[ContainerReport, ...] | None = None
         """What kubelet said last."""
 
     # --- what the device plugin asks ---------------------------------------------------------------------------
@@ -118,17 +118,19 @@ class Admission:
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> list[str]:
         """Propose devices for the container that kubelet is admitting; fewer than `size` where there are no more."""
-        question = Question(resource=resource, available=available, must=must_include, size=size)
-        async with self._turn:
-            await self._look()
-            self.mirror.offered(resource, frozenset(available).difference(must_include))
-            await self._free()
-            found = self._propose(question)
-            if found is None or not self._is_sure(found, size):
-                await self._list()
-                found = self._propose(question)
-            self._proposal = found
-            return sorted(found.ids) if found else choice.remainder(self.mirror.picture(), question, self.peer)
+        request = PreferenceRequest(resource=resource, available=available, must=must_include, size=size)
+        async with self._lock:
+            await self._read_kubelet()
+            self.mirror.release_offered(resource, frozenset(available).difference(must_include))
+            await self._release_ended()
+            proposal = self._propose(request)
+            if proposal is None or not self._is_sure(proposal, size):
+                await self._list_pods()
+                proposal = self._propose(request)
+            self._proposal = proposal
+            if proposal is None:
+                return choice.prefer_unclaimed(self.mirror.snapshot(), request, self.default_preference)
+            return sorted(proposal.ids)
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:
         """Let kubelet give these devices to a container.
@@ -137,21 +139,21 @@ class Admission:
             RefusedError: no pod that waits can be the one that gets them.
         """
         wanted = frozenset(ids)
-        async with self._turn:
-            asker = choice.explain(self.mirror.picture(), resource, wanted, self._proposal)
-            if asker is None:
-                await self._list()
-                asker = choice.explain(self.mirror.picture(), resource, wanted, self._proposal)
-            if asker is None:
+        async with self._lock:
+            key = choice.explain(self.mirror.snapshot(), resource, wanted, self._proposal)
+            if key is None:
+                await self._list_pods()
+                key = choice.explain(self.mirror.snapshot(), resource, wanted, self._proposal)
+            if key is None:
                 await self._refuse(resource, wanted)
                 return
-            self.mirror.promise(asker, resource, wanted, self._clock())
+            self.mirror.record_allocation(key, resource, wanted, self._clock())
             self._save()
             self.changed.set()
 
     def withheld(self) -> frozenset[str]:
         """Return the ids of the cards that kubelet must be told to be unhealthy."""
-        return self.mirror.picture().withheld()
+        return self.mirror.snapshot().withheld()
 
     @property
     def is_ready(self) -> bool:
@@ -162,72 +164,72 @@ class Admission:
 
     async def refresh(self) -> None:
         """Ask kubelet and the machine what pods have; `has_news` says whether anything of it may be new."""
-        async with self._turn:
-            await self._look()
-            is_open = self.mirror.has_left or not self.mirror.is_settled
-            await self._free()
+        async with self._lock:
+            await self._read_kubelet()
+            is_open = self.mirror.has_lingering or not self.mirror.is_confirmed
+            await self._release_ended()
             self.has_news = self.changed.is_set() or is_open
             self.changed.clear()
             if self.has_news:
                 self._save()
 
-    def listed(self, pods: list[Pod], version: int) -> None:
+    def replace_pods(self, pods: list[Pod], version: int) -> None:
         """Take a whole list of the node's pods, and with the first what the last run left."""
         self.mirror.replace(pods, version)
         if not self.known.is_set():
             self.known.set()
             saved = self._memory.load()
-            self.mirror.recall(saved.promises, saved.holdings, self._clock())
+            self.mirror.restore(saved.pending, saved.holdings, self._clock())
             self.mirror.units = saved.units.joined(self.mirror.units)
         self.changed.set()
 
     # --- how ----------------------------------------------------------------------------------------------------
 
-    def _propose(self, question: Question) -> Proposal | None:
-        return choice.propose(self.mirror.picture(), question, self.peer)
+    def _propose(self, request: PreferenceRequest) -> Proposal | None:
+        return choice.propose(self.mirror.snapshot(), request, self.default_preference)
 
-    def _is_sure(self, found: Proposal, size: int) -> bool:
+    def _is_sure(self, proposal: Proposal, size: int) -> bool:
         """Tell whether a proposal rests on the annotation of a pod that is new to kubelet.
 
         By old news a card is free that another annotation names by now, and a pod is there that is gone.
         """
-        pod = self.mirror.pod(found.asker.uid)
-        is_own = len(found.ids) == size and found.ids <= frozenset(pod.granted)
-        return is_own and not self.mirror.picture().is_late(pod)
+        pod = self.mirror.pod(proposal.key.uid)
+        is_own = len(proposal.ids) == size and proposal.ids <= frozenset(pod.granted)
+        return is_own and not self.mirror.snapshot().is_late(pod)
 
-    async def _look(self) -> None:
+    async def _read_kubelet(self) -> None:
         asked_at = self._clock()
         try:
-            told = await self._kubelet.told()
-        except Away as error:
-            self._complain(str(error))
+            reports = await self._kubelet.list_containers()
+        except UnavailableError as error:
+            self._log_failure(str(error))
             self.answers = False
             return
         if self.answers is False:
             _log.info("kubelet answers again")
             self.mirror.reorder()
-        if told != self._told:
+        if reports != self._reports:
             self.changed.set()
-        self.answers, self._complaint, self._told = True, "", told
-        self.mirror.settle(told, asked_at)
+        self.answers, self._failure, self._reports = True, "", reports
+        self.mirror.apply_reports(reports, asked_at)
 
-    async def _free(self) -> None:
+    async def _release_ended(self) -> None:
         """Let go of what containers had that do not run any more."""
-        if self.mirror.has_left:
-            self.mirror.keep_left(await asyncio.to_thread(self._running))
+        if self.mirror.has_lingering:
+            self.mirror.release_ended(await asyncio.to_thread(self._running))
 
-    def _complain(self, reason: str) -> None:
+    def _log_failure(self, reason: str) -> None:
         """Log once that kubelet is away, not at each try."""
-        if reason != self._complaint:
+        if reason != self._failure:
             _log.warning("kubelet does not tell what pods have, will try again", reason=reason)
-        self._complaint = reason
+        self._failure = reason
 
-    async def _list(self) -> None:
+    async def _list_pods(self) -> None:
         """Look what pods there are: kubelet may know one of which our watch has not told yet."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                self.listed(*await self._server.pods())
-        except (Away, TimeoutError) as error:
+                self.replace_pods(*await self._server.pods())
+        except (UnavailableError, TimeoutError) as error:
             _log.warning("pods of the node not listed, going by what is known", reason=str(error) or "no answer")
 
     def _save(self) -> None:
@@ -235,18 +237,20 @@ class Admission:
             # What the last run left has yet to be read, or is all that there is.
             return
         try:
-            self._memory.save(promises=self.mirror.promises, holdings=self.mirror.holdings(), units=self.mirror.units)
+            self._memory.save(pending=self.mirror.pending, holdings=self.mirror.holdings(), units=self.mirror.units)
         except OSError as error:
             _log.error("checkpoint not written: a restart now forgets what kubelet was promised", reason=str(error))
 
     async def _refuse(self, resource: str, ids: Ids) -> None:
-        picture = self.mirror.picture()
-        waiting = {turn.pod.uid: turn.pod for turn in picture.turns(resource, len(ids))}
-        told = "; ".join(f"{pod.key} was given {', '.join(pod.granted) or 'none'}" for pod in _some(waiting.values()))
-        text = f"{resource} {', '.join(sorted(ids))}: no pod that waits on this node can be given these" + (
-            f" ({told})" if told else f", and none waits for {len(ids)} of them"
+        snapshot = self.mirror.snapshot()
+        waiting = {candidate.pod.uid: candidate.pod for candidate in snapshot.pending_containers(resource, len(ids))}
+        waiting_pods = "; ".join(
+            f"{pod.key} was given {', '.join(pod.granted) or 'none'}" for pod in _some(waiting.values())
         )
-        _log.error("kubelet was refused", resource=resource, ids=sorted(ids), waiting=told)
+        text = f"{resource} {', '.join(sorted(ids))}: no pod that waits on this node can be given these" + (
+            f" ({waiting_pods})" if waiting_pods else f", and none waits for {len(ids)} of them"
+        )
+        _log.error("kubelet was refused", resource=resource, ids=sorted(ids), waiting=waiting_pods)
         await self._server.warn(list(waiting.values()), text)
         raise RefusedError(text)
 
