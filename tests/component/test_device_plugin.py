@@ -18,7 +18,7 @@ from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.device_plugin import resources
 from berth_agent.kubelet.device_plugin.chooser import RefusedError
-from berth_agent.kubelet.device_plugin.manager import LOOK, DevicePlugin, InitError
+from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, DevicePlugin, InitError
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.kubelet.device_plugin.response import AllocationContext
 from berth_agent.kubelet.device_plugin.server import PluginServer
@@ -96,7 +96,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., D
     """Start plugins; they end with the test."""
     running: list[asyncio.Task[None]] = []
 
-    def start(found: DeviceSpec, *, look: float = LOOK, **settings: Any) -> DevicePlugin:
+    def start(found: DeviceSpec, *, check_interval: float = CHECK_INTERVAL, **settings: Any) -> DevicePlugin:
         own: dict[str, Any] = {
             "node_name": "a",
             "kubelet_socket": str(folder / "plugins/kubelet.sock"),
@@ -104,7 +104,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., D
             "dev_folder": folder / "dev",
             "proc_root": folder / "proc",
         }
-        plugin = DevicePlugin(Settings(**own | settings), chooser=choices, look=look)
+        plugin = DevicePlugin(Settings(**own | settings), chooser=choices, check_interval=check_interval)
         plugin.update(reading(found))
         running.append(asyncio.create_task(plugin.run()))
         return plugin
@@ -216,7 +216,7 @@ async def test_a_new_kubelet_is_told_everything_anew(kubelet: Kubelet, begin: An
 
 async def test_a_new_kubelet_is_told_before_the_next_look(kubelet: Kubelet, begin: Any) -> None:
     # It must be faster than kubelet, which refuses what it finds before it is told.
-    begin(spec(2), look=10 * DEADLINE)
+    begin(spec(2), check_interval=10 * DEADLINE)
     await kubelet.sees(lambda told: GPU in told)
     await kubelet.restart()
     await kubelet.sees(lambda told: GPU in told)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.health.faults import told
+from berth_agent.health.faults import faults_of
 from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.kubelet.device_plugin.resources import indices
 from berth_agent.readings import Reading
@@ -85,7 +85,7 @@ def _card(card: DeviceInfo, reading: Reading) -> dict[str, str]:
         "mig.mode.current": "N/A" if card.mig is None else "Enabled" if card.mig.enabled else "Disabled",
         "minor_number": str(card.minor),
         "numa": str(node) if node >= 0 else "N/A",
-        "faults": " ".join(sorted(fault.kind for fault in told(card))),
+        "faults": " ".join(sorted(fault.kind for fault in faults_of(card))),
         **_instances(card),
     }
 

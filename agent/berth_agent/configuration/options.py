@@ -34,17 +34,17 @@ class OptionsError(Exception):
     """The options cannot be used; the text says which, where it stands and what is allowed."""
 
 
-def _listed(told: Any) -> Any:
+def _listed(raw: Any) -> Any:
     """Take a list as variables have it: joined by commas."""
-    if isinstance(told, str):
-        return tuple(each.strip() for each in told.split(",") if each.strip())
-    return told
+    if isinstance(raw, str):
+        return tuple(each.strip() for each in raw.split(",") if each.strip())
+    return raw
 
 
-def _no_mps(told: str) -> str:
-    if told:
+def _no_mps(raw: str) -> str:
+    if raw:
         raise ValueError(_REFUSED_MPS)
-    return told
+    return raw
 
 
 class Flags(BaseModel):
@@ -220,14 +220,14 @@ class _File:
     warnings: tuple[str, ...] = ()
 
 
-def load(told: Flags) -> Options:
+def load(raw: Flags) -> Options:
     """Complete what flags and variables told by the file that they name.
 
     Raises:
         OptionsError: the file cannot be used.
     """
-    file = _read(told.config_file) if told.config_file else _File()
-    own = {name: getattr(told, name) for name in told.model_fields_set & Flags.model_fields.keys()}
+    file = _read(raw.config_file) if raw.config_file else _File()
+    own = {name: getattr(raw, name) for name in raw.model_fields_set & Flags.model_fields.keys()}
     flags = Flags.model_validate({**file.flags, **own})
     default = Flags()
     idle = [name for name in _WITHOUT_EFFECT if getattr(flags, name) != getattr(default, name)]
@@ -264,7 +264,7 @@ def _parsed(body: Any) -> _File:
 
 
 def _flags(top: Mapping[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    raw: dict[str, Any] = {}
     for where, value in _leaves(top):
         # The labels of NVIDIA's feature discovery are configured by the same file.
         if value is None or where.startswith("flags.gfd"):
@@ -272,12 +272,12 @@ def _flags(top: Mapping[str, Any]) -> dict[str, Any]:
         if where not in _KEYS:
             allowed = ", ".join(key for key in _KEYS if key.startswith(where.partition(".")[0]))
             raise OptionsError(f"{where}: no such option; there are {allowed}")
-        told[_KEYS[where]] = value
+        raw[_KEYS[where]] = value
     try:
-        Flags.model_validate(told)
+        Flags.model_validate(raw)
     except ValidationError as error:
         raise OptionsError("; ".join(map(_plain, error.errors()))) from error
-    return told
+    return raw
 
 
 def _leaves(top: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -285,7 +285,7 @@ def _leaves(top: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, value in _mapping(top.get(section), where=section).items():
             if name == "plugin":
                 inner = _mapping(value, where=f"{section}.plugin")
-                yield from ((f"{section}.plugin.{each}", told) for each, told in inner.items())
+                yield from ((f"{section}.plugin.{each}", raw) for each, raw in inner.items())
             else:
                 yield f"{section}.{name}", value
 
@@ -298,14 +298,14 @@ def _plain(error: Any) -> str:
 # --- sharing ----------------------------------------------------------------------------------------------------
 
 
-def _sharing(told: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
-    _known(told, _PARTS["sharing"], where="sharing")
-    if told.get("mps") is not None:
+def _sharing(raw: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
+    _known(raw, _PARTS["sharing"], where="sharing")
+    if raw.get("mps") is not None:
         raise OptionsError(f"sharing.mps: {_REFUSED_MPS}")
-    if told.get("timeSlicing") is None:
+    if raw.get("timeSlicing") is None:
         return Sharing(), ()
     where = "sharing.timeSlicing"
-    slicing = _mapping(told["timeSlicing"], where=where)
+    slicing = _mapping(raw["timeSlicing"], where=where)
     _known(slicing, _PARTS[where], where=where)
     if strategy := slicing.get("strategy"):
         raise OptionsError(f"{where}.strategy: unknown time-slicing strategy: {strategy}; allowed is none")
@@ -321,10 +321,10 @@ def _sharing(told: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
 _Sliced = tuple[str, int, Mapping[str, Any]]
 
 
-def _resources(told: Any, *, where: str) -> list[_Sliced]:
-    if not isinstance(told, list) or not told:
+def _resources(raw: Any, *, where: str) -> list[_Sliced]:
+    if not isinstance(raw, list) or not raw:
         raise OptionsError(f"{where}: no resources specified; allowed is a list of name and replicas")
-    found = [_resource(each, where=f"{where}[{index}]") for index, each in enumerate(told)]
+    found = [_resource(each, where=f"{where}[{index}]") for index, each in enumerate(raw)]
     names = [name for name, _, _ in found]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -332,8 +332,8 @@ def _resources(told: Any, *, where: str) -> list[_Sliced]:
     return found
 
 
-def _resource(told: Any, *, where: str) -> _Sliced:
-    body = _mapping(told, where=where)
+def _resource(raw: Any, *, where: str) -> _Sliced:
+    body = _mapping(raw, where=where)
     _known(body, _PARTS["sharing.timeSlicing.resources"], where=where)
     if body.get("name") is None:
         raise OptionsError(f"{where}.name: no resource name specified")
@@ -347,13 +347,13 @@ def _resource(told: Any, *, where: str) -> _Sliced:
     return name, replicas, body
 
 
-def resource_name(told: Any, *, where: str) -> str:
+def resource_name(raw: Any, *, where: str) -> str:
     """Give the full name of a resource; `gpu` is `nvidia.com/gpu`.
 
     Raises:
         OptionsError: it cannot be one.
     """
-    text = str(told)
+    text = str(raw)
     name = text if text.startswith(f"{VENDOR}/") else f"{VENDOR}/{text}"
     if len(name) > MAX_NAME:
         raise OptionsError(f"{where}: fully-qualified resource name must be {MAX_NAME} characters or less: {name}")
@@ -375,23 +375,23 @@ def _warnings(found: Iterable[_Sliced], *, rename: bool, where: str) -> Iterator
 # --- shapes -----------------------------------------------------------------------------------------------------
 
 
-def _mapping(told: Any, *, where: str) -> Mapping[str, Any]:
-    if told is None:
+def _mapping(raw: Any, *, where: str) -> Mapping[str, Any]:
+    if raw is None:
         return {}
-    if not isinstance(told, dict):
-        raise OptionsError(f"{where or 'the file'}: must be a mapping, is {type(told).__name__}")
-    return told
+    if not isinstance(raw, dict):
+        raise OptionsError(f"{where or 'the file'}: must be a mapping, is {type(raw).__name__}")
+    return raw
 
 
-def _known(told: Mapping[str, Any], allowed: Iterable[str], *, where: str) -> None:
-    for name in told:
+def _known(raw: Mapping[str, Any], allowed: Iterable[str], *, where: str) -> None:
+    for name in raw:
         if name not in allowed:
             place = f"{where}.{name}" if where else name
             raise OptionsError(f"{place}: no such field; there are {', '.join(allowed)}")
 
 
-def _boolean(told: Mapping[str, Any], name: str, *, where: str) -> bool:
-    value = told.get(name)
+def _boolean(raw: Mapping[str, Any], name: str, *, where: str) -> bool:
+    value = raw.get(name)
     if value is not None and not isinstance(value, bool):
         raise OptionsError(f"{where}.{name}: {value}: must be true or false")
     return bool(value)

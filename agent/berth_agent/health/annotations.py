@@ -40,10 +40,12 @@ def _names(devices: Iterable[DeviceInfo]) -> dict[str, Key]:
 
 def findings(named: Mapping[str, NamedDevices]) -> tuple[Finding, ...]:
     """Return a condition of the Device where annotations name what there is not; by the names of the annotations."""
-    told = [_problem(annotation, each) for annotation, each in named.items() if each.problems]
-    if not told:
+    problems_found = [_problem(annotation, each) for annotation, each in named.items() if each.problems]
+    if not problems_found:
         return ()
-    return (Finding(type=names.ANNOTATIONS_READ, ok=False, reason="NoSuchDevice", message="; ".join(told)[:1024]),)
+    return (
+        Finding(type=names.ANNOTATIONS_READ, ok=False, reason="NoSuchDevice", message="; ".join(problems_found)[:1024]),
+    )
 
 
 def _problem(annotation: str, named: NamedDevices) -> str:

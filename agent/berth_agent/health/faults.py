@@ -46,7 +46,7 @@ def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
     return summed.model_copy(update={"conditions": [*summed.conditions, *details]})
 
 
-def told(device: DeviceInfo) -> tuple[Fault, ...]:
+def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
     """Read the faults that a device carries."""
     if device.health:
         return ()
@@ -58,7 +58,7 @@ def told(device: DeviceInfo) -> tuple[Fault, ...]:
 
 def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
     """Return the device with these faults beside those that it carries."""
-    return mark(device, [*told(device), *faults]) if faults else device
+    return mark(device, [*faults_of(device), *faults]) if faults else device
 
 
 def _finding(fault: Fault) -> Finding:

@@ -13,7 +13,7 @@ import structlog
 
 from berth_agent.health import annotations, catalogue, rules
 from berth_agent.health.annotations import NamedDevices
-from berth_agent.health.faults import Fault, FaultEvent, mark, told
+from berth_agent.health.faults import Fault, FaultEvent, faults_of, mark
 from berth_agent.health.rules import Faults
 from berth_agent.readings import Reading
 from berth_api import names
@@ -55,7 +55,7 @@ class HealthMonitor:
         same_boot = not spec.boot_id or not self._boot_id or spec.boot_id == self._boot_id
         gpus = tuple(each for each in spec.devices if each.type == GPU) if same_boot else ()
         known, now = self._node(node), self._clock()
-        earlier = {each.id: rules.restored(told(each), now=now) for each in gpus if not each.health}
+        earlier = {each.id: rules.restored(faults_of(each), now=now) for each in gpus if not each.health}
         known.restored = gpus
         known.faults = {gpu: {**earlier.get(gpu, {}), **known.faults.get(gpu, {})} for gpu in earlier | known.faults}
 
@@ -123,7 +123,7 @@ class HealthMonitor:
         return self._nodes.setdefault(name, _Node())
 
     def _observe(self, node: _Node, gpu: DeviceInfo, *, reset: bool) -> None:
-        known, fresh = node.faults.get(gpu.id, {}), told(gpu)
+        known, fresh = node.faults.get(gpu.id, {}), faults_of(gpu)
         if not known and not fresh:
             return
         after = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
@@ -136,7 +136,7 @@ ANNOTATIONS: Final = (names.CORDONED_DEVICES, names.RECOVERED_DEVICES)
 
 
 def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
-    own = {fault.kind: fault for fault in told(device)}
+    own = {fault.kind: fault for fault in faults_of(device)}
     known = {kind: seen.fault for kind, seen in node.faults.get(device.id, {}).items()}
     cordon = {_CORDON.kind: _CORDON} if cordoned else {}
     faults = {**own, **known, **cordon}

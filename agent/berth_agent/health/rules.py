@@ -103,9 +103,9 @@ def with_fault(known: Faults, fault: Fault, *, now: float) -> Faults:
     return {**known, fault.kind: ObservedFault(fault=fault, at=now)}
 
 
-def after_reading(known: Faults, told: Iterable[Fault], *, now: float, quiet: float, reset: bool) -> Faults:
+def after_reading(known: Faults, faults: Iterable[Fault], *, now: float, quiet: float, reset: bool) -> Faults:
     """Return the faults after a reading, which told of some and saw the card reset, or did not."""
-    fresh = {fault.kind: ObservedFault(fault=fault, at=now) for fault in told}
+    fresh = {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}
     was_reset = reset or _reset_done(known, fresh)
     lasting = {
         kind: seen
@@ -117,8 +117,10 @@ def after_reading(known: Faults, told: Iterable[Fault], *, now: float, quiet: fl
 
 def _reset_done(known: Faults, fresh: Faults) -> bool:
     """Tell whether the driver asked for a reset before, and now answers for the card and asks for none."""
-    asked = catalogue.RESET_NEEDED in known
-    return asked and not any(seen.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, seen in fresh.items())
+    had_requested_reset = catalogue.RESET_NEEDED in known
+    return had_requested_reset and not any(
+        seen.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, seen in fresh.items()
+    )
 
 
 _NEEDS: Final = {catalogue.RESET_NEEDED, catalogue.REBOOT_NEEDED, catalogue.DRAIN_NEEDED}
@@ -131,10 +133,10 @@ def _lasts(seen: ObservedFault, *, quiet_for: float, quiet: float, reset: bool) 
     return seen.remedy is Remedy.REBOOT or (seen.remedy is Remedy.RESET and not reset)
 
 
-def restored(told: Iterable[Fault], *, now: float) -> Faults:
+def restored(faults: Iterable[Fault], *, now: float) -> Faults:
     """Return what an agent knows of a card after its restart.
 
     A quiet period begins anew, for nobody knows what happened meanwhile. What is measured is kept until the first
     reading: that the driver asked for a reset before, and does not now, shows that there was one.
     """
-    return {fault.kind: ObservedFault(fault=fault, at=now) for fault in told}
+    return {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}

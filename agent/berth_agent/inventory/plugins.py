@@ -107,9 +107,9 @@ class InventoryWithPlugins:
     async def read(self) -> Mapping[str, Reading]:
         """Look at all nodes; what a plug-in cannot tell is a finding."""
         readings = await self._inner.read()
-        told = await asyncio.gather(*(each.read(readings) for each in self._sources))
+        results = await asyncio.gather(*(each.read(readings) for each in self._sources))
         self._merged = {
-            node: self._merge(node, reading, [each[node] for each in told]) for node, reading in readings.items()
+            node: self._merge(node, reading, [each[node] for each in results]) for node, reading in readings.items()
         }
         return {node: merged for node, (_, merged) in self._merged.items()}
 
@@ -123,16 +123,18 @@ class InventoryWithPlugins:
         for each in self._sources:
             each.close()
 
-    def _merge(self, node: str, reading: Reading, told: list[PluginResult]) -> tuple[object, Reading]:
+    def _merge(self, node: str, reading: Reading, results: list[PluginResult]) -> tuple[object, Reading]:
         known = self._merged.get(node)
         # The very Reading of before tells the publisher at no cost that nothing changed.
         return (
-            known if known is not None and known[0] == (reading, told) else ((reading, told), self._with(reading, told))
+            known
+            if known is not None and known[0] == (reading, results)
+            else ((reading, results), self._with(reading, results))
         )
 
-    def _with(self, reading: Reading, told: Iterable[PluginResult]) -> Reading:
+    def _with(self, reading: Reading, results: Iterable[PluginResult]) -> Reading:
         reading = replace(reading, unnumbered=self._unnumbered)
-        for devices, finding in told:
+        for devices, finding in results:
             problem = _misfit(reading, devices)
             added = [] if problem else devices
             found = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding

@@ -57,8 +57,8 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
     }
     if spec.mig_strategy == "none":
         return labels
-    tell = _single if spec.mig_strategy == "single" else _mixed
-    divided = tell(gpus, cards, renamed=renamed)
+    describe = _single if spec.mig_strategy == "single" else _mixed
+    divided = describe(gpus, cards, renamed=renamed)
     return {**labels, "nvidia.com/mig.strategy": spec.mig_strategy, **divided}
 
 
@@ -96,7 +96,7 @@ def _whole(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, rename
     first = min((gpu for gpu in gpus if gpu.model == model), key=_is_divided)
     major, minor = facts[first.id].compute
     sharing = {"replicas": 0, "sharing-strategy": "none"} if _is_divided(first) else _sharing(first)
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "product": _product(model, shared=first.replicas > 1 and not renamed),
         "count": counts[model],
         "memory": quantity.parse(first.resources.get(names.PREFIX + names.GPU_MEMORY, 0)) >> 20,
@@ -105,7 +105,7 @@ def _whole(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, rename
         "compute.major": major,
         "compute.minor": minor,
     }
-    return _keyed(GPU, told)
+    return _keyed(GPU, values)
 
 
 def _single(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
@@ -123,8 +123,8 @@ def _single(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renam
 def _mixed(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
     labels: dict[str, str] = {}
     for profile, instances in _kinds(gpus).items():
-        told = _instances(profile, instances, facts, renamed=renamed)
-        labels |= _keyed(f"{PREFIX}mig-{profile.replace('+', '.')}", told)
+        values = _instances(profile, instances, facts, renamed=renamed)
+        labels |= _keyed(f"{PREFIX}mig-{profile.replace('+', '.')}", values)
     return labels
 
 
@@ -171,5 +171,5 @@ def _flag(value: bool) -> str:  # noqa: FBT001 -- it is the value that is shaped
     return str(value).lower()
 
 
-def _keyed(prefix: str, told: Mapping[str, object]) -> dict[str, str]:
-    return {f"{prefix}.{name}": str(value) for name, value in told.items()}
+def _keyed(prefix: str, values: Mapping[str, object]) -> dict[str, str]:
+    return {f"{prefix}.{name}": str(value) for name, value in values.items()}

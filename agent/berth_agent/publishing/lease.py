@@ -55,11 +55,11 @@ class Heartbeat:
     async def _renew(self, name: str) -> None:
         """Renew one Lease, however long the API server is away."""
         pause = FIRST_RETRY
-        while not await self._renewed(name, first=pause == FIRST_RETRY):
+        while not await self._try_renew(name, first=pause == FIRST_RETRY):
             await asyncio.sleep(pause * self._spread())
             pause = min(2 * pause, self._settings.renew_interval)
 
-    async def _renewed(self, name: str, *, first: bool) -> bool:
+    async def _try_renew(self, name: str, *, first: bool) -> bool:
         owner = self._nodes.owner_reference(name)
         if owner is None:
             return False

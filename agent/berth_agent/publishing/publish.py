@@ -88,7 +88,7 @@ class Publisher:
             CallError: the Device could not be read.
         """
         async with self._gate:
-            known = self._known[name] = await self._recall(name)
+            known = self._known[name] = await self._read_known(name)
         return PublishedDevice(DeviceSpec(boot_id=known.boot_id, devices=known.cards), known.annotations)
 
     def annotations(self, name: str) -> Mapping[str, str]:
@@ -137,12 +137,12 @@ class Publisher:
             _log.warning("Device not published, will try again", node=name, error=str(error))
 
     async def _publish(self, name: str, reading: Reading) -> None:
-        known = self._known.setdefault(name, await self._recall(name))
+        known = self._known.setdefault(name, await self._read_known(name))
         await self._apply_device(name, reading, known)
         await self._apply_status(name, reading, known)
         known.reading = reading
 
-    async def _recall(self, name: str) -> _Known:
+    async def _read_known(self, name: str) -> _Known:
         """Read what an earlier run left: the times of its conditions are kept."""
         if name in self._known:
             return self._known[name]

@@ -31,7 +31,7 @@ def foreign(by_minor: Mapping[int, Iterable[Process]], proc: Path) -> tuple[Fore
     """Tell on which cards processes of no pod are; one that ended meanwhile, or is not seen from here, is none."""
     found = {minor: [each for each in listed if _is_foreign(each, proc)] for minor, listed in by_minor.items()}
     return tuple(
-        ForeignUse(type="gpu", minor=minor, processes=len(listed), memory=_told(sum(each.memory for each in listed)))
+        ForeignUse(type="gpu", minor=minor, processes=len(listed), memory=_rounded(sum(each.memory for each in listed)))
         for minor, listed in sorted(found.items())
         if listed
     )
@@ -42,7 +42,7 @@ def _is_foreign(process: Process, proc: Path) -> bool:
     return text is not None and pod_of(text) is None
 
 
-def _told(memory: int) -> str:
+def _rounded(memory: int) -> str:
     return quantity.format_bytes(-(-memory // STEP) * STEP)
 
 

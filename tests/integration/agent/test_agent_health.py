@@ -120,17 +120,17 @@ def test_people_cordon_single_devices(arena: Arena, start_nvml: Start, device: W
     annotate(arena, node, names.CORDONED_DEVICES, "1, 7")
     wait_for(arena, node, ["", "Cordoned"])
 
-    def told() -> dict[str, Any] | None:
+    def faults_of() -> dict[str, Any] | None:
         conditions = arena.get("devices", node)["status"]["conditions"]
         return next((each for each in conditions if each["type"] == names.ANNOTATIONS_READ), None)
 
-    found = arena.wait(told, what="a word on device 7")
+    found = arena.wait(faults_of, what="a word on device 7")
     assert found is not None
     assert found["status"] == "False"
     assert 'no device of this node is "7"' in found["message"]
     annotate(arena, node, names.CORDONED_DEVICES, None)
     wait_for(arena, node, ["", ""])
-    arena.wait(lambda: told() is None, what="the end of that word")
+    arena.wait(lambda: faults_of() is None, what="the end of that word")
 
 
 def test_people_are_heard_at_once(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
     """Return the fault of a NIC of which no port can carry anything."""
     if any(port.state == ACTIVE for port in ports):
         return []
-    told = "; ".join(f"port {port.number} is {port.state}, physically {port.physical}" for port in ports)
-    return [Fault(kind=catalogue.LINK_DOWN, message=told or "the NIC has no port")]
+    states = "; ".join(f"port {port.number} is {port.state}, physically {port.physical}" for port in ports)
+    return [Fault(kind=catalogue.LINK_DOWN, message=states or "the NIC has no port")]
 
 
 def _functions(root: Path) -> list[RdmaFunction]:

@@ -21,7 +21,7 @@ PATIENCE: Final = 5.0
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-Tell = Callable[[str, Event | None], None]
+ReportEvent = Callable[[str, Event | None], None]
 """Is told of the UUID of a card and its event, from the waiting thread; of none where waiting fails or works again."""
 
 
@@ -39,8 +39,8 @@ class _Wait:
 class EventWatcher:
     """The events of the cards that answer now."""
 
-    def __init__(self, *, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, *, report: ReportEvent) -> None:
+        self._report_event = report
         self._wait: _Wait | None = None
         self._watched: frozenset[str] = frozenset()
         self._silent: set[str] = set()
@@ -107,20 +107,20 @@ class EventWatcher:
         try:
             while not wait.stopped.is_set():
                 event = library.wait(wait.events, WAIT)
-                self._report(wait, event)
+                self._handle(wait, event)
         except NvmlError as error:
             self._fail(wait, str(error))
         library.free(wait.events)
 
-    def _report(self, wait: _Wait, event: Event | None) -> None:
+    def _handle(self, wait: _Wait, event: Event | None) -> None:
         if wait.stopped.is_set():
             return
         works_again, self.failure = bool(self.failure), ""
         if event:
             # Who cannot be told is everybody: an unknown card's event must not be lost.
-            self._tell(wait.cards.get(library.address(event.handle), ""), event)
+            self._report_event(wait.cards.get(library.address(event.handle), ""), event)
         elif works_again:
-            self._tell("", None)
+            self._report_event("", None)
 
     def _fail(self, wait: _Wait, problem: str) -> None:
         if wait.stopped.is_set():
@@ -128,7 +128,7 @@ class EventWatcher:
         was_known, self.failure = bool(self.failure), problem
         if not was_known:
             _log.error("no events of GPUs; all count as unhealthy until there are", error=problem)
-            self._tell("", None)
+            self._report_event("", None)
 
 
 def _end(wait: _Wait | None) -> None:

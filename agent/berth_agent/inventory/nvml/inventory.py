@@ -35,7 +35,7 @@ class NvmlInventory:
         self._sysfs: Path = settings.sysfs_root
         self._bound: frozenset[str] | None = None
         self._checks = settings.checks
-        self._events = EventWatcher(tell=self._tell)
+        self._events = EventWatcher(report=self._report)
         self._listener: FaultListener | None = None
         self._session = Session(path=settings.nvml_library, before_closing=self._events.end)
         self._reader = Reader(
@@ -80,7 +80,7 @@ class NvmlInventory:
         self._events.follow(self._reader.handles if self._checks.events else {})
         return replace(_with_events(reading, self._events), reset=_at(reading, fresh))
 
-    def _tell(self, card: str, event: Event | None) -> None:
+    def _report(self, card: str, event: Event | None) -> None:
         """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
         if self._listener is None:
             return

@@ -31,7 +31,7 @@ class _Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _CardReading:
     """What one card told."""
 
     card: DeviceInfo
@@ -62,30 +62,30 @@ class Reader:
         Raises:
             NvmlError: the driver does not answer at all.
         """
-        looks = [self._look(index) for index in range(library.cards())]
-        sound = {index: look for index, look in enumerate(looks) if not isinstance(look, _Failed)}
-        cards = self._with_links([look.node for look in sound.values()], sound)
-        self.handles = {look.card.id: look.node.handle for look in sound.values()}
-        failed = [look for look in looks if isinstance(look, _Failed)]
+        readings = [self._read_or_failure(index) for index in range(library.cards())]
+        sound = {index: each for index, each in enumerate(readings) if not isinstance(each, _Failed)}
+        cards = self._with_links([each.node for each in sound.values()], sound)
+        self.handles = {each.card.id: each.node.handle for each in sound.values()}
+        failed = [each for each in readings if isinstance(each, _Failed)]
         listed = list(cards.values())
-        remembered = [self._remembered(look, listed) for look in failed]
-        self._known = {index: self._known[index] for index in range(len(looks)) if index in self._known} | cards
-        unread = [look for look, card in zip(failed, remembered, strict=True) if card is None]
-        facts = self._facts | {look.card.id: look.facts for look in sound.values()}
+        remembered = [self._remembered(each, listed) for each in failed]
+        self._known = {index: self._known[index] for index in range(len(readings)) if index in self._known} | cards
+        unread = [each for each, card in zip(failed, remembered, strict=True) if card is None]
+        facts = self._facts | {each.card.id: each.facts for each in sound.values()}
         self._facts = {card.id: facts[card.id] for card in listed}
         reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
-        processes = {look.card.minor: look.processes for look in sound.values()}
+        processes = {each.card.minor: each.processes for each in sound.values()}
         return replace(reading, processes=processes) if self._with_processes else reading
 
-    def _look(self, index: int) -> _Look | _Failed:
+    def _read_or_failure(self, index: int) -> _CardReading | _Failed:
         try:
-            return self._told(library.card(index))
+            return self._read_card(library.card(index))
         except NvmlError as error:
             if error.lost_session:
                 raise
             return _Failed(index=index, error=error)
 
-    def _told(self, handle: Handle) -> _Look:
+    def _read_card(self, handle: Handle) -> _CardReading:
         bus_id = library.bus_id(handle)
         mig, parts = library.unless_unsupported(default=_NO_MIG, function=_mig, of=(handle,))
         card = with_more(self._card(handle, bus_id, mig), rules.of_measured(_measured(handle), self._checks))
@@ -96,7 +96,7 @@ class Reader:
             parts=parts,
         )
         place = LinkEnd(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
-        return _Look(card=card, node=place, facts=facts, processes=self._processes(handle))
+        return _CardReading(card=card, node=place, facts=facts, processes=self._processes(handle))
 
     def _processes(self, handle: Handle) -> tuple[Process, ...]:
         if not self._with_processes:
@@ -132,8 +132,8 @@ class Reader:
         )
         return card.model_copy(update={"mig": state}) if state else card
 
-    def _with_links(self, nodes: Sequence[LinkEnd], sound: Mapping[int, _Look]) -> dict[int, DeviceInfo]:
-        return {index: look.card.model_copy(update={"links": links(look.node, nodes)}) for index, look in sound.items()}
+    def _with_links(self, nodes: Sequence[LinkEnd], sound: Mapping[int, _CardReading]) -> dict[int, DeviceInfo]:
+        return {index: each.card.model_copy(update={"links": links(each.node, nodes)}) for index, each in sound.items()}
 
     def _remembered(self, failed: _Failed, listed: list[DeviceInfo]) -> DeviceInfo | None:
         """List what the card at this index was and return it, unless its id or minor is that of a listed card.
@@ -181,10 +181,10 @@ def _mig(handle: Handle) -> "_Division":
 def _read_finding(unread: Sequence[_Failed]) -> Finding:
     if not unread:
         return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
-    told = "; ".join(f"card {look.index}: {look.error}" for look in unread)
+    errors = "; ".join(f"card {failed.index}: {failed.error}" for failed in unread)
     return Finding(
         type=names.INVENTORY_READ,
         ok=False,
         reason="CardsUnread",
-        message=f"cards that never answered this agent are not listed: {told}",
+        message=f"cards that never answered this agent are not listed: {errors}",
     )

@@ -31,9 +31,9 @@ from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
 
-LOOK: Final = 1.0
+CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks for a new kubelet."""
-SHARP_LOOK: Final = 0.005
+FAST_CHECK_INTERVAL: Final = 0.005
 """The same while no kubelet listens."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -50,9 +50,9 @@ class DevicePlugin:
         OptionsError: the configuration file cannot be used.
     """
 
-    def __init__(self, settings: Settings, *, chooser: Chooser, look: float = LOOK) -> None:
+    def __init__(self, settings: Settings, *, chooser: Chooser, check_interval: float = CHECK_INTERVAL) -> None:
         self._settings = settings
-        self._look_every = look
+        self._check_interval = check_interval
         self._chooser = chooser
         self._options = _loaded(settings)
         self._spec: DeviceSpec | None = None
@@ -144,7 +144,7 @@ class DevicePlugin:
         try:
             while True:
                 await self._round()
-                self._look_at_kubelet()
+                self._check_kubelet()
                 await self._pause()
         finally:
             # Containers that run may be started anew meanwhile: they need the CDI specification, so it stays.
@@ -152,42 +152,42 @@ class DevicePlugin:
 
     async def _pause(self) -> None:
         """Wait until something changes, or for the time between two looks."""
-        end = time.monotonic() + self._look_every
+        end = time.monotonic() + self._check_interval
         while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left if self._servers.watched else SHARP_LOOK):
+                async with asyncio.timeout(left if self._servers.watched else FAST_CHECK_INTERVAL):
                     await self._wake.wait()
             if self._servers.see_new_kubelet():
                 break
         self._wake.clear()
 
-    def _look_at_kubelet(self) -> None:
+    def _check_kubelet(self) -> None:
         can_give = self._servers.watched and self._servers.settled
         if can_give != self._can_give:
             self._can_give = can_give
             self.on_kubelet()
 
     def _watch_changed(self) -> None:
-        self._look_at_kubelet()
+        self._check_kubelet()
         self._wake.set()
 
     async def _round(self) -> None:
         if self._restart:
-            await self._begin_anew()
+            await self._reload()
         if self._spec is None:
             return
         try:
             await self._offer(self._spec)
         except (LayoutError, MissingDeviceNodeError) as error:
-            self._tell(ok=False, reason="Misconfigured", message=str(error))
+            self._set_condition(ok=False, reason="Misconfigured", message=str(error))
         except (ServingError, OSError) as error:
-            self._tell(ok=False, reason="NotRegistered", message=str(error))
+            self._set_condition(ok=False, reason="NotRegistered", message=str(error))
         else:
-            self._tell_offered()
+            self._set_offered_condition()
 
     async def _offer(self, spec: DeviceSpec) -> None:
         if self._machine is None:
-            self._machine = self._look(spec)
+            self._machine = self._allocation_context(spec)
         machine = self._machine
         try:
             device_nodes.check(machine.nodes, channels=_needed(self._options))
@@ -202,7 +202,7 @@ class DevicePlugin:
         self._cdi.write(cdi.specifications(machine))
         await self._servers.keep({each.resource: each for each in offers.offers}, machine)
 
-    def _look(self, spec: DeviceSpec) -> AllocationContext:
+    def _allocation_context(self, spec: DeviceSpec) -> AllocationContext:
         own = self._settings.cdi_specification == "own"
         return AllocationContext(
             spec=spec,
@@ -211,7 +211,7 @@ class DevicePlugin:
             vendor=response.OWN_VENDOR if own else cdi.NVIDIA_CTK_VENDOR,
         )
 
-    async def _begin_anew(self) -> None:
+    async def _reload(self) -> None:
         self._restart = False
         try:
             self._options = _loaded(self._settings)
@@ -231,13 +231,15 @@ class DevicePlugin:
             changed=self._watch_changed,
         )
 
-    def _tell_offered(self) -> None:
+    def _set_offered_condition(self) -> None:
         if self._offers.offers:
-            self._tell(ok=True, reason="Registered" if self._settings.kubelet_socket else "Served")
+            self._set_condition(ok=True, reason="Registered" if self._settings.kubelet_socket else "Served")
         else:
-            self._tell(ok=False, reason="NoDevices", message="the node has no GPU, or none that can be offered")
+            self._set_condition(
+                ok=False, reason="NoDevices", message="the node has no GPU, or none that can be offered"
+            )
 
-    def _tell(self, *, ok: bool, reason: str, message: str = "") -> None:
+    def _set_condition(self, *, ok: bool, reason: str, message: str = "") -> None:
         finding = Finding(type=names.DEVICES_OFFERED, ok=ok, reason=reason, message=message)
         if (finding,) != self._findings:
             self._findings = (finding,)

@@ -121,23 +121,23 @@ class WatchTracker:
         """Whether a stream is open."""
         return self._streams > 0
 
-    def told(self, now: float) -> None:
+    def registered(self, now: float) -> None:
         """Kubelet was told, and is to come."""
         self._since = now
 
-    def came(self, now: float) -> None:
+    def stream_started(self, now: float) -> None:
         """A stream began."""
         self._streams += 1
         self._since = now
 
-    def left(self, now: float) -> None:
+    def stream_ended(self, now: float) -> None:
         """A stream ended; one that lasted makes up for those before that did not."""
         self._streams -= 1
         if now - self._since > self._patience:
             self._patience = FIRST_SILENCE
         self._since = now
 
-    def is_over(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Return whether kubelet must be told again."""
         return not self._streams and now - self._since >= self._patience
 

@@ -52,19 +52,19 @@ def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
     """Compose the answer for one container; `key` ends the name of its CDI annotation."""
     flags = machine.options.flags
     devices = list(dict.fromkeys(map(resources.device_of, ids)))
-    told = list(_told(machine, devices))
+    device_names = list(_device_names(machine, devices))
     channels = [each for each in flags.imex_channel_ids if each in machine.nodes.channels]
     answer = ContainerAllocateResponse()
-    _by_cdi(answer, machine, told, channels, key=key)
+    _by_cdi(answer, machine, device_names, channels, key=key)
     if flags.by_cdi_only:
         return answer
     if "envvar" in flags.device_list_strategy:
-        answer.envs[VISIBLE] = ",".join(told)
+        answer.envs[VISIBLE] = ",".join(device_names)
         if channels:
             answer.envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
     if "volume-mounts" in flags.device_list_strategy:
         answer.envs[VISIBLE] = LISTED
-        answer.mounts.extend(_mounts([*told, *(f"imex/{each}" for each in channels)]))
+        answer.mounts.extend(_mounts([*device_names, *(f"imex/{each}" for each in channels)]))
     if flags.pass_device_specs:
         answer.devices.extend(_device_nodes(machine, devices))
     answer.envs.update({f"NVIDIA_{kind.upper()}": "enabled" for kind in extras(flags)})
@@ -77,7 +77,7 @@ def extras(flags: Flags) -> list[str]:
     return [kind for kind, enabled in wanted.items() if enabled]
 
 
-def _told(machine: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
+def _device_names(machine: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
     if machine.options.flags.device_id_strategy == "uuid":
         return devices
     numbers: Mapping[str, str] = resources.indices(machine.spec)
@@ -87,14 +87,14 @@ def _told(machine: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
 def _by_cdi(
     answer: ContainerAllocateResponse,
     machine: AllocationContext,
-    told: Sequence[str],
+    device_names: Sequence[str],
     channels: Sequence[int],
     *,
     key: str,
 ) -> None:
     flags = machine.options.flags
     qualified = [
-        *(f"{machine.vendor}/gpu={each}" for each in told),
+        *(f"{machine.vendor}/gpu={each}" for each in device_names),
         *(f"{machine.vendor}/imex-channel={each}" for each in channels),
         *(f"{machine.vendor}/{kind}=all" for kind in extras(flags) if kind in machine.nodes.extras),
     ]

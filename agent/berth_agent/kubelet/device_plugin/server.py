@@ -75,7 +75,7 @@ class PluginServer(DevicePluginServicer):
         self._socket: SocketIdentity | None = None
         self.path: Final = folder / OWN_FOLDER / socket_name(offer.resource)
         self.registered = False
-        self._listening = registration.WatchTracker()
+        self._watch = registration.WatchTracker()
         self._changed = changed
 
     # --- its life -----------------------------------------------------------------------------------------------
@@ -104,20 +104,20 @@ class PluginServer(DevicePluginServicer):
         Raises:
             ServingError: kubelet does not take it.
         """
-        if self.registered and self._listening.is_over(_now()):
+        if self.registered and self._watch.is_overdue(_now()):
             _log.warning("kubelet does not watch it any more; registering it again", resource=self._offer.resource)
-            self._listening.back_off()
+            self._watch.back_off()
             self.registered = False
         if not self.registered:
             endpoint = f"{OWN_FOLDER}/{self.path.name}"
             await registration.register(kubelet, resource=self._offer.resource, endpoint=endpoint)
-            self._listening.told(_now())
+            self._watch.registered(_now())
             self.registered = True
 
     @property
     def watched(self) -> bool:
         """Whether kubelet listens to what is offered: only then can it give any of it."""
-        return self._listening.is_there
+        return self._watch.is_there
 
     @property
     def broken(self) -> bool:
@@ -160,22 +160,22 @@ class PluginServer(DevicePluginServicer):
 
     async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
         """Tell all units, again at each change."""
-        self._listening.came(_now())
+        self._watch.stream_started(_now())
         self._changed()
         try:
             async for each in self._lists():
                 yield each
         finally:
-            self._listening.left(_now())
+            self._watch.stream_ended(_now())
             self._changed()
 
     async def _lists(self) -> AsyncGenerator[ListAndWatchResponse, None]:
-        told: Offer | None = None
+        sent: Offer | None = None
         while True:
             change = self._change
-            if told is not self._offer:
-                told = self._offer
-                yield ListAndWatchResponse(devices=[self._device(unit) for unit in told.units])
+            if sent is not self._offer:
+                sent = self._offer
+                yield ListAndWatchResponse(devices=[self._device(unit) for unit in sent.units])
             elif self._ending:
                 return
             else:

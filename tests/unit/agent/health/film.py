@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from berth_agent.conditions import Finding
 from berth_agent.health import checks, rules
-from berth_agent.health.faults import Fault, FaultEvent, mark, told
+from berth_agent.health.faults import Fault, FaultEvent, faults_of, mark
 from berth_agent.health.monitor import HealthMonitor
 from berth_agent.readings import Reading
 from berth_api import names
@@ -51,7 +51,7 @@ class Film:
         """The faults of GPU 0 as they are published, the hardest first."""
         first, *others = self.shown.spec.devices
         assert all(each.health for each in others)
-        return [fault.kind for fault in told(first)]
+        return [fault.kind for fault in faults_of(first)]
 
     def xid(self, number: str, instance: str = str(rules.ANY_INSTANCE)) -> None:
         fault = rules.of_xid(int(number), checks.read(disabled="", enabled=""), gpu_instance=int(instance))

@@ -7,7 +7,7 @@ import pytest
 from berth_agent.conditions import unhealthy
 from berth_agent.health import annotations, rules
 from berth_agent.health.checks import Checks
-from berth_agent.health.faults import Fault, FaultEvent, told
+from berth_agent.health.faults import Fault, FaultEvent, faults_of
 from berth_agent.health.rules import Measured
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
@@ -138,7 +138,7 @@ def test_a_card_that_never_answered_this_agent_stays_listed_as_the_one_before_kn
     film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
     film.reading = replace(reading(gpu(1), findings=[SOME_UNREAD]))
     film.monitor.observe({NODE: film.reading})
-    shown = {each.minor: [fault.kind for fault in told(each)] for each in film.shown.spec.devices}
+    shown = {each.minor: [fault.kind for fault in faults_of(each)] for each in film.shown.spec.devices}
     assert shown == {1: [], 0: ["GpuIsLost"]}
     film.play("read")
     assert film.faults == ["GpuIsLost"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.health.faults import Fault, FaultEvent, told
+from berth_agent.health.faults import Fault, FaultEvent, faults_of
 from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.publishing import labels
 from berth_agent.readings import Reading
@@ -20,7 +20,7 @@ ID_0, ID_1 = a100(0).uuid, a100(1).uuid
 
 
 def faults(reading: Reading) -> list[list[str]]:
-    return [[fault.kind for fault in told(each)] for each in reading.spec.devices]
+    return [[fault.kind for fault in faults_of(each)] for each in reading.spec.devices]
 
 
 def labelled(reading: Reading) -> dict[str, str]:
@@ -130,7 +130,7 @@ async def test_while_waiting_fails_all_cards_are_ill(machine: Machine, agent: St
     assert probe.fault_event() == FaultEvent(node=NODE)
     reading = await probe.read()
     assert faults(reading) == [["EventsFailed"], ["EventsFailed"]]
-    assert told(reading.spec.devices[0])[0].message == "no events are received: Unknown Error"
+    assert faults_of(reading.spec.devices[0])[0].message == "no events are received: Unknown Error"
     fixture.wait_error = 0
     fixture.write()
     await until(probe, [[], []])

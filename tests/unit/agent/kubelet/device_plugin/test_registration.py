@@ -51,31 +51,37 @@ def test_crashes_of_long_ago_do_not_count() -> None:
 
 
 def played(story: str, until: int) -> list[int]:
-    """Play what kubelet does at which second, look at each second, and give those at which it is told again."""
+    """Play what kubelet does at which second, look at each second, and give those at which it is registered again."""
     deeds = {int(second): deed for second, deed in (step.split() for step in story.split(";"))}
-    listening, told = WatchTracker(), []
+    listening, registered = WatchTracker(), []
     for second in range(until):
         if second in deeds:
             getattr(listening, deeds[second])(second)
-        if listening.is_over(second):
-            told.append(second)
+        if listening.is_overdue(second):
+            registered.append(second)
             listening.back_off()
-            listening.told(second)
-    return told
+            listening.registered(second)
+    return registered
 
 
 @pytest.mark.parametrize(
     ("story", "again"),
     [
-        ("0 told; 1 came", []),
-        ("0 told", [5, 15, 35, 75, 155, 315, 615, 915]),
-        ("0 told; 1 came; 600 left; 602 came", []),
-        ("0 told; 1 came; 600 left; 606 came", [605]),
+        ("0 registered; 1 stream_started", []),
+        ("0 registered", [5, 15, 35, 75, 155, 315, 615, 915]),
+        ("0 registered; 1 stream_started; 600 stream_ended; 602 stream_started", []),
+        ("0 registered; 1 stream_started; 600 stream_ended; 606 stream_started", [605]),
         # A stream that kubelet cuts at once each time is no sign of life; one that lasts is.
-        ("0 told; 6 came; 7 left; 18 came; 19 left; 40 came", [5, 17, 39]),
-        ("0 told; 6 came; 7 left; 18 came; 800 left", [5, 17, 805, 815, 835, 875, 955]),
+        (
+            "0 registered; 6 stream_started; 7 stream_ended; 18 stream_started; 19 stream_ended; 40 stream_started",
+            [5, 17, 39],
+        ),
+        (
+            "0 registered; 6 stream_started; 7 stream_ended; 18 stream_started; 800 stream_ended",
+            [5, 17, 805, 815, 835, 875, 955],
+        ),
         # A new stream may begin before the old one is known to have ended.
-        ("0 told; 1 came; 10 came; 11 left", []),
+        ("0 registered; 1 stream_started; 10 stream_started; 11 stream_ended", []),
     ],
 )
 def test_kubelet_is_told_again_of_what_it_does_not_watch(story: str, again: list[int]) -> None:
