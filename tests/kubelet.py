@@ -117,7 +117,7 @@ class Kubelet(RegistrationServicer):
     # --- what a test asks ---------------------------------------------------------------------------------------
 
     def capacity(self) -> dict[str, Mapping[str, str]]:
-        """Give the units of each resource that has told any, with their health."""
+        """Return the units of each resource that has told any, with their health."""
         return {resource: lists[-1] for resource, lists in self.lists.items() if lists}
 
     async def sees(

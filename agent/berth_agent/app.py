@@ -1,7 +1,7 @@
 """Wires the parts and runs them until a signal comes.
 
-One loop reads the inventory, one publishes it; the heartbeat runs beside them, so that a slow reading or a hanging
-driver call costs no renewal.
+One loop reads the inventory, one publishes it; the heartbeat runs in tasks of its own, so that a slow reading or a
+hanging driver call costs no renewal.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from berth_agent.usage.reporter import UsageReporter
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 
 LEAVE_SECONDS: Final = 2.0
-"""How long the last word to the API server may take: a pod's end is not to wait for it."""
+"""Seconds that the last publication may take: the end of the agent's pod must not wait for it."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -57,7 +57,7 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
     except asyncio.CancelledError:
         _log.info("stopped")
     except ExceptionGroup as group:
-        # One line for what a user can mend; a defect keeps its traceback.
+        # One line for what a user can correct; a defect keeps its traceback.
         raise next((each for each in group.exceptions if isinstance(each, InitError | CrashLoopError)), group) from None
     finally:
         inventory.close()
@@ -65,7 +65,7 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
 
 async def _work(settings: Settings, *, inventory: Inventory) -> None:
     if settings.device_plugin:
-        # A mistake in them is told before anything is asked of the cluster.
+        # Report a mistake in the options before the first request to the cluster.
         options.load(settings)
     async with connect(settings) as cluster:
         usage = reporter.of(settings, cluster=cluster)
@@ -84,7 +84,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
 
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> DevicePlugin | None:
-    """Give the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
+    """Return the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
     if not settings.device_plugin:
         return None
     if usage is None or not settings.admission:
@@ -148,7 +148,7 @@ class Agent:
         self._inventory.listen(lambda fault_event: loop.call_soon_threadsafe(self._on_fault_event, fault_event))
         self._tasks.create_task(self._read_forever())
         if self._settings.inventory == "nvml":
-            # Of a simulated fleet the resync looks at all in one list.
+            # For a simulated fleet the resync reads all Devices with one list.
             self._tasks.create_task(self._listen(self._settings.node_name))
         while True:
             await self._publish_soon.wait()
@@ -156,7 +156,7 @@ class Agent:
             await self._round()
 
     def _on_fault_event(self, fault_event: FaultEvent) -> None:
-        """Publish at once what an event told, and look at the cards again; one that was told before changes nothing."""
+        """Publish the faults of an event and read the cards again, unless all of its faults are known."""
         is_new = self._monitor.is_new(fault_event)
         self._monitor.record_event(fault_event)
         if is_new:
@@ -164,7 +164,7 @@ class Agent:
             self._read_soon.set()
 
     async def _listen(self, node: str) -> None:
-        """Hear at once what people say of the devices of a node, by annotations of its Device."""
+        """Watch the annotations of a node's Device by which people cordon devices or call them recovered."""
         await follow(
             self._cluster,
             DEVICES,
@@ -174,7 +174,7 @@ class Agent:
         )
 
     def _heard(self, *devices: Object) -> None:
-        """Look at the Devices again if people say something else than they did."""
+        """Read the Devices again if one of these annotations changed."""
         for device in devices:
             device_annotations = device["metadata"].get("annotations", {})
             known = self._publisher.annotations(device["metadata"]["name"])
@@ -222,7 +222,7 @@ class Agent:
                     await self._publisher.publish(self._view(self._with_faults(self._readings)))
 
     def _observe(self, readings: Mapping[str, Reading]) -> None:
-        """Assign minors to devices that have none, and take up the faults of new readings."""
+        """Assign minors to devices that have none, and record the faults of new readings."""
         for name, reading in self._restored(readings).items():
             self._numbering.assign(name, reading)
         if readings is not self._observed:
@@ -276,17 +276,17 @@ class Agent:
             self._monitor.restore(name, earlier.spec)
 
     def _use_changed(self) -> None:
-        """Tell kubelet at once what is withheld, and the server what pods hold."""
+        """Offer kubelet at once what is not withheld, and publish what pods hold."""
         if self._plugin:
             self._plugin.refresh()
         self._publish_soon.set()
 
     async def _resync(self, readings: Mapping[str, Reading]) -> None:
-        """Look at Nodes and Devices; a failure is tried again in the next round."""
-        # Before it looks: people may speak meanwhile.
+        """Read Nodes and Devices again; a failure is retried in the next round."""
+        # Set before the lists: an annotation may change meanwhile.
         self._resync_at = time.monotonic() + self._settings.resync_interval
         try:
-            # Devices first: a node whose Device was not looked for would be taken for one that has none.
+            # Devices first: a node whose Device was not read yet would count as one without a Device.
             await self._publisher.resync(readings)
             await self._nodes.refresh(readings)
         except CallError as error:

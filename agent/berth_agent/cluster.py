@@ -82,7 +82,7 @@ class Cluster:
             query["continue"] = following
 
     async def delete(self, path: str, *, uid: str) -> None:
-        """Delete one object if it is still that one; one that is gone, or another now, is well."""
+        """Delete one object if it is still that one; an object that is gone or has another UID is no error."""
         try:
             await self._call("DELETE", path, body={"preconditions": {"uid": uid}})
         except CallError as error:
@@ -208,7 +208,7 @@ def _checked(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(answer: aiohttp.ClientResponse, body: bytes) -> str:
-    """Take the server's own sentence out of its Status object."""
+    """Return the message of the server's Status object."""
     try:
         return str(orjson.loads(body)["message"])
     except (ValueError, KeyError, TypeError):

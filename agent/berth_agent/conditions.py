@@ -61,7 +61,7 @@ def keep_card_times(fresh: Sequence[DeviceInfo], before: Sequence[DeviceInfo]) -
 
 
 def now() -> datetime:
-    """Tell the time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 

@@ -1,4 +1,4 @@
-"""Follows objects of the API server: a list, then a watch from there, and anew whenever that breaks."""
+"""Lists and watches objects of the API server, and lists again when a watch breaks."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ListerWatcher(Protocol):
-    """Who is asked."""
+    """What can be listed and watched, as client-go's ListerWatcher."""
 
     async def list(self, path: str, *, field: str) -> tuple[list[Object], str]:
         """List objects, with the version that they are of."""
@@ -36,7 +36,10 @@ async def follow(
     listed: Callable[[list[Object], str], None],
     changed: Callable[[str, Object], None],
 ) -> None:
-    """Tell of objects for ever: all of them at each start with their version, then each change with its type."""
+    """List and watch objects until cancelled.
+
+    `listed` gets each list and its version, `changed` the type and object of each event.
+    """
     clock = asyncio.get_running_loop().time
     pause = FIRST_RETRY
     while True:
@@ -47,7 +50,7 @@ async def follow(
             began = clock()
             await _watch(source, path, field=field, version=version, changed=changed)
         except CallError as error:
-            # Who may list but not watch is no reason to list without end.
+            # Back off if the API server allows list but not watch: relisting in a loop would overload it.
             pause = FIRST_RETRY if clock() - began > pause else pause
             _log.warning("not watched, will try again", path=path, only=field, error=str(error))
             await asyncio.sleep(pause)

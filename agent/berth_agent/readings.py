@@ -1,4 +1,4 @@
-"""What is known of a node: the values that the agent's parts hand to each other."""
+"""What is known of a node: values that the agent's layers share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ class Process:
 
     pid: int
     memory: int = 0
-    """Bytes of the card's; 0 where the driver does not tell."""
+    """Bytes of the card's; 0 if the driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
-    """The agent's part of a Device's status, beside its conditions."""
+    """The agent's part of a Device's status, in addition to its conditions."""
 
     held: tuple[HeldByContainer, ...] = ()
     boot_id: str = ""
@@ -28,7 +28,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """What is told of a card beside its DeviceInfo."""
+    """Facts of a card for labels, in addition to its DeviceInfo."""
 
     compute: tuple[int, int]
     """CUDA compute capability."""
@@ -40,7 +40,7 @@ class CardFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is told of a node beside its DeviceSpec."""
+    """Facts of a node for labels, in addition to its DeviceSpec."""
 
     machine: str = ""
     """The machine's product name; empty where it is not known."""
@@ -50,21 +50,21 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one look at one node found."""
+    """What one reading of one node found."""
 
     spec: DeviceSpec
     findings: tuple[Finding, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, tuple[Process, ...]] = field(default_factory=dict, compare=False)
-    """By the minor of a GPU those that compute on it, where somebody wants to know."""
+    """Processes that compute on a GPU, by its minor; empty if foreign use is not published."""
     use: NodeUse | None = None
-    """What pods hold; none where nobody asked kubelet yet, and what stands on the server stays."""
+    """What pods hold; None before kubelet answered: then what is published stays."""
     heartbeat: bool = True
-    """Whether the node's Lease is to be renewed. Only a fleet file ever says no."""
+    """Whether the node's Lease is to be renewed. Only a fleet file sets it to false."""
     reset: frozenset[str] = frozenset()
     """UUIDs of the GPUs that were reset since the reading before."""
     facts: Facts | None = None
-    """What the Node's labels are to tell of, beside the spec; none where the inventory has no say in them."""
+    """Facts for the Node's labels; None if the inventory does not set them."""
     unnumbered: frozenset[str] = frozenset()
     """Types whose devices have no minors of their own: those in the spec only count them; `numbering` replaces them."""
     annotations: Mapping[str, str] = field(default_factory=dict)

@@ -127,7 +127,7 @@ def finding(plugin: DevicePlugin, found: DeviceSpec) -> tuple[str, str]:
 
 
 def withheld(plugin: DevicePlugin) -> tuple[int, ...]:
-    """Give the cards of a node with two that the plugin tells to be withheld."""
+    """Return the cards of a node with two that the plugin tells to be withheld."""
     use = plugin.with_withheld(replace(reading(spec(2)), use=NodeUse(boot_id="boot"))).use
     assert use is not None
     return use.withheld

@@ -1,7 +1,7 @@
-"""What the device plugin can be told, in the names, variables and file of NVIDIA's plugin.
+"""Options of the device plugin, with the names, variables and configuration file of NVIDIA's plugin.
 
-A flag goes before a variable, a variable before the file, the file before the default. What NVIDIA's plugin would do
-and this one cannot is refused, never passed over; what changes nothing here is taken, with a warning.
+A flag overrides a variable, a variable the file, and the file the default. What NVIDIA's plugin would do
+and this one cannot is an error; what has no effect here is accepted with a warning.
 """
 
 import re
@@ -24,7 +24,7 @@ VERSION: Final = "v1"
 VENDOR: Final = "nvidia.com"
 MAX_NAME: Final = 63
 MAX_REPLICAS: Final = 100
-"""As many as a Device can tell."""
+"""The limit of a Device."""
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _REFUSED_MPS: Final = "MPS is not supported; use sharing.timeSlicing, or fractions of a card by kubernetes.io/gpu"
@@ -35,7 +35,7 @@ class OptionsError(Exception):
 
 
 def _listed(raw: Any) -> Any:
-    """Take a list as variables have it: joined by commas."""
+    """Return a list that was given as text, separated by commas."""
     if isinstance(raw, str):
         return tuple(each.strip() for each in raw.split(",") if each.strip())
     return raw
@@ -64,10 +64,10 @@ class Flags(BaseModel):
     device_list_strategy: Annotated[
         tuple[DeviceListStrategy, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
     ] = ("envvar",)
-    """How a container is told its devices, also DEVICE_LIST_STRATEGY; several may be given, by commas or one by one."""
+    """How a container learns its devices, also DEVICE_LIST_STRATEGY; several may be given, separated by commas."""
 
     device_id_strategy: Literal["uuid", "index"] = "uuid"
-    """By what a container is told its devices, also DEVICE_ID_STRATEGY."""
+    """Which IDs of its devices a container gets, also DEVICE_ID_STRATEGY."""
 
     pass_device_specs: bool = False
     """Whether kubelet gets the device nodes too, also PASS_DEVICE_SPECS: needed with its static CPU manager."""
@@ -103,11 +103,11 @@ class Flags(BaseModel):
     """Whether a channel that the node does not have is an error, also IMEX_REQUIRED; else it is left out."""
 
     kubelet_socket: str = KUBELET_SOCKET
-    """Where kubelet takes registrations, also KUBELET_SOCKET; the plugin's own sockets lie beside it. Empty: the
-    plugin serves and does not register."""
+    """Where kubelet takes registrations, also KUBELET_SOCKET; the plugin's own sockets are in the same folder. Empty:
+    the plugin serves and does not register."""
 
     config_file: Path | None = None
-    """File with more of this, also CONFIG_FILE; read again upon SIGHUP."""
+    """Configuration file, also CONFIG_FILE; SIGHUP reloads it."""
 
     device_discovery_strategy: Literal["auto", "nvml"] = "auto"
     """How cards are found, also DEVICE_DISCOVERY_STRATEGY; both are NVML."""
@@ -206,7 +206,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All that the device plugin was told."""
+    """All options of the device plugin."""
 
     flags: Flags = field(default_factory=Flags)
     sharing: Sharing = field(default_factory=Sharing)
@@ -221,7 +221,7 @@ class _File:
 
 
 def load(raw: Flags) -> Options:
-    """Complete what flags and variables told by the file that they name.
+    """Return the options of flags and variables, completed by the configuration file.
 
     Raises:
         OptionsError: the file cannot be used.
@@ -348,7 +348,7 @@ def _resource(raw: Any, *, where: str) -> _Sliced:
 
 
 def resource_name(raw: Any, *, where: str) -> str:
-    """Give the full name of a resource; `gpu` is `nvidia.com/gpu`.
+    """Return the full name of a resource; `gpu` is `nvidia.com/gpu`.
 
     Raises:
         OptionsError: it cannot be one.

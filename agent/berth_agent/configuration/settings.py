@@ -1,4 +1,4 @@
-"""What an agent can be told: by options (`--poll-interval 5`) or by `BERTH_AGENT_*` variables; options win.
+"""Settings of the agent: options (`--poll-interval 5`), or `BERTH_AGENT_*` variables; options win.
 
 The options of the device plugin are also NVIDIA's variables, without the prefix.
 """
@@ -29,12 +29,12 @@ class _NvidiasVariables(PydanticBaseSettingsSource):
     """The variables of NVIDIA's plugin."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 -- its interface
-        """Give a field's value, the name it was found by, and whether it is JSON."""
+        """Return a field's value, the name it was found by, and whether it is JSON."""
         found = [os.environ[name] for name, flag in VARIABLES.items() if flag == field_name and name in os.environ]
         return next(iter(found), None), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """Give all that are set."""
+        """Return all that are set."""
         found = {name: self.get_field_value(None, name)[0] for name in Flags.model_fields}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -57,7 +57,7 @@ class Settings(Flags, BaseSettings):
     )
 
     node_name: str = Field(default_factory=lambda: os.environ.get("NODE_NAME", ""))
-    """Node that this agent speaks for; also read from NODE_NAME, which a pod gets from `spec.nodeName`."""
+    """Node whose devices this agent publishes; also read from NODE_NAME, which a pod gets from `spec.nodeName`."""
 
     pod_name: str = Field(default_factory=lambda: os.environ.get("POD_NAME", ""))
     """Name of the agent's pod, also read from POD_NAME; holder of the Lease. Default: the node's name."""
@@ -82,21 +82,21 @@ class Settings(Flags, BaseSettings):
     other kinds have the same class. Default: Xilinx, Altera, and Intel's PACs."""
 
     truth: bool = True
-    """Whether to tell what pods really hold: GpuPods, and `held`, `withheld` and `foreign` of the Device. Nothing is
-    told before kubelet has answered; a simulated fleet has none."""
+    """Whether to publish what pods really hold: GpuPods, and `held`, `withheld` and `foreign` of the Device. Nothing is
+    published before kubelet has answered; a simulated fleet has none."""
 
     admission: bool = True
-    """Whether the device plugin mirrors kubelet's admission, and so gives each pod what the scheduler chose; otherwise
-    it is one like any other. It cannot without `--truth`."""
+    """Whether the device plugin mirrors kubelet's admission, and so allocates to each pod what the scheduler chose;
+    else it behaves like any other device plugin. Requires `--truth`."""
 
     pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    """Where kubelet tells which containers it gave which devices."""
+    """Socket of kubelet's PodResources API, which lists the devices of containers."""
 
     pod_resources_interval: PositiveFloat = 1.0
     """Seconds after which kubelet is asked again when nothing happened."""
 
     foreign: bool = True
-    """Whether GPUs that processes outside Kubernetes compute on are told as in use. The agent must then see the
+    """Whether GPUs that processes outside Kubernetes compute on are published as in use. The agent must then see the
     processes of the host (`hostPID`)."""
 
     checkpoint: Path = Path("/var/lib/berth-agent/checkpoint.json")
@@ -111,7 +111,7 @@ class Settings(Flags, BaseSettings):
 
     read_timeout: PositiveFloat = 30.0
     """Seconds after which a reading that does not come back is reported. A driver call can hang on a broken card,
-    and the node must not look sound meanwhile."""
+    and the node must not look healthy meanwhile."""
 
     quiet_period: PositiveFloat = 300.0
     """Seconds without another fault after which a GPU is healthy again that had one of an application's (Xid 94), or an
@@ -159,8 +159,8 @@ class Settings(Flags, BaseSettings):
     """Whether the agent offers the node's cards to kubelet. Only with NVML's inventory."""
 
     numa_to_kubelet: bool = False
-    """Whether kubelet is told the NUMA node of each card. A Topology Manager policy then picks cards before the agent
-    is asked, and with it the scheduler's choice cannot hold."""
+    """Whether to report the NUMA node of each card to kubelet. A Topology Manager policy then picks cards before the
+    agent is asked, which overrides the scheduler's choice."""
 
     cdi_specification: Literal["own", "nvidia-ctk"] = "own"
     """Whose CDI specification containers are given by: the agent writes one with the device nodes of the cards, or
@@ -170,15 +170,15 @@ class Settings(Flags, BaseSettings):
     """Where the agent writes its CDI specification."""
 
     proc_root: Path = Path("/proc")
-    """Where procfs is mounted, with the processes of the host: it tells the device nodes of MIG instances, which boot
-    this is, and which pods have processes."""
+    """Where procfs is mounted, with the processes of the host: source of the device nodes of MIG instances, the
+    boot id, and the pods that have processes."""
 
     dev_folder: Path = Path("/dev")
     """Where the agent sees the host's device nodes."""
 
     @classmethod
     def read(cls, arguments: Sequence[str]) -> Self:
-        """Take the arguments of the command line, and the variables.
+        """Return the settings of the command line and the variables.
 
         Raises:
             ValidationError: one of them is wrong.
@@ -215,13 +215,15 @@ class Settings(Flags, BaseSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self.checks  # noqa: B018 -- tells of mistakes at the start
+        self.checks  # noqa: B018 -- report mistakes at the start
         if self.inventory == "nvml" and not self.node_name:
-            raise ValueError("--node-name is needed (or NODE_NAME): the node that this agent speaks for")
+            raise ValueError("--node-name is needed (or NODE_NAME): the node whose devices this agent publishes")
         if self.inventory == "simulated" and self.fleet is None:
             raise ValueError("--fleet is needed with --inventory simulated")
         if self.inventory == "simulated" and self.device_plugin:
-            raise ValueError("--device-plugin cannot be had with --inventory simulated: there is nothing to hand out")
+            raise ValueError(
+                "--device-plugin is not supported with --inventory simulated: there are no devices to allocate"
+            )
         if self.lease_duration <= self.renew_interval * (1 + self.jitter):
             raise ValueError("--lease-duration must exceed --renew-interval with its jitter")
         return self

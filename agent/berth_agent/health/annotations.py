@@ -1,4 +1,4 @@
-"""What people say of single devices, by annotations of the Device: these are cordoned, those were repaired."""
+"""Annotations of the Device by which people cordon single devices, or call them recovered."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

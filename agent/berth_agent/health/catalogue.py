@@ -1,4 +1,4 @@
-"""What a fault asks for before its card may be handed out again.
+"""What must happen before a card with a fault may be allocated again.
 
 The classes of Xids are those of NVIDIA's catalogue ("resolution bucket, immediate action"). Where the catalogue names a
 workflow for people, the hardest outcome of that workflow counts.
@@ -10,14 +10,17 @@ from typing import Final
 
 
 class Remedy(IntEnum):
-    """How a fault ends; the harder the later. A reboot, and a person's word, end all but the first two."""
+    """How a fault ends, in order of severity.
+
+    A reboot, or the annotation `berth.dev/recovered-devices`, ends all but the first two.
+    """
 
     NOTHING = 0
-    """It is none: the application was at fault, or the driver only tells of what it did."""
+    """Not a fault: the application caused it, or the driver only reports what it did."""
     UNTOLD = 1
-    """As soon as a reading no longer tells of it: the driver measures it each time anew."""
+    """As soon as a reading no longer reports it: the driver measures it each time."""
     QUIET = 2
-    """After a quiet period: the application has to be restarted, the card is sound unless it happens again."""
+    """After a quiet period: the application has to be restarted, the card is healthy unless it happens again."""
     RESET = 3
     """After a reset of the card that was observed."""
     REBOOT = 4
@@ -54,7 +57,8 @@ _MEASURED: Final = {
 }
 _LASTING: Final = {DOUBLE_BIT: Remedy.RESET, LOST: Remedy.RESET, RESET_REQUIRED: Remedy.RESET}
 
-# 45 follows another Xid, or an application that was ended; 154 sums up others, and the driver is asked for its word.
+# 45 follows another Xid, or an application that was killed; 154 summarizes others, and the driver
+# reports its recovery action.
 _NOTHING: Final = frozenset(
     (14, 37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 154, 157, *range(160, 166))
 )
@@ -93,7 +97,7 @@ TITLES: Final = {
 
 
 def of_xid(number: int) -> Remedy:
-    """Tell what an Xid asks for; one that the catalogue does not know asks for a reset."""
+    """Return the remedy of an Xid; an unknown Xid requires a reset."""
     if number in _NOTHING:
         return Remedy.NOTHING
     if number in _RESTART_APP:
@@ -102,9 +106,9 @@ def of_xid(number: int) -> Remedy:
 
 
 def of(kind: str) -> Remedy:
-    """Tell what a kind of fault asks for; an error of the library that says nothing more is over when it is quiet."""
+    """Return the remedy of a kind of fault; other errors of the library end after a quiet period."""
     if found := re.fullmatch(XID + r"(\d+)", kind):
-        # An Xid that nobody takes for a fault becomes one where DP_ENABLE_HEALTHCHECKS names it.
+        # An Xid that is no fault becomes one if DP_ENABLE_HEALTHCHECKS names it.
         return max(of_xid(int(found[1])), Remedy.QUIET)
     if kind in _MEASURED:
         return Remedy.UNTOLD

@@ -37,7 +37,7 @@ class Checks:
         return self.memory or bool(self.enabled)
 
     def counts(self, xid: int) -> bool:
-        """Tell whether an Xid makes its card unhealthy."""
+        """Return whether an Xid makes its card unhealthy."""
         if self.enabled & {xid, ALL, XIDS}:
             return True
         if self.disabled & {xid, ALL, XIDS} or xid in FAULTS_OF_APPLICATIONS:

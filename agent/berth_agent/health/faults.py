@@ -19,7 +19,7 @@ MAX_MESSAGE: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One reason not to hand a device out."""
+    """One reason not to allocate a device."""
 
     kind: str
     """`Xid79`, `GpuIsLost`; the type of its condition."""
@@ -28,16 +28,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEvent:
-    """What cannot wait for the next reading, and asks for one at once."""
+    """A fault that an event reports between two readings; it triggers a reading."""
 
     node: str
     card: str = ""
-    """UUID of the GPU that it concerns; empty where all may be concerned."""
+    """UUID of the GPU; empty if all GPUs may be affected."""
     faults: tuple[Fault, ...] = ()
 
 
 def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
-    """Return the device with these faults and no others, the hardest first; of too many, the easiest are left out."""
+    """Return the device with these faults and no others, most severe first; excess ones are left out."""
     ordered = sorted(faults, key=lambda fault: (-catalogue.of(fault.kind), fault.kind))[:MAX_FAULTS]
     if not ordered:
         return device.model_copy(update={"health": True, "conditions": []})
@@ -47,7 +47,7 @@ def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
 
 
 def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
-    """Read the faults that a device carries."""
+    """Return the faults of a device."""
     if device.health:
         return ()
     faults = tuple(Fault(kind=each.type, message=each.message) for each in device.conditions if each.status == "True")
@@ -57,7 +57,7 @@ def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
 
 
 def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
-    """Return the device with these faults beside those that it carries."""
+    """Return the device with these faults added to those that it has."""
     return mark(device, [*faults_of(device), *faults]) if faults else device
 
 

@@ -1,7 +1,7 @@
-"""Keeps what is known of the health of all devices, and puts it into readings.
+"""Tracks the faults of all devices and applies them to readings.
 
-Events come at any time and are noted at once; readings renew, end and add. The Device on the server is the memory
-across restarts of the agent: a node is judged only after its Device was recalled, or found not to be there.
+Events add faults at any time; readings add, renew and end them. The Device on the server is the memory
+across restarts of the agent: faults are applied to a node only after they were restored from its Device.
 """
 
 import operator
@@ -47,7 +47,7 @@ class HealthMonitor:
         self._nodes: dict[str, _Node] = {}
 
     def knows(self, node: str) -> bool:
-        """Tell whether the Device of a node was recalled."""
+        """Return whether the faults of a node were restored."""
         return self._node(node).restored is not None
 
     def restore(self, node: str, spec: DeviceSpec) -> None:
@@ -80,7 +80,7 @@ class HealthMonitor:
             faults[fault_event.card] = rules.with_fault(known, fault, now=self._clock())
 
     def observe(self, readings: Mapping[str, Reading]) -> None:
-        """Take up the faults of new readings, once each."""
+        """Update the faults by new readings; call it once for each reading."""
         for name, reading in readings.items():
             node = self._node(name)
             for each in _listed(node, reading):
@@ -88,7 +88,7 @@ class HealthMonitor:
                     self._observe(node, each, reset=each.id in reading.reset)
 
     def apply_faults(self, name: str, reading: Reading, *, device_annotations: Mapping[str, str]) -> Reading:
-        """Return a reading with all that is known in it; the very same where that adds nothing.
+        """Return the reading with all known faults; the same object if there are none to add.
 
         Args:
             name: of the node.
@@ -113,7 +113,7 @@ class HealthMonitor:
         return annotations.read(text, _listed(self._node(name), reading))
 
     def clear_faults(self, name: str, reading: Reading, devices: Collection[annotations.Key]) -> None:
-        """Clear the faults of devices that people repaired."""
+        """Clear the faults of these devices, which people call recovered."""
         node = self._node(name)
         for each in _listed(node, reading):
             if (each.type, each.minor) in devices and node.faults.pop(each.id, {}):
@@ -128,7 +128,7 @@ class HealthMonitor:
             return
         after = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
         for kind in known.keys() - after.keys():
-            _log.info("GPU is rid of a fault", gpu=gpu.id, fault=kind)
+            _log.info("GPU fault ended", gpu=gpu.id, fault=kind)
         node.faults[gpu.id] = after
 
 
@@ -144,7 +144,7 @@ def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
 
 
 def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
-    """Return the devices of a reading, and as lost ones the GPUs of an earlier agent that do not answer this one.
+    """Return the devices of a reading, and the GPUs of the previous agent that do not answer, as lost ones.
 
     Which one a card is that does not answer, it does not say: while there are such, all that are missing stay listed.
     """

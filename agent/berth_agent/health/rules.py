@@ -1,7 +1,7 @@
-"""How a device falls ill and gets well: pure functions of what was seen, and when.
+"""How faults of a device begin and end: pure functions of what was observed, and when.
 
-That the library answers is never a reason to be well: after most Xids it still does. A fault ends by what its class
-asks for (`catalogue`), and by nothing else.
+That the library answers never proves that a device is healthy: after most Xids it still does. A fault ends by what its
+class requires (`catalogue`), and by nothing else.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ Faults = Mapping[str, ObservedFault]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the driver tells of a card's memory and state."""
+    """What the driver reports of a card's memory and state."""
 
     remap_failed: bool = False
     retirement_pending: bool = False
@@ -99,12 +99,12 @@ def of_measured(measured: Measured, checks: Checks) -> list[Fault]:
 
 
 def with_fault(known: Faults, fault: Fault, *, now: float) -> Faults:
-    """Add a fault that an event told of, or renew it."""
+    """Return the faults with one that an event reported added or renewed."""
     return {**known, fault.kind: ObservedFault(fault=fault, at=now)}
 
 
 def after_reading(known: Faults, faults: Iterable[Fault], *, now: float, quiet: float, reset: bool) -> Faults:
-    """Return the faults after a reading, which told of some and saw the card reset, or did not."""
+    """Return the faults after a reading that reported some, and whether the card was reset."""
     fresh = {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}
     was_reset = reset or _reset_done(known, fresh)
     lasting = {
@@ -116,7 +116,7 @@ def after_reading(known: Faults, faults: Iterable[Fault], *, now: float, quiet: 
 
 
 def _reset_done(known: Faults, fresh: Faults) -> bool:
-    """Tell whether the driver asked for a reset before, and now answers for the card and asks for none."""
+    """Return whether the driver asked for a reset before, and now answers for the card and asks for none."""
     had_requested_reset = catalogue.RESET_NEEDED in known
     return had_requested_reset and not any(
         seen.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, seen in fresh.items()
@@ -127,7 +127,7 @@ _NEEDS: Final = {catalogue.RESET_NEEDED, catalogue.REBOOT_NEEDED, catalogue.DRAI
 
 
 def _lasts(seen: ObservedFault, *, quiet_for: float, quiet: float, reset: bool) -> bool:
-    """Tell whether a fault goes on that was not told of again."""
+    """Return whether a fault persists that was not reported again."""
     if seen.remedy is Remedy.QUIET:
         return quiet_for < quiet
     return seen.remedy is Remedy.REBOOT or (seen.remedy is Remedy.RESET and not reset)
@@ -136,7 +136,7 @@ def _lasts(seen: ObservedFault, *, quiet_for: float, quiet: float, reset: bool) 
 def restored(faults: Iterable[Fault], *, now: float) -> Faults:
     """Return what an agent knows of a card after its restart.
 
-    A quiet period begins anew, for nobody knows what happened meanwhile. What is measured is kept until the first
+    Quiet periods start again, since events during the restart are unknown. What is measured is kept until the first
     reading: that the driver asked for a reset before, and does not now, shows that there was one.
     """
     return {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}

@@ -1,6 +1,6 @@
-"""What an inventory tells: for each node that it speaks for, a Reading.
+"""Inventories: sources of a Reading for each of their nodes.
 
-An inventory is asked again and again. It may return the same Reading object as before, which tells the
+An inventory is read periodically. It may return the same Reading object as before, which tells the
 publisher at no cost that nothing changed; a thousand simulated nodes live from that.
 """
 
@@ -18,7 +18,7 @@ MAX_LABEL: Final = 63
 
 
 FaultListener = Callable[[FaultEvent], object]
-"""Is told of alarms, from any thread."""
+"""Called with each fault event, from any thread."""
 
 
 _NOT_LOOKED_FOR: Final = (
@@ -31,37 +31,37 @@ class Inventory(Protocol):
     """A source of readings."""
 
     async def read(self) -> Mapping[str, Reading]:
-        """Look at all nodes; one that is missing is no longer spoken for."""
+        """Return the readings of all nodes; a node that is missing was removed from the inventory."""
         ...
 
     def listen(self, listener: FaultListener) -> None:
-        """Tell somebody of alarms from now on."""
+        """Call the listener with each fault event from now on."""
         ...
 
     def close(self) -> None:
-        """Let go of the hardware, without waiting for it."""
+        """Close the hardware without waiting for it."""
         ...
 
 
 class NoGpus:
-    """The inventory of a node whose GPUs nobody wants to know of."""
+    """The inventory of a node whose GPUs are not to be discovered."""
 
     def __init__(self, *, node: str) -> None:
         self._readings = {node: Reading(spec=DeviceSpec(devices=[]), findings=_NOT_LOOKED_FOR, facts=Facts())}
 
     async def read(self) -> Mapping[str, Reading]:
-        """Tell of no GPU."""
+        """Return a reading without GPUs."""
         return self._readings
 
     def listen(self, listener: FaultListener) -> None:
-        """Do nothing: no hardware raises an alarm."""
+        """Do nothing: there are no fault events."""
 
     def close(self) -> None:
         """Do nothing: no hardware is held."""
 
 
 def labels_of(spec: DeviceSpec) -> dict[str, str]:
-    """Tell vendor, model and driver. A node with cards of several models gets no model label."""
+    """Return the labels for vendor, model and driver. A node with cards of several models gets no model label."""
     models = {device.model for device in spec.devices if device.type == "gpu"}
     if not models:
         return {}

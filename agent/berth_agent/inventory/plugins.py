@@ -48,11 +48,11 @@ class DeviceAgent(Protocol):
         """Get ready; called before the first reading, and again after each that failed."""
 
     def read(self, node: str) -> Sequence[DeviceInfo]:
-        """Look at the devices of a node; which one matters to simulations alone."""
+        """Return the devices of a node; only simulations have several."""
 
 
 def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
-    """Make the plug-ins, by their types.
+    """Create the plug-ins, and return them by their types.
 
     Raises:
         PluginError: one cannot be made, or brings a type that is there already, or they are too many.
@@ -62,7 +62,7 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
     for each in load_all(entries):
         made = _made(each)
         if (owner := owners.setdefault(made.name, each.owner)) != each.owner or made.name in found:
-            raise each.error(f"type {made.name} belongs to {owner} already; allowed is one that nobody else brings")
+            raise each.error(f"type {made.name} belongs to {owner} already; use a type that no other plug-in has")
         if len(found) == MOST:
             raise each.error(f"there are {MOST} others already ({', '.join(found)}), and a Device has room for no more")
         found[made.name] = made
@@ -105,7 +105,7 @@ class InventoryWithPlugins:
         self._merged: dict[str, tuple[object, Reading]] = {}
 
     async def read(self) -> Mapping[str, Reading]:
-        """Look at all nodes; what a plug-in cannot tell is a finding."""
+        """Read all nodes; what fails in a plug-in becomes a condition."""
         readings = await self._inner.read()
         results = await asyncio.gather(*(each.read(readings) for each in self._sources))
         self._merged = {
@@ -118,14 +118,14 @@ class InventoryWithPlugins:
         self._inner.listen(listener)
 
     def close(self) -> None:
-        """Let go of the hardware, without waiting for it."""
+        """Close the hardware without waiting for it."""
         self._inner.close()
         for each in self._sources:
             each.close()
 
     def _merge(self, node: str, reading: Reading, results: list[PluginResult]) -> tuple[object, Reading]:
         known = self._merged.get(node)
-        # The very Reading of before tells the publisher at no cost that nothing changed.
+        # The same object tells the publisher at no cost that nothing changed.
         return (
             known
             if known is not None and known[0] == (reading, results)
@@ -144,7 +144,7 @@ class InventoryWithPlugins:
 
 
 def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
-    """Tell why devices cannot stand beside those of the reading: the API server would refuse them all."""
+    """Return why devices cannot be added to those of the reading: the API server would reject all of them."""
     if devices and any(each.type == devices[0].type for each in reading.spec.devices):
         return f"there are devices of type {devices[0].type} already; left out"
     if (count := len(reading.spec.devices) + len(devices)) > MAX_DEVICES:
@@ -162,7 +162,7 @@ class PluginRunner:
         self._last: dict[str, Devices] = {}
 
     async def read(self, nodes: Iterable[str]) -> dict[str, PluginResult]:
-        """Give what it tells of each node; of one that fails its last devices, as unhealthy ones."""
+        """Return the devices of each node; if the plug-in fails, its last devices as unhealthy ones."""
         nodes, known = tuple(nodes), self._call
         call = self._call = known or _in_thread(lambda: self._look(nodes))
         # One that hangs was waited for once.
@@ -178,7 +178,7 @@ class PluginRunner:
         return {node: (self._last.get(node, ()), self._finding(ok=True, reason="Read")) for node in nodes}
 
     def close(self) -> None:
-        """Tell it that this is the end, without waiting for it."""
+        """Stop the plug-in, without waiting for it."""
         if stop := getattr(self._agent, "stop", None):
             _in_thread(stop)
 
@@ -208,7 +208,7 @@ def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - SystemExit, too, would end the thread alone, without a word
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, would end only the thread, silently
             # As a value: no asyncio future may fail with StopIteration, and the work would seem to hang.
             future.set_result(error)
 
@@ -217,7 +217,7 @@ def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
 
 
 def checked(kind: str, devices: Sequence[DeviceInfo]) -> Devices:
-    """Give the devices that a plug-in told of; one mistake, and the API server would refuse all devices of the node.
+    """Return a plug-in's devices, checked: with one mistake the API server would reject all devices of the node.
 
     Raises:
         ValueError: they cannot be published.

@@ -1,4 +1,4 @@
-"""What the kernel tells of a PCI device: its NUMA node, its socket, and the switch above it."""
+"""What the kernel reports of a PCI device: its NUMA node, its socket, and the switch above it."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ BEHIND_SWITCH: Final = 4
 
 
 def place(root: Path, address: str) -> Topology:
-    """Return where a device sits. What the kernel does not tell stays -1 or empty."""
+    """Return where a device sits. What the kernel does not report stays -1 or empty."""
     device = root / "bus/pci/devices" / address
     return Topology(
         socket_id=_socket(root, device),
@@ -38,7 +38,7 @@ def pci_id(device: Path) -> str:
 
 
 def pci_class(root: Path, address: str) -> str:
-    """Return the class of a device, `0x030200`, or nothing where the kernel does not tell."""
+    """Return the class of a device, `0x030200`, or an empty string if the kernel does not report it."""
     return text(root / "bus/pci/devices" / address / "class")
 
 
@@ -48,14 +48,14 @@ def machine(root: Path) -> str:
 
 
 def has_cards(root: Path) -> bool | None:
-    """Tell whether the PCI bus has a GPU of NVIDIA's; None where there is no bus to look at."""
+    """Return whether the PCI bus has a GPU of NVIDIA's; None where there is no bus to look at."""
     devices = list((root / "bus/pci/devices").glob("*"))
     classes = [text(device / "class") for device in devices if text(device / "vendor") == NVIDIA]
     return any(each.startswith(DISPLAY) for each in classes) if devices else None
 
 
 def bound_cards(root: Path) -> frozenset[str]:
-    """Return the PCI addresses that the driver holds now: when they change, NVML must be opened anew to see it."""
+    """Return the PCI addresses that the driver holds now: when they change, the NVML session must be reopened."""
     folder = root / "bus/pci/drivers/nvidia"
     return frozenset(entry.name for entry in folder.glob("*:*:*.*"))
 
@@ -81,7 +81,7 @@ def _number(path: Path) -> int:
 
 
 def text(path: Path) -> str:
-    """Read a small file; one that is not there tells nothing."""
+    """Return the text of a small file; an empty string if it does not exist."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:

@@ -26,7 +26,7 @@ class PodResources:
         self._channel = open_channel(socket)
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
-        """Ask what containers have.
+        """Return what kubelet reports that containers have.
 
         Raises:
             Away: kubelet does not answer.

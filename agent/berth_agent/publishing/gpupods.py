@@ -28,7 +28,7 @@ class GpuPods:
         """What stands on the server as far as we know, and its UID."""
 
     async def resync(self) -> None:
-        """Look at what the server holds; the next call of `apply` repairs it.
+        """List what the API server has; the next call of `apply` repairs it.
 
         Raises:
             CallError: the list could not be read.

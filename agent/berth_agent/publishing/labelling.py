@@ -1,6 +1,6 @@
 """Keeps the labels of Nodes, as a field manager of its own that takes no label from another.
 
-Where GPU Feature Discovery runs, too, the labels are its own: each such conflict is told once, and left.
+Where GPU Feature Discovery runs, too, it owns the labels: each conflict is logged once, and left.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Labeller:
             await self._guarded(name, wanted)
 
     def _is_due(self, name: str, wanted: Labels) -> bool:
-        """Tell whether labels have to be written; the first time always: an agent before this may have left some."""
+        """Return whether labels have to be written; the first time always: an agent before this may have left some."""
         if self._nodes.owner_reference(name) is None:
             return False
         return self._applied.get(name) != wanted or not wanted.items() <= self._nodes.labels(name).items()

@@ -1,6 +1,6 @@
-"""What GPU Feature Discovery tells of a node by its labels: the same keys and values, since workloads select by them.
+"""The labels of GPU Feature Discovery: the same keys and values, since workloads select by them.
 
-There is one product label for a node, even if its cards differ; then it tells of the model of which there are most. The
+There is one product label for a node, even if its cards differ; then it names the model with the most cards. The
 Device knows each card. Left out are gfd.timestamp, which changes without a reason, gpu.clique and vgpu.host-driver-*.
 """
 
@@ -40,7 +40,7 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
     Args:
         spec: the node's cards, some of them sliced (`replicas`).
         facts: what else is known of them; a card of which nothing is does not count.
-        renamed: whether slices are `nvidia.com/gpu.shared`, so that the product's name need not tell of them.
+        renamed: whether slices are `nvidia.com/gpu.shared`, so that the product's name does not mention them.
     """
     cards = facts.cards
     gpus = [device for device in spec.devices if device.type == names.GPU and device.id in cards]
@@ -90,7 +90,7 @@ def _versions(spec: DeviceSpec) -> dict[str, str]:
 
 
 def _whole(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
-    """Tell of whole cards, also where they are divided; cards that are not stand for their model."""
+    """Return the labels of whole cards, also if they are in MIG mode; cards that are not describe their model."""
     counts = Counter(gpu.model for gpu in gpus)
     model = min(counts, key=lambda name: (-counts[name], name))
     first = min((gpu for gpu in gpus if gpu.model == model), key=_is_divided)

@@ -1,6 +1,6 @@
 """The heartbeat: one Lease per node, renewed as long as the agent lives, whatever the hardware does.
 
-Kubelet does the same for the Node; this Lease tells that somebody watches the node's devices. At its end the agent
+Kubelet does the same for the Node; this Lease shows that an agent watches the node's devices. At its end the agent
 leaves the Lease as it is: an agent that is being replaced is back before it runs out.
 """
 

@@ -15,7 +15,7 @@ class NodeCache:
         self._labels: dict[str, Mapping[str, str]] = {}
 
     async def refresh(self, names: Collection[str]) -> None:
-        """Look the Nodes up anew.
+        """List the Nodes again.
 
         Raises:
             CallError: the list could not be read; the old one stays.
@@ -25,7 +25,7 @@ class NodeCache:
         self._labels = {name: found[name].get("labels", {}) for name in self._uids}
 
     def missing(self, names: Collection[str]) -> list[str]:
-        """Tell which Nodes are not known to exist."""
+        """Return the Nodes that are not known to exist."""
         return [name for name in names if name not in self._uids]
 
     def labels(self, name: str) -> Mapping[str, str]:
@@ -33,7 +33,7 @@ class NodeCache:
         return self._labels.get(name, {})
 
     def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
-        """Take up the labels of a Node that was just written."""
+        """Store the labels of a Node that was just written."""
         self._labels[name] = labels
 
     def owner_reference(self, name: str) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """What stands on the server, as far as we know."""
+    """What the API server has, as far as known."""
 
     cards: list[DeviceInfo] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
@@ -36,14 +36,14 @@ class _Known:
     """The object as last applied; empty before the first time."""
     generation: int = 0
     use: NodeUse | None = None
-    """What pods hold; none where no agent has told it yet."""
+    """What pods hold; None if no agent has published it yet."""
 
     def is_current(self, reading: Reading, owner: Mapping[str, Any]) -> bool:
-        """Tell whether nothing is left to write."""
+        """Return whether nothing is left to write."""
         return self.reading == reading and self.device["metadata"]["ownerReferences"] == [owner]
 
     def stands(self, metadata: Mapping[str, Any] | None) -> bool:
-        """Tell whether the server's object is still as it was applied."""
+        """Return whether the server's object is still as it was applied."""
         if metadata is None:
             return False
         mine: dict[str, dict[str, str]] = self.device.get("metadata", {})
@@ -70,7 +70,7 @@ class Publisher:
         self._failures: dict[str, str] = {}
 
     async def resync(self, readings: Mapping[str, Reading]) -> None:
-        """Look at what the server holds, and forget what is no longer so; the next publish repairs it.
+        """List what the API server has, and forget what changed there; the next publish repairs it.
 
         Raises:
             CallError: the list could not be read.
@@ -97,7 +97,7 @@ class Publisher:
         return found
 
     async def remove_annotation(self, name: str, annotation: str) -> None:
-        """Take an annotation away that was obeyed, unless the Device changed since the last look.
+        """Remove an annotation that was acted on, unless the Device changed since the last list.
 
         Raises:
             CallError: it changed, or could not be written.
@@ -224,7 +224,7 @@ def _use_fields(use: NodeUse) -> dict[str, Any]:
 
 
 def _use(status: DeviceStatus) -> NodeUse | None:
-    """Read what an earlier run told."""
+    """Return what an earlier run published."""
     if not status.boot_id:
         return None
     return NodeUse(

@@ -1,1 +1,1 @@
-"""What pods really hold, as kubelet and the machine tell it: GpuPods, and the agent's part of a Device's status."""
+"""What pods really hold, by kubelet and the machine: GpuPods, and the agent's part of a Device's status."""

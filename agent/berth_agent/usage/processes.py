@@ -1,4 +1,4 @@
-"""Whose the node's processes are: the cgroup of a process names the pod that it belongs to."""
+"""Owners of processes: the cgroup of a process names its pod."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,23 +12,23 @@ from berth_api.device import ForeignUse
 _POD: Final = re.compile(r"kubepods.*pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 """In both of kubelet's spellings: `…/pod1f2e…-…/…` and `…-pod1f2e…_….slice/…`; static pods have 32 digits."""
 STEP: Final = 2**30
-"""Bytes in which foreign memory is told: it changes all the time, and nobody decides by it."""
+"""Bytes to which foreign memory is rounded: it changes all the time, and no decision depends on it."""
 
 
 def pod_of(cgroup: str) -> str | None:
-    """Give the UID of the pod that a process's `/proc/<pid>/cgroup` names; None for a process of no pod."""
+    """Return the UID of the pod that a process's `/proc/<pid>/cgroup` names; None for a process of no pod."""
     found = _POD.search(cgroup)
     return found[1].replace("_", "-") if found else None
 
 
 def pods_with_processes(proc: Path) -> frozenset[str]:
-    """Give the UIDs of all pods that have a process."""
+    """Return the UIDs of all pods that have a process."""
     found = (_read(entry) for entry in proc.iterdir() if entry.name.isdecimal())
     return frozenset(uid for text in found if text and (uid := pod_of(text)))
 
 
 def foreign(by_minor: Mapping[int, Iterable[Process]], proc: Path) -> tuple[ForeignUse, ...]:
-    """Tell on which cards processes of no pod are; one that ended meanwhile, or is not seen from here, is none."""
+    """Return the cards with processes of no pod; processes that ended or are not visible do not count."""
     found = {minor: [each for each in listed if _is_foreign(each, proc)] for minor, listed in by_minor.items()}
     return tuple(
         ForeignUse(type="gpu", minor=minor, processes=len(listed), memory=_rounded(sum(each.memory for each in listed)))
@@ -47,7 +47,7 @@ def _rounded(memory: int) -> str:
 
 
 def _read(process: Path) -> str | None:
-    """Read a process's cgroups; None where it has ended, or is none of ours to see."""
+    """Read a process's cgroups; None if it has ended or must not be read."""
     try:
         return (process / "cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

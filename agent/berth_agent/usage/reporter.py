@@ -1,6 +1,6 @@
-"""Keeps what is told of a node's pods the same as what they hold.
+"""Keeps what is published of a node's pods up to date with what they hold.
 
-It looks when something happened (a pod came or went, kubelet was promised devices), and each second in any case.
+It checks after each event (a pod came or went, kubelet allocated devices), and every second in any case.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from berth_api.gpupod import GpuPodSpec
 from berth_api.names import GPU
 
 UNSETTLED_SECONDS: Final = 0.05
-"""Kubelet records what it gave some milliseconds after we answered."""
+"""Kubelet records an allocation some milliseconds after our answer."""
 
 Publish = Callable[[], None]
 
@@ -35,7 +35,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class UsageReporter:
-    """What one node's pods hold."""
+    """Publishes what one node's pods hold."""
 
     def __init__(
         self, settings: Settings, *, boot_id: str, pods: NodePods, admission: Admission, gpu_pods: GpuPods
@@ -44,7 +44,7 @@ class UsageReporter:
         self._boot_id = boot_id
         self._pods = pods
         self.admission = admission
-        """What the device plugin asks."""
+        """The mirror of kubelet's admission, which the device plugin asks."""
         self._gpu_pods = gpu_pods
         self._processes: Mapping[int, tuple[Process, ...]] = {}
         self._minors: Mapping[str, int] = {}
@@ -52,12 +52,12 @@ class UsageReporter:
         self._use: NodeUse | None = None
         self._has_seen = False
         self._is_due = False
-        """Whether there is something to tell, or to look at anew: with each reading there is."""
+        """Whether something is to be published or checked again, as after each reading."""
         self._resync_at = 0.0
         self._failure = ""
 
     def observe(self, reading: Reading) -> None:
-        """Take up the units and processes of a reading."""
+        """Store the units and processes of a reading."""
         mirror = self.admission.mirror
         mirror.units = mirror.units.joined(Units.of(reading.spec))
         self._processes = reading.processes
@@ -138,7 +138,7 @@ class UsageReporter:
 
 
 def of(settings: Settings, *, cluster: Cluster) -> UsageReporter | None:
-    """Give the keeper of the settings' node; none where they speak for a simulated fleet, or want none."""
+    """Return the reporter of the settings' node; None for a simulated fleet, or if it is switched off."""
     if settings.inventory != "nvml" or not settings.truth:
         return None
     boot = boot_id(settings.proc_root)

@@ -1,4 +1,4 @@
-"""What the agent tells of a node's use, out of what containers hold; pure."""
+"""What is published of a node's use, computed from what containers hold; pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -12,7 +12,7 @@ GPU: Final = "gpu"
 
 
 def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ...]:
-    """Give what containers hold, in an order that does not change by itself."""
+    """Return what containers hold, in an order that does not change by itself."""
     found = [
         HeldByContainer(
             pod_uid=each.uid, namespace=each.namespace, pod=each.pod, container=each.container, devices=devices
@@ -26,7 +26,7 @@ def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ..
 def gpu_pods(
     holdings: Iterable[Holding], units: Units, *, node: str, uids: Iterable[str]
 ) -> Mapping[tuple[str, str], GpuPodSpec]:
-    """Give the GpuPods of the pods with these UIDs, by namespace and name."""
+    """Return the GpuPods of the pods with these UIDs, by namespace and name."""
     there = frozenset(uids)
     found: dict[tuple[str, str], GpuPodSpec] = {}
     for each in holdings:

@@ -158,7 +158,7 @@ async def test_an_answer_that_is_no_json_is_none(server: Server, api: cluster.Cl
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """Give the address of a port at which nobody listens, kept from all others."""
+    """Return the address of a port at which nobody listens, kept from all others."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -241,7 +241,7 @@ class Authority:
         self.pem = self._sign(self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=0))
 
     def issue(self, name: str) -> tuple[bytes, bytes]:
-        """Give a certificate and its key."""
+        """Return a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._sign(subject, key.public_key(), x509.SubjectAlternativeName([x509.DNSName(name)]))

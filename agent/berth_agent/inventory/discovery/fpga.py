@@ -45,7 +45,7 @@ class Fpgas:
         """Need nothing."""
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
-        """Look at all processing accelerators."""
+        """Return the FPGAs among all processing accelerators."""
         functions = [each for each in sorted((self._root / "bus/pci/devices").glob("*")) if self._is_fpga(each)]
         # The order is by address, so the last function of each card stays.
         cards = {each.name.rpartition(".")[0]: each for each in functions}

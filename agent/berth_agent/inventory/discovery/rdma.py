@@ -1,6 +1,6 @@
 """RDMA NICs: physical functions with an RDMA device, and the virtual functions of each that have one, too.
 
-A function is told of if the kernel gave it a verbs device (`uverbsN`): without, no process can use it. One that a
+A function is listed if the kernel gave it a verbs device (`uverbsN`): without, no process can use it. One that a
 hypervisor gave to this machine shows no physical function above it, and counts as one itself.
 """
 
@@ -71,7 +71,7 @@ class RdmaNics:
         """Need nothing."""
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
-        """Look at all RDMA devices."""
+        """Return the NICs among all RDMA devices."""
         functions = {each.address: each for each in _functions(self._root)}
         # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
         physical = sorted(each.address for each in functions.values() if not each.parent)

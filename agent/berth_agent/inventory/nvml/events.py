@@ -22,12 +22,12 @@ PATIENCE: Final = 5.0
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 ReportEvent = Callable[[str, Event | None], None]
-"""Is told of the UUID of a card and its event, from the waiting thread; of none where waiting fails or works again."""
+"""Called from the waiting thread with a card's UUID and event, or without an event if waiting fails or recovers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Wait:
-    """One set of events and those who wait for it."""
+    """One set of events and the thread that waits for it."""
 
     events: Handle
     cards: Mapping[int, str]
@@ -70,7 +70,7 @@ class EventWatcher:
         _end(before)
 
     def stop(self) -> None:
-        """Tell of nothing any more."""
+        """Report nothing from now on."""
         if self._wait:
             self._wait.stopped.set()
 
@@ -92,7 +92,7 @@ class EventWatcher:
         wait.thread.start()
 
     def _register(self, uuid: str, handle: Handle, events: Handle) -> str:
-        """Register one card, and return what went wrong. Cards that know no events are well all the same."""
+        """Register one card, and return what went wrong. Cards without events are not unhealthy for that."""
         try:
             if library.unless_unsupported(default=False, function=library.register, of=(handle, events)):
                 return ""
@@ -100,7 +100,7 @@ class EventWatcher:
             return str(error)
         if uuid not in self._silent:
             self._silent.add(uuid)
-            _log.warning("GPU tells of no Xids; its health is only what readings find", gpu=uuid)
+            _log.warning("GPU does not report Xids; its health comes from readings alone", gpu=uuid)
         return ""
 
     def _serve(self, wait: _Wait) -> None:
@@ -117,7 +117,7 @@ class EventWatcher:
             return
         works_again, self.failure = bool(self.failure), ""
         if event:
-            # Who cannot be told is everybody: an unknown card's event must not be lost.
+            # If the affected card is unknown, all cards are affected: the event must not be lost.
             self._report_event(wait.cards.get(library.address(event.handle), ""), event)
         elif works_again:
             self._report_event("", None)
@@ -127,7 +127,7 @@ class EventWatcher:
             return
         was_known, self.failure = bool(self.failure), problem
         if not was_known:
-            _log.error("no events of GPUs; all count as unhealthy until there are", error=problem)
+            _log.error("GPU events unavailable; all GPUs count as unhealthy until they are back", error=problem)
             self._report_event("", None)
 
 

@@ -48,7 +48,7 @@ class NvmlInventory:
         self._last = without_driver(reason="NotReadYet", message="")
 
     async def read(self) -> Mapping[str, Reading]:
-        """Look at all cards; a driver that is missing or does not answer is a finding."""
+        """Read all cards; a driver that is missing or does not answer becomes a condition."""
         try:
             async with asyncio.timeout(self._timeout):
                 self._last = await self._session.run(self._look)
@@ -59,19 +59,19 @@ class NvmlInventory:
         return {self._node: self._last}
 
     def listen(self, listener: FaultListener) -> None:
-        """Tell of Xids and double-bit errors as they come."""
+        """Call the listener with Xids and double-bit errors as they come."""
         self._listener = listener
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Close the session with the library."""
         self._events.stop()
         self._session.close()
 
     def _look(self) -> Reading:
-        """Open the session where needed, and anew when the driver got or lost a card."""
+        """Read all cards; open the session first if it is closed or the driver gained or lost a card."""
         bound = sysfs.bound_cards(self._sysfs)
         if bound != self._bound:
-            _log.info("NVML is opened anew for the cards that the driver has now", cards=len(bound))
+            _log.info("NVML session reopened: the driver's cards changed", cards=len(bound))
             self._session.reset()
         self._session.ensure_open()
         fresh = bound - (bound if self._bound is None else self._bound)
@@ -110,7 +110,7 @@ def _fault(event: Event, checks: Checks) -> Fault | None:
 
 
 def _with_events(reading: Reading, events: EventWatcher) -> Reading:
-    """Mark the cards whose events are not received: they could fail and nobody would know."""
+    """Mark the cards whose events are not received: their faults would go unnoticed."""
     troubles = {each.id: events.failure or events.unregistered.get(each.id, "") for each in reading.spec.devices}
     if not any(troubles.values()):
         return reading
@@ -124,7 +124,7 @@ def _with_events(reading: Reading, events: EventWatcher) -> Reading:
 
 
 def _at(reading: Reading, addresses: frozenset[str]) -> frozenset[str]:
-    """Return the UUIDs of the cards at PCI addresses: the driver took these up anew, so they were reset."""
+    """Return the UUIDs of the cards at PCI addresses: the driver bound these again, so they were reset."""
     cards = reading.spec.devices
     return frozenset(each.id for each in cards if each.topology and each.topology.bus_id in addresses)
 

@@ -1,4 +1,4 @@
-"""The one place that imports pynvml: typed calls, and one exception that says why in a word.
+"""The one place that imports pynvml: typed calls, and one exception whose reason is one word.
 
 Nothing here is safe to call from two threads; `session` owns the thread.
 """
@@ -62,7 +62,7 @@ class NvmlError(Exception):
 
     @property
     def lost_session(self) -> bool:
-        """Whether the library must be opened anew before anything else works."""
+        """Whether the session must be opened again before anything else works."""
         return self.code in LOST_SESSION
 
 
@@ -165,17 +165,17 @@ def bus_id(handle: Handle) -> str:
 
 
 def ancestor(one: Handle, other: Handle) -> Ancestor:
-    """Tell where the PCIe paths of two cards meet."""
+    """Return where the PCIe paths of two cards meet."""
     return ANCESTORS[int(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, one, other))]
 
 
 def peer_to_peer(one: Handle, other: Handle) -> bool:
-    """Tell whether the driver lets one card read the other."""
+    """Return whether the driver lets one card read the other."""
     return bool(ask(pynvml.nvmlDeviceGetP2PStatus, one, other, P2P_READ) == pynvml.NVML_P2P_STATUS_OK)
 
 
 def nvlink_is_active(handle: Handle, link: int) -> bool:
-    """Tell whether an NVLink is up. Of a link that a card does not have, drivers say one of two things."""
+    """Return whether an NVLink is up. Of a link that a card does not have, drivers say one of two things."""
     try:
         return bool(ask(pynvml.nvmlDeviceGetNvLinkState, handle, link))
     except NvmlError as error:
@@ -185,7 +185,7 @@ def nvlink_is_active(handle: Handle, link: int) -> bool:
 
 
 def nvlink_ends_at_switch(handle: Handle, link: int) -> bool:
-    """Tell whether an NVLink leads into an NVSwitch. Drivers before 470 cannot tell."""
+    """Return whether an NVLink leads into an NVSwitch. Drivers before 470 do not support it."""
     end = ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
     return bool(end == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
@@ -196,7 +196,7 @@ def nvlink_remote(handle: Handle, link: int) -> str:
 
 
 def mig_enabled(handle: Handle) -> bool:
-    """Tell whether MIG mode is on; not supported where the card knows no MIG."""
+    """Return whether MIG mode is on; not supported where the card knows no MIG."""
     return bool(ask(pynvml.nvmlDeviceGetMigMode, handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
@@ -217,7 +217,7 @@ def _mig_device(handle: Handle, index: int) -> Handle | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigFacts:
-    """What NVML tells of a MIG device."""
+    """What NVML reports of a MIG device."""
 
     uuid: str
     profile: str
@@ -260,17 +260,17 @@ def compute_capability(handle: Handle) -> tuple[int, int]:
 
 
 def is_vgpu(handle: Handle) -> bool:
-    """Tell whether the card is a part of one, which a hypervisor gave to this machine."""
+    """Return whether the card is a part of one, which a hypervisor gave to this machine."""
     return bool(ask(pynvml.nvmlDeviceGetVirtualizationMode, handle) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
 
 
 def remapping_failed(handle: Handle) -> bool:
-    """Tell whether a row of memory could not be remapped."""
+    """Return whether a row of memory could not be remapped."""
     return bool(ask(pynvml.nvmlDeviceGetRemappedRows, handle)[3])
 
 
 def retirement_pending(handle: Handle) -> bool:
-    """Tell whether a page of memory waits for a reset to be retired; cards that remap rows know no such thing."""
+    """Return whether a page of memory waits for a reset to be retired; cards that remap rows know no such thing."""
     return bool(ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle))
 
 
@@ -282,13 +282,13 @@ def retired_pages(handle: Handle) -> int:
 def recovery_action(handle: Handle) -> int:
     """Return what the driver says that the card needs (nvmlDeviceGpuRecoveryAction_t), 0 for nothing."""
     (value,) = ask(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    # Drivers before 560 do not know the field, and say so in the value.
+    # Drivers before 560 do not know the field, and report that in the value.
     return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What an event tells; it may be of a card that does not answer any more."""
+    """An event of a card, which may not answer any more."""
 
     handle: Handle
     kind: int
@@ -299,12 +299,12 @@ class Event:
 
 
 def event_set() -> Handle:
-    """Make a set of events to wait for."""
+    """Return a new set of events to wait for."""
     return ask(pynvml.nvmlEventSetCreate)
 
 
 def register(handle: Handle, events: Handle) -> bool:
-    """Wait for the events of a card, too. Tell whether it has Xids: one that does not is not watched."""
+    """Register a card's events, and return whether it reports Xids; a card that does not is not watched."""
     wanted = (XID_EVENT | DOUBLE_BIT_EVENT) & int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
     if wanted:
         ask(pynvml.nvmlDeviceRegisterEvents, handle, wanted, events)
@@ -312,7 +312,7 @@ def register(handle: Handle, events: Handle) -> bool:
 
 
 def wait(events: Handle, milliseconds: int) -> Event | None:
-    """Wait for an event; none came where none is returned. May be called beside the thread that owns the rest."""
+    """Return the next event, or None if none came in time. May run in another thread than the other calls."""
     try:
         found = ask(pynvml.nvmlEventSetWait_v2, events, milliseconds)
     except NvmlError as error:
@@ -325,7 +325,7 @@ def wait(events: Handle, milliseconds: int) -> Event | None:
 
 
 def free(events: Handle) -> None:
-    """Give a set back; with a session that is lost it is gone already."""
+    """Return a set back; with a session that is lost it is gone already."""
     try:
         ask(pynvml.nvmlEventSetFree, events)
     except NvmlError as error:
@@ -334,7 +334,7 @@ def free(events: Handle) -> None:
 
 
 def address(handle: Handle) -> int:
-    """Return what tells one handle from another, also when its card does not answer any more."""
+    """Return a value that identifies a handle, also when its card does not answer any more."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 

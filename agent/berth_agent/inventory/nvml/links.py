@@ -1,4 +1,4 @@
-"""The link matrix: how each card reaches each other one, out of what NVML tells.
+"""The link matrix: how cards are connected with each other, as NVML reports it.
 
 NVLinks are counted between two cards directly, and through NVSwitch: cards whose links lead into the switches of
 one machine reach each other over all of them, as `nvidia-smi topo -m` shows it (`NV12`).
@@ -48,7 +48,7 @@ def wires(handle: Handle) -> ActiveNvlinks:
 
 
 def links(node: LinkEnd, others: Sequence[LinkEnd]) -> list[Link]:
-    """Return the row of one card. A pair that the driver cannot tell about has no entry."""
+    """Return the row of one card. A pair that the driver does not report has no entry."""
     return [link for other in others if other is not node for link in _link(node, other)]
 
 

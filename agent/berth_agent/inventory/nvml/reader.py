@@ -1,6 +1,6 @@
 """Reads all cards of the node. A card that fails is listed as unhealthy, and never hides the others.
 
-What a failing card no longer tells (its UUID, minor and model) is remembered from the last time that it could.
+What a failing card no longer reports (UUID, minor, model) is kept from its last successful reading.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CardReading:
-    """What one card told."""
+    """What one card reported."""
 
     card: DeviceInfo
     node: LinkEnd
@@ -57,7 +57,7 @@ class Reader:
         """Of the cards that answered the last reading, by their UUIDs."""
 
     def read(self) -> Reading:
-        """Look at all cards.
+        """Return a reading of all cards.
 
         Raises:
             NvmlError: the driver does not answer at all.

@@ -48,7 +48,7 @@ class Session:
             self._open = True
 
     def reset(self) -> None:
-        """End the session, so that the next use sees the cards anew; for use in the owner's thread."""
+        """End the session, so that the next use enumerates the cards again; for use in the owner's thread."""
         if self._open:
             self._open = False
             self._before_closing()
@@ -71,5 +71,5 @@ class Session:
         except NvmlError as error:
             self._open = self._open and not error.lost_session
             future.set_exception(error)
-        except Exception as error:  # noqa: BLE001 -- whatever it is belongs to who asked for the work
+        except Exception as error:  # noqa: BLE001 -- the caller of `run` gets it
             future.set_exception(error)

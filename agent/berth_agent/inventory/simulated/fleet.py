@@ -1,6 +1,6 @@
 """The fleet file: which nodes a simulation has, and with which devices.
 
-profiles:                    # optional own profiles, beside the built-in ones of profiles.py
+profiles:                    # optional own profiles, in addition to the built-in ones of profiles.py
   mine: {model: NVIDIA Mine, memory: 16Gi}
 nodes:
   - names: node-[0-9]        # one name, or a range; node-[00-99] keeps the zeros

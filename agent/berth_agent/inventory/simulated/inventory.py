@@ -48,7 +48,7 @@ class SimulatedInventory:
         return {name: reading for name, (_, reading) in self._built.items()}
 
     def listen(self, listener: FaultListener) -> None:
-        """Do nothing: no hardware raises an alarm."""
+        """Do nothing: there are no fault events."""
 
     def close(self) -> None:
         """Do nothing: no hardware is held."""
@@ -111,7 +111,7 @@ def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
 
 
 def _divided(gpu: DeviceInfo, group: NodeGroup) -> DeviceInfo:
-    """Put a card into MIG mode, or slice its time, where the fleet file says so."""
+    """Return the card in MIG mode or time-sliced, if the fleet file says so."""
     if gpu.minor in group.mig:
         instances = [_instance(gpu, profile, number) for number, profile in enumerate(group.mig[gpu.minor])]
         return gpu.model_copy(update={"mig": Mig(enabled=True, instances=instances)})
@@ -159,7 +159,7 @@ def _fpga(minor: int, wiring: SimulatedMachine) -> DeviceInfo:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Tell one version of the file from another; a missing file is a version too."""
+    """Return one version of the file from another; a missing file is a version too."""
     try:
         status = path.stat()
     except FileNotFoundError:

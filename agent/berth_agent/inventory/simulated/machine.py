@@ -61,7 +61,7 @@ class SimulatedMachine:
         )
 
     def links(self, minor: int) -> list[Link]:
-        """Tell how a GPU reaches each other one."""
+        """Return how a GPU reaches each other one."""
         return [self._link(minor, other) for other in range(len(self.cards)) if other != minor]
 
     def _link(self, one: int, other: int) -> Link:

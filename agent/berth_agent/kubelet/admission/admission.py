@@ -1,6 +1,6 @@
-"""Answers kubelet in the name of the scheduler: proposes the annotated devices, and refuses what nobody can explain.
+"""Answers kubelet for the scheduler: prefers the annotated devices, and refuses what no waiting pod explains.
 
-Before each answer it asks kubelet what it recorded, which tells who got what was promised last: kubelet admits one
+Before each answer it asks kubelet what it recorded, which shows who got what was allocated last: kubelet admits one
 pod at a time. It does not ask while kubelet waits for the answer to an Allocate: kubelet may then take devices that
 it is about to give out for free ones.
 """
@@ -30,14 +30,14 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class UnavailableError(Exception):
-    """Somebody does not answer."""
+    """Kubelet or the API server does not answer."""
 
 
 class KubeletClient(Protocol):
-    """Who tells what containers have."""
+    """The PodResources API."""
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
-        """Ask kubelet.
+        """Return what kubelet allocated to containers.
 
         Raises:
             Away: it does not answer.
@@ -46,7 +46,7 @@ class KubeletClient(Protocol):
 
 
 class PodSource(Protocol):
-    """Who tells what pods there are, and tells people about them."""
+    """The pods of the node on the API server, and Events on them."""
 
     async def pods(self) -> tuple[list[Pod], int]:
         """List the node's pods at quorum, with the version of the list.
@@ -57,22 +57,22 @@ class PodSource(Protocol):
         ...
 
     async def warn(self, pods: Sequence[Pod], text: str) -> None:
-        """Say on the pods that kubelet was refused; a failure is logged."""
+        """Create an Event on the pods that kubelet was refused; a failure is logged."""
         ...
 
 
 class CheckpointStore(Protocol):
-    """What survives."""
+    """The checkpoint of the previous run."""
 
     def load(self) -> CheckpointData:
-        """Give what the last run left."""
+        """Return the data of the last run."""
         ...
 
     def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:
-        """Keep this.
+        """Save the data.
 
         Raises:
-            OSError: it cannot be kept.
+            OSError: it cannot be written.
         """
         ...
 
@@ -92,11 +92,11 @@ class Admission:
     ) -> None:
         self.mirror = Mirror()
         self.default_preference = default_preference
-        """Chooses among what nobody has."""
+        """Chooses among devices that no pod has."""
         self.known = asyncio.Event()
         """Set when the node's pods are known."""
         self.changed = asyncio.Event()
-        """Set when there may be something new to tell."""
+        """Set when something may have changed."""
         self.answers: bool | None = None
         """Whether kubelet answered when it was asked last; None before the first time."""
         self.has_news = False
@@ -110,7 +110,7 @@ class Admission:
         self._proposal: Proposal | None = None
         self._failure = ""
         self._reports: tuple[ContainerReport, ...] | None = None
-        """What kubelet said last."""
+        """What kubelet reported last."""
 
     # --- what the device plugin asks ---------------------------------------------------------------------------
 
@@ -152,18 +152,18 @@ class Admission:
             self.changed.set()
 
     def withheld(self) -> frozenset[str]:
-        """Return the ids of the cards that kubelet must be told to be unhealthy."""
+        """Return the ids of the cards that are reported to kubelet as unhealthy."""
         return self.mirror.snapshot().withheld()
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether the node's pods are known, and kubelet answered when it was asked last."""
+        """Return whether the node's pods are known, and kubelet answered when it was asked last."""
         return self.known.is_set() and self.answers is True
 
     # --- what the node's keeper asks ---------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Ask kubelet and the machine what pods have; `has_news` says whether anything of it may be new."""
+        """Read what pods have from kubelet and the machine; `has_news` says whether it may have changed."""
         async with self._lock:
             await self._read_kubelet()
             is_open = self.mirror.has_lingering or not self.mirror.is_confirmed
@@ -174,7 +174,7 @@ class Admission:
                 self._save()
 
     def replace_pods(self, pods: list[Pod], version: int) -> None:
-        """Take a whole list of the node's pods, and with the first what the last run left."""
+        """Replace the node's pods by a list; the first list also restores the checkpoint."""
         self.mirror.replace(pods, version)
         if not self.known.is_set():
             self.known.set()
@@ -189,9 +189,9 @@ class Admission:
         return choice.propose(self.mirror.snapshot(), request, self.default_preference)
 
     def _is_sure(self, proposal: Proposal, size: int) -> bool:
-        """Tell whether a proposal rests on the annotation of a pod that is new to kubelet.
+        """Return whether a proposal rests on the annotation of a pod that is new to kubelet.
 
-        By old news a card is free that another annotation names by now, and a pod is there that is gone.
+        With stale pods, a card may look free that another annotation names, and a deleted pod may still be there.
         """
         pod = self.mirror.pod(proposal.key.uid)
         is_own = len(proposal.ids) == size and proposal.ids <= frozenset(pod.granted)
@@ -214,18 +214,18 @@ class Admission:
         self.mirror.apply_reports(reports, asked_at)
 
     async def _release_ended(self) -> None:
-        """Let go of what containers had that do not run any more."""
+        """Release the devices of containers that do not run any more."""
         if self.mirror.has_lingering:
             self.mirror.release_ended(await asyncio.to_thread(self._running))
 
     def _log_failure(self, reason: str) -> None:
-        """Log once that kubelet is away, not at each try."""
+        """Log a failure once, not at each retry."""
         if reason != self._failure:
-            _log.warning("kubelet does not tell what pods have, will try again", reason=reason)
+            _log.warning("PodResources not read, will try again", reason=reason)
         self._failure = reason
 
     async def _list_pods(self) -> None:
-        """Look what pods there are: kubelet may know one of which our watch has not told yet."""
+        """List the pods: kubelet may know one that our watch has not delivered yet."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 self.replace_pods(*await self._server.pods())

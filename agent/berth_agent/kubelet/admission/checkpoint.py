@@ -1,7 +1,7 @@
-"""What must survive the agent: its promises to kubelet, and what pods had when it last looked.
+"""What must survive the agent: allocations that kubelet has not reported, and what pods had at the last look.
 
 One file, written in one step: the new one is complete before it takes the old one's name. It is not forced to the
-disk, since after a crash of the machine nothing in it holds any more, and its boot id tells that.
+disk, since after a crash of the machine nothing in it holds any more, and its boot id shows that.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class CheckpointData:
     pending: tuple[PendingAllocation, ...] = ()
     holdings: tuple[Holding, ...] = ()
     units: Units = field(default_factory=Units)
-    """Which cards their ids lie on: a card that fails now may never tell this run."""
+    """Which cards their ids lie on: a card that fails now may never report it to this run."""
 
 
 class Checkpoint:
@@ -45,13 +45,13 @@ class Checkpoint:
         self._last = b""
 
     def load(self) -> CheckpointData:
-        """Read what the last run left; nothing, with a word in the log, where that does not hold."""
+        """Return the data of the last run; empty, with a log line, if the file cannot be used."""
         try:
             return _saved(self._payload(self._path.read_bytes()))
         except FileNotFoundError:
-            _log.info("no checkpoint, starting anew", path=str(self._path))
+            _log.info("no checkpoint, starting empty", path=str(self._path))
         except (_DamagedError, OSError) as error:
-            _log.warning("checkpoint refused, starting anew", path=str(self._path), reason=str(error))
+            _log.warning("checkpoint rejected, starting empty", path=str(self._path), reason=str(error))
         return CheckpointData()
 
     def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:

@@ -1,8 +1,8 @@
-"""Which devices kubelet is to hand out when it asks, and whether those that it hands out can be explained.
+"""Which devices kubelet should allocate, and whether an allocation can be explained by a waiting pod.
 
 A pod of ours gets the devices of its annotation. Where kubelet admitted pods in another order than we thought, another
 pod has them already; then it gets what that pod was meant to have, and so the two are exchanged. A pod of another
-scheduler gets only what nobody has and no annotation names.
+scheduler gets only what no pod has and no annotation names.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ def first_available(_resource: str, available: Sequence[str], must: Sequence[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What was proposed to kubelet, and for whom."""
+    """The preferred allocation that kubelet was answered, and its container."""
 
     key: ContainerKey
     resource: str
@@ -34,7 +34,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceRequest:
-    """What kubelet asks: it wants so many of these, and these in any case."""
+    """GetPreferredAllocation's request for one container."""
 
     resource: str
     available: Sequence[str]
@@ -45,7 +45,7 @@ class PreferenceRequest:
 def propose(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> Proposal | None:
-    """Choose for the container that kubelet is likeliest to be asking for; None where no pod is waiting."""
+    """Choose for the container that kubelet most likely asks for; None if no pod is waiting."""
     must = frozenset(request.must)
     candidates = snapshot.pending_containers(request.resource, request.size)
     if not candidates:
@@ -58,12 +58,12 @@ def propose(
 def prefer_unclaimed(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> list[str]:
-    """Choose for a pod that nobody knows: among what nobody has and no annotation names."""
+    """Choose for an unknown pod, among what no pod has and no annotation names."""
     return _chosen(snapshot, request, default_preference)
 
 
 def explain(snapshot: AdmissionSnapshot, resource: str, ids: Ids, proposal: Proposal | None) -> ContainerKey | None:
-    """Tell for which container kubelet can be handing out these devices; None where it can be for none."""
+    """Return the container that kubelet can be allocating these devices to; None if there is none."""
     candidates = [each for each in snapshot.pending_containers(resource, len(ids)) if _possible(snapshot, each, ids)]
     if proposal is not None and proposal.resource == resource and proposal.ids == ids:
         candidates.sort(key=lambda each: each.key != proposal.key)
@@ -81,7 +81,7 @@ def _possible(snapshot: AdmissionSnapshot, candidate: PendingContainer, ids: Ids
 
 
 def _is_explained(candidate: PendingContainer, ids: Ids, allowed: Ids) -> bool:
-    """Tell whether a container can be given these: of what it reuses all that it needs, then what it is allowed."""
+    """Return whether a container can be given these: of what it reuses all that it needs, then what it is allowed."""
     return ids <= candidate.reusable or (candidate.reusable <= ids and ids - candidate.reusable <= allowed)
 
 
@@ -90,7 +90,7 @@ def _own(_snapshot: AdmissionSnapshot, pod: Pod, _ids: Ids) -> Ids:
 
 
 def _any(snapshot: AdmissionSnapshot, pod: Pod, ids: Ids) -> Ids:
-    """Give all that a pod may have if it comes to that; nothing else as long as what it is meant to have is there."""
+    """Return all that a pod may have; only its own set as long as that is free."""
     role = _role(snapshot, pod)
     if role and snapshot.holders().keys().isdisjoint(role):
         return _reused(snapshot, pod).union(role)
@@ -98,7 +98,7 @@ def _any(snapshot: AdmissionSnapshot, pod: Pod, ids: Ids) -> Ids:
 
 
 def _reused(snapshot: AdmissionSnapshot, pod: Pod) -> Ids:
-    """Give what init containers of a pod can have had that we took for another's."""
+    """Return what init containers of a pod can have had that we took for another's."""
     sizes = {size for each in pod.containers if each.ends for size in each.wants.values()}
     return NONE.union(*(ids for ids in snapshot.unconfirmed if len(ids) in sizes))
 
@@ -110,7 +110,7 @@ def _filled(
     request: PreferenceRequest,
     default_preference: DefaultPreference,
 ) -> list[str]:
-    """Take from one pool after the other what kubelet has, until it is enough."""
+    """Return devices that kubelet has available, from one pool after the other until there are enough."""
     available = set(request.available)
     others = snapshot.had_by_others(pod)
     picked = dict.fromkeys(request.must)
@@ -143,7 +143,7 @@ def _pools(
 def _chosen(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> list[str]:
-    """Choose among what nobody has and no annotation names, and take all of it where it is not enough."""
+    """Choose among what no pod has and no annotation names; all of it if it is not enough."""
     free = dict.fromkeys((*request.must, *_unclaimed(snapshot, request.available, request.must)))
     if len(free) <= request.size:
         return list(free)
@@ -151,7 +151,7 @@ def _chosen(
 
 
 def _role(snapshot: AdmissionSnapshot, pod: Pod) -> tuple[str, ...]:
-    """Give the set that a pod gets: its own, or that of the pod that it changed places with."""
+    """Return the set that a pod gets: its own, or that of the pod that it changed places with."""
     holders, owners = snapshot.holders(), snapshot.owners()
     had = snapshot.had_by(pod)
     if had and had.isdisjoint(pod.granted):
@@ -167,7 +167,7 @@ def _role(snapshot: AdmissionSnapshot, pod: Pod) -> tuple[str, ...]:
 
 
 def _orphans(snapshot: AdmissionSnapshot) -> list[str]:
-    """Give what annotations name and their pods will not ask for: these have others already."""
+    """Return what annotations name and their pods will not ask for: these have others already."""
     settled = [pod for pod in snapshot.pods if pod.uses_plugin and pod.grants and not snapshot.is_waiting(pod)]
     promised = snapshot.promised(without=frozenset(pod.uid for pod in settled))
     holders = snapshot.holders()
@@ -176,7 +176,7 @@ def _orphans(snapshot: AdmissionSnapshot) -> list[str]:
 
 
 def _unclaimed(snapshot: AdmissionSnapshot, available: Iterable[str], must: Collection[str]) -> list[str]:
-    """Give what nobody has and no annotation names."""
+    """Return what no pod has and no annotation names."""
     promised = snapshot.promised()
     had = Taken.of((snapshot.holders().keys() - set(must)).union(*snapshot.lingering.values()), snapshot.units)
     free = (unit for unit in available if had.leaves(unit, snapshot.units))

@@ -1,8 +1,8 @@
-"""The mirror of kubelet's admission: the node's pods in its order, what it was promised, and what it says it gave.
+"""The mirror of kubelet's admission: the node's pods in its order, what was allocated, and what kubelet reports.
 
 Kubelet's own watch brings it pods one by one, in the order of their versions; what it finds when it begins to watch
 it admits in the order of their creation. It records what a container got when we have answered, so that until then
-only our promise tells. Of init containers that end it never tells, and the promise is all there is.
+only our own record has it. Init containers that end are never reported, so that record is all there is.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +14,7 @@ from berth_agent.kubelet.admission.snapshot import NONE, AdmissionSnapshot, Cont
 from berth_agent.kubelet.admission.units import Units
 
 RECORDED_SECONDS: Final = 1.0
-"""After this kubelet has recorded what it was promised, or never will: admission failed elsewhere."""
+"""After this kubelet has recorded the allocation, or never will: admission failed elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class Holding:
 
     @property
     def key(self) -> ContainerKey:
-        """Give the container's name on the node."""
+        """Return the container's name on the node."""
         return ContainerKey(uid=self.uid, container=self.container)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAllocation:
-    """What kubelet was told that it may give to a container, as long as kubelet does not say so itself."""
+    """An allocation that kubelet was answered and has not reported yet."""
 
     key: ContainerKey
     resource: str
@@ -43,12 +43,12 @@ class PendingAllocation:
     at: float
     """Monotonic seconds."""
     never_reported: bool = False
-    """Whether kubelet never says so: of an init container that ends."""
+    """Whether kubelet never reports it: it is of an init container that ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReport:
-    """What kubelet says that a container has; it names pods, but not their UIDs."""
+    """What kubelet reports that a container has; it names pods, but not their UIDs."""
 
     namespace: str
     pod: str
@@ -66,20 +66,20 @@ class Mirror:
         self._reports: dict[ContainerKey, ContainerReport] = {}
         self._pending: dict[tuple[ContainerKey, str], PendingAllocation] = {}
         self._lingering: dict[ContainerKey, Holding] = {}
-        """What containers had and kubelet no longer tells, as long as their processes may run."""
+        """What containers had and kubelet no longer reports, as long as their processes may run."""
         self._running: frozenset[str] = frozenset()
         """UIDs of the pods that had processes at the last look."""
         self._unreported: set[str] = set()
-        """UIDs of pods of which kubelet told something and does no more: it will not admit them again."""
+        """UIDs of pods that kubelet reported once and does not any more: it will not admit them again."""
         self._doubtful: set[str] = set()
-        """UIDs of pods for whom a promise came to nothing."""
+        """UIDs of pods with an allocation that kubelet never reported."""
         self._version = -1
         """Of the last list."""
 
     # --- the node's pods ----------------------------------------------------------------------------------------
 
     def put(self, pod: Pod) -> bool:
-        """Take a pod that is new or changed, unless it is older than the last list; tell whether it matters."""
+        """Store a new or changed pod unless it is older than the last list; return whether anything changed."""
         if pod.version <= self._version:
             return False
         before, self._pods[pod.uid] = self._pods.get(pod.uid), pod
@@ -88,7 +88,7 @@ class Mirror:
         return before is None or replace(before, version=pod.version) != pod
 
     def remove(self, pod: Pod) -> bool:
-        """Take leave of a pod, unless that is older than the last list; what it had may be in use for a while."""
+        """Remove a pod unless the event is older than the last list; what it had may be in use for a while."""
         is_there = pod.version > self._version and pod.uid in self._pods
         if is_there:
             self._remove(pod.uid)
@@ -101,7 +101,7 @@ class Mirror:
         self._lingering |= {each.key: each for each in self._had(pod)}
 
     def replace(self, pods: Collection[Pod], version: int) -> None:
-        """Take a whole list, as of a version. Those that were known keep their places, and others follow them."""
+        """Replace the pods by a list of a version. Known pods keep their places, and new ones follow them."""
         first = self._version < 0
         for uid in self._pods.keys() - {pod.uid for pod in pods}:
             self._remove(uid)
@@ -111,15 +111,15 @@ class Mirror:
         self._name_again()
 
     def reorder(self) -> None:
-        """Know that kubelet began to watch anew: what it has not admitted yet it takes in the order of creation."""
+        """Sort pods by creation: a kubelet that starts a new watch admits them in that order."""
         self._pods = dict(sorted(self._pods.items(), key=lambda item: (item[1].created, item[1].version)))
 
-    # --- what kubelet was promised, and what it says -----------------------------------------------------------
+    # --- what was allocated, and what kubelet reports -----------------------------------------------------------
 
     def record_allocation(self, key: ContainerKey, resource: str, ids: Ids, now: float) -> None:
-        """Remember what kubelet was answered.
+        """Record what kubelet was answered.
 
-        Where another pod was promised some of it, it was this one all the time: kubelet admits one after the other.
+        If some of it was recorded for another pod, that was this pod: kubelet admits one pod after the other.
         """
         made = PendingAllocation(key=key, resource=resource, ids=ids, at=now, never_reported=self._ends(key))
         mistaken = {each.key.uid for each in self._pending.values() if each.ids & ids} - {key.uid}
@@ -134,12 +134,12 @@ class Mirror:
         return any(each.ends for each in self._pods[key.uid].containers if each.name == key.container)
 
     def _init_containers(self, key: ContainerKey, resource: str, size: int) -> list[str]:
-        """Give the first init container that wants so many, as a list of one or none."""
+        """Return the first init container that wants so many, as a list of one or none."""
         listed = self._pods[key.uid].containers
         return [each.name for each in listed if each.ends and each.wants.get(resource) == size][:1]
 
     def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
-        """Take what kubelet says, as of a moment after `asked_at`, and keep of the promises what it leaves open."""
+        """Apply kubelet's reports, of a moment after `asked_at`; keep the pending allocations that they leave open."""
         reports_before, self._reports = self._reports, {self._named(each): each for each in reports}
         left = {key: _lingering(key, each) for key, each in reports_before.items() if key not in self._reports}
         self._lingering |= left
@@ -153,7 +153,7 @@ class Mirror:
         self._doubtful = (self._doubtful | {each.uid for each, _ in before.keys() - self._pending.keys()}) - named
 
     def release_offered(self, resource: str, free: Ids) -> None:
-        """Know what kubelet has to give: what was promised of that came to nothing.
+        """Drop pending allocations of devices that kubelet offers as free: they came to nothing.
 
         An init container may still run though kubelet has given up its pod.
         """
@@ -168,14 +168,14 @@ class Mirror:
         self._lingering |= {each.key: self._holding(each.key, each.ids) for each in never_reported}
 
     def _named(self, report: ContainerReport) -> ContainerKey:
-        """Find out whose it is. What a removed pod had, its successor of the same name has only if it was promised."""
+        """Return the container of a report; a pod named like a removed one owns it only if it has that allocation."""
         pod = next((each for each in self._pods.values() if each.key == f"{report.namespace}/{report.pod}"), None)
         key = ContainerKey(uid=pod.uid if pod else f"{report.namespace}/{report.pod}", container=report.container)
         before = (old for old, each in self._reports.items() if each == report and old in self._lingering)
         return key if self._is_pending(key) else next(before, key)
 
     def _name_again(self) -> None:
-        """Give what kubelet told to pods that it knew before us."""
+        """Assign reports to pods that kubelet knew before this watch did."""
         self._reports = {self._named(each): each for each in self._reports.values()}
 
     def _is_pending(self, key: ContainerKey) -> bool:
@@ -196,30 +196,30 @@ class Mirror:
 
     @property
     def is_confirmed(self) -> bool:
-        """Tell whether kubelet has said all that it was promised for."""
+        """Return whether kubelet reported all allocations."""
         return all(each.never_reported for each in self._pending.values())
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Give the pods that have not ended, in their order."""
+        """Return the pods that have not ended, in their order."""
         return tuple(pod for pod in self._pods.values() if not pod.ended)
 
     def pod(self, uid: str) -> Pod:
-        """Give a pod of the picture."""
+        """Return a pod by its UID."""
         return self._pods[uid]
 
     @property
     def pending(self) -> tuple[PendingAllocation, ...]:
-        """Give what is promised and not yet said."""
+        """Return the allocations that kubelet has not reported yet."""
         return tuple(self._pending.values())
 
     @property
     def has_lingering(self) -> bool:
-        """Tell whether something was had by containers of which it is not known that they ended."""
+        """Return whether containers that kubelet no longer reports may still use devices."""
         return bool(self._lingering)
 
     def snapshot(self) -> AdmissionSnapshot:
-        """Give all of it at this moment."""
+        """Return the current state."""
         allocated: dict[ContainerKey, dict[str, Ids]] = {
             key: dict(each.by_resource) for key, each in self._reports.items()
         }
@@ -238,17 +238,17 @@ class Mirror:
         )
 
     def holdings(self) -> tuple[Holding, ...]:
-        """Give what containers have, each pod's by the order of its containers, and what they had that are gone."""
+        """Return what containers have, each pod's by the order of its containers, and what they had that are gone."""
         there = {each.key: each for pod in self._pods.values() for each in self._had_of_kubelet(pod)}
         return tuple((self._lingering | there).values())
 
     def release_ended(self, running: Collection[str]) -> None:
-        """Know which pods have processes; what the others had is free."""
+        """Release what pods without processes had."""
         self._lingering = {key: each for key, each in self._lingering.items() if key.uid in running}
         self._running = frozenset(running)
 
     def restore(self, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], now: float) -> None:
-        """Take up what an earlier run left: its promises, as if given now, and what containers had."""
+        """Restore the last run's data: pending allocations, as if made now, and what containers had."""
         self._pending = {(each.key, each.resource): replace(each, at=now) for each in pending}
         self._lingering |= {each.key: each for each in holdings}
 
@@ -259,7 +259,7 @@ class Mirror:
         return found
 
     def _had(self, pod: Pod) -> tuple[Holding, ...]:
-        """Give what a pod has, of kubelet or by its annotation alone."""
+        """Return what a pod has, of kubelet or by its annotation alone."""
         if pod.ended:
             return ()
         if pod.uses_plugin:
@@ -269,7 +269,7 @@ class Mirror:
         return tuple(_holding(pod, name, ids) for name, ids in listed)
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
-        """Give what kubelet gave a pod. What an init container had and no other took on stays with it."""
+        """Return what kubelet gave a pod. What an init container had and no other took on stays with it."""
         ids_by_container: dict[str, Ids] = {
             key.container: NONE.union(*each.by_resource.values())
             for key, each in self._reports.items()

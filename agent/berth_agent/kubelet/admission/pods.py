@@ -11,7 +11,7 @@ Object = Mapping[str, Any]
 
 WHOLE: Final = "nvidia.com/gpu"
 PLUGIN: Final = frozenset({WHOLE, allocation.REPLICAS})
-"""Resources of the device plugin; instances have a name for each profile beside."""
+"""Resources of the device plugin; MIG instances have one for each profile."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -43,27 +43,27 @@ class Pod:
     grants: tuple[Grant, ...] = ()
     """The GPUs of its annotation."""
     started: bool = False
-    """Whether kubelet has said anything of it, which it does after it admitted it."""
+    """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
 
     @property
     def granted(self) -> tuple[str, ...]:
-        """Give the ids of its annotation in their order."""
+        """Return the ids of its annotation in their order."""
         return tuple(grant.id for grant in self.grants)
 
     @property
     def uses_plugin(self) -> bool:
-        """Tell whether kubelet asks for devices for it."""
+        """Return whether kubelet asks for devices for it."""
         return any(each.wants for each in self.containers)
 
     @property
     def key(self) -> str:
-        """Give its name for people."""
+        """Return namespace/name."""
         return f"{self.namespace}/{self.name}"
 
 
 def of_object(raw: Object) -> Pod:
-    """Read a pod. An annotation that is no allocation gives it nothing: the operator tells what is wrong with it."""
+    """Read a pod. A wrong annotation counts as none: the operator reports what is wrong with it."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
     first = [_container(each, annotations, init=True) for each in spec.get("initContainers") or ()]
@@ -93,7 +93,7 @@ def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> Co
 
 
 def is_of_plugin(resource: str) -> bool:
-    """Tell whether the device plugin offers a resource of this name."""
+    """Return whether the device plugin offers a resource of this name."""
     return resource in PLUGIN or resource.startswith(mig.PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a node at the moment when kubelet asks, and which containers it may be asking for.
+"""What is known of a node when kubelet asks, and which containers it may be asking for.
 
 Kubelet admits one pod after the other, and of each its init containers, then its containers. To a container that
 needs devices it first gives those that init containers of the same pod had and that have ended; only for the rest
@@ -29,18 +29,18 @@ Allocated = Mapping[ContainerKey, Mapping[str, Ids]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingContainer:
-    """A container that kubelet has yet to admit, of those that want a resource."""
+    """A container that wants a resource and is not admitted yet."""
 
     pod: Pod
     container: Container
     reusable: Ids
     """What init containers before it had: kubelet gives it these first."""
     order: tuple[bool, ...]
-    """Sorts what is likelier before what is less so; among equals the pods' order holds."""
+    """Sort key: most likely first; equal ones keep the order of their pods."""
 
     @property
     def key(self) -> ContainerKey:
-        """Give the container's name on the node."""
+        """Return the container's name on the node."""
         return ContainerKey(uid=self.pod.uid, container=self.container.name)
 
 
@@ -51,15 +51,15 @@ class AdmissionSnapshot:
     pods: tuple[Pod, ...] = ()
     """That have not ended, in the order in which kubelet admits them."""
     unreported: frozenset[str] = frozenset()
-    """UIDs of those that kubelet admitted and knows no more: their end has not been told to us yet."""
+    """UIDs of those that kubelet admitted and does not report any more: their end is not in our watch yet."""
     doubtful: frozenset[str] = frozenset()
-    """UIDs of those for whom a promise came to nothing: they failed, or were taken for others."""
+    """UIDs of those with an allocation that kubelet never reported: they failed, or were taken for others."""
     allocated: Allocated = field(default_factory=dict)
-    """What kubelet says, and what it was promised and has not said yet."""
+    """What kubelet reports, and pending allocations."""
     recorded: frozenset[str] = frozenset()
-    """UIDs of the pods of which kubelet says anything."""
+    """UIDs of the pods that kubelet reports."""
     unconfirmed: tuple[Ids, ...] = ()
-    """The sets of it that kubelet has not said: whose each is, is our guess."""
+    """Pending allocations: their containers are our guess."""
     lingering: Mapping[str, Ids] = field(default_factory=dict)
     """By the pod's UID: of containers that run though their pod was removed. Kubelet believes these to be free."""
     running: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class AdmissionSnapshot:
     units: Units = field(default_factory=Units)
 
     def pending_containers(self, resource: str, size: int) -> list[PendingContainer]:
-        """Give the containers for which kubelet may ask for so many of a resource, the likeliest first."""
+        """Return the containers for which kubelet may ask for so many of a resource, most likely first."""
         found = (candidate for pod in self.pods for candidate in self._pending_containers(pod, resource))
         return sorted(
             (candidate for candidate in found if candidate.container.wants[resource] == size),
@@ -75,7 +75,7 @@ class AdmissionSnapshot:
         )
 
     def _pending_containers(self, pod: Pod, resource: str) -> Iterator[PendingContainer]:
-        """Go through a pod's containers after the last that has the resource, and tell of each what it may reuse.
+        """Go through a pod's containers after the last that has the resource, and yield each with what it may reuse.
 
         Where all that a pod has is our guess, its init containers come last: they may have been another pod's.
         """
@@ -87,7 +87,7 @@ class AdmissionSnapshot:
         reusable = NONE
         for each, ids in zip(wanting[:done], having, strict=False):
             reusable = reusable | ids if each.ends else reusable - ids
-        # A pod that kubelet is in the midst of goes on before the next begins.
+        # Kubelet finishes a pod before it begins the next.
         fresh = not any(key.uid == pod.uid for key in self.allocated)
         late = self.is_late(pod)
         for place, each in enumerate(wanting[done:]):
@@ -97,38 +97,38 @@ class AdmissionSnapshot:
             yield PendingContainer(pod=pod, container=each, reusable=NONE, order=(True, True, True))
 
     def is_late(self, pod: Pod) -> bool:
-        """Tell whether kubelet seems to be done with a pod, admitted or not."""
+        """Return whether kubelet seems to be done with a pod, admitted or not."""
         return pod.started or pod.uid in self.doubtful
 
     def of(self, key: ContainerKey, resource: str) -> Ids:
-        """Give what a container has of a resource."""
+        """Return what a container has of a resource."""
         return self.allocated.get(key, {}).get(resource, NONE)
 
     def is_waiting(self, pod: Pod) -> bool:
-        """Tell whether some container of a pod has yet to be admitted."""
+        """Return whether some container of a pod has yet to be admitted."""
         return any(True for name in _wanted(pod) for _ in self._pending_containers(pod, name))
 
     def had_by(self, pod: Pod) -> Ids:
-        """Give all that a pod's containers have."""
+        """Return all that a pod's containers have."""
         return NONE.union(*(ids for key, by in self.allocated.items() if key.uid == pod.uid for ids in by.values()))
 
     def holders(self) -> dict[str, str]:
-        """Give by id the UID of the pod that has it."""
+        """Return by id the UID of the pod that has it."""
         return {unit: key.uid for key, by in self.allocated.items() for ids in by.values() for unit in ids}
 
     def owners(self) -> dict[str, Pod]:
-        """Give by id the pod whose annotation names it."""
+        """Return by id the pod whose annotation names it."""
         return {unit: pod for pod in self.pods for unit in pod.granted}
 
     def promised(self, *, without: Ids = NONE) -> Taken:
-        """Give what annotations name, but for some pods'."""
+        """Return what annotations name, but for some pods'."""
         grants = [grant for pod in self.pods if pod.uid not in without for grant in pod.grants]
         # A share of a card leaves kubelet nothing of it: it would hand out all.
         whole = (grant.id for grant in grants if not grant.is_piece)
         return Taken.of((grant.id for grant in grants), self.units, whole=whole)
 
     def had_by_others(self, pod: Pod) -> Taken:
-        """Give what no container of a pod can have, whatever its annotation says."""
+        """Return what no container of a pod can have, whatever its annotation says."""
         others = {unit for unit, uid in self.holders().items() if uid != pod.uid}
         lingering = (ids for uid, ids in self.lingering.items() if uid != pod.uid)
         return Taken.of(others.difference(*self.unconfirmed).union(*lingering), self.units)

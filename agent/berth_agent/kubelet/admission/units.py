@@ -53,7 +53,7 @@ class Taken:
 
     ids: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
-    """Ids of the cards of which nothing is left, or no whole unit can be told from what is."""
+    """Ids of the cards of which nothing is left, or it is unknown what is left."""
     touched: frozenset[str] = frozenset()
     """Ids of the cards of which a part is taken."""
 

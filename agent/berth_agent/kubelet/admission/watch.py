@@ -1,4 +1,4 @@
-"""The agent's own watch of the pods of its node, of all schedulers, and what it says to people on them."""
+"""The agent's own watch of the pods of its node, of all schedulers, and the Events that it creates on them."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -27,7 +27,7 @@ class NodePods:
         self._node = node
         self._field = f"spec.nodeName={node}"
         self._warned: set[tuple[str, str]] = set()
-        """(UID, message) of what was said."""
+        """(UID, message) of the Events that were created."""
 
     async def pods(self) -> tuple[list[Pod], int]:
         """List them at quorum.
@@ -42,7 +42,7 @@ class NodePods:
         return [pods.of_object(each) for each in found], int(version)
 
     async def warn(self, of: Sequence[Pod], text: str) -> None:
-        """Say on pods that kubelet was refused, once the same."""
+        """Create an Event on pods that kubelet was refused, once for each text."""
         for pod in of:
             if (pod.uid, text) not in self._warned:
                 self._warned.add((pod.uid, text))
@@ -55,7 +55,7 @@ class NodePods:
             _log.warning("Event not written", pod=pod.key, error=str(error))
 
     async def follow(self, admission: Admission) -> None:
-        """Keep the mirror's pods those of the server, for ever."""
+        """Keep the mirror's pods up to date until cancelled."""
 
         def replace_pods(found: list[Object], version: str) -> None:
             there = [pods.of_object(each) for each in found]
@@ -71,7 +71,7 @@ class NodePods:
 
 
 def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:
-    """Compose the Event that tells on a pod why kubelet was refused."""
+    """Return the Event that says why kubelet was refused."""
     time = rfc3339(now())
     return {
         "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},

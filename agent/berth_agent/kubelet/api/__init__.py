@@ -1,4 +1,4 @@
-"""What kubelet speaks: the messages and services of its two interfaces for devices.
+"""Messages and services of kubelet's two gRPC APIs for devices.
 
-Each `.proto` has the interface's names and field numbers; `make generate` writes the Python beside it.
+Each `.proto` has the interface's names and field numbers; `make generate` writes the Python next to it.
 """

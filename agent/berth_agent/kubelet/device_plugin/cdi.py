@@ -1,7 +1,7 @@
 """The CDI specification of the node's devices: from it the container runtime takes what `gpu=GPU-…` means.
 
-It names device nodes. Libraries of the driver, and hooks that make them known in a container, are nvidia-ctk's
-trade: its specification can be used instead.
+It names device nodes. Libraries of the driver, and hooks that make them known in a container, are what nvidia-ctk
+adds: its specification can be used instead.
 """
 
 import os
@@ -24,7 +24,7 @@ Specification = dict[str, Any]
 
 
 def specifications(machine: AllocationContext) -> dict[str, Specification]:
-    """Give each specification by its class; none without cards, or where no container is given its devices by CDI."""
+    """Return each specification by its class; none without cards, or where no container is given its devices by CDI."""
     flags = machine.options.flags
     if not flags.by_cdi or not any(_cards(machine.spec)):
         return {}
@@ -32,7 +32,7 @@ def specifications(machine: AllocationContext) -> dict[str, Specification]:
     found = {"gpu": _specification("gpu", _gpus(machine, root))}
     found["gpu"]["containerEdits"] = _edits(machine.nodes.control, root)
     if flags.by_cdi_only:
-        # Else NVIDIA's container runtime would add what an image asks for. Beside another strategy the environment
+        # Else NVIDIA's container runtime would add what an image asks for. With another strategy the environment
         # is that strategy's.
         found["gpu"]["containerEdits"]["env"] = [f"{VISIBLE}=void"]
     for kind in extras(flags):
@@ -48,7 +48,7 @@ def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specifica
 
 
 def _gpus(machine: AllocationContext, root: str) -> list[dict[str, Any]]:
-    """Give cards and instances, by UUID or index as containers are told them, and `all` cards."""
+    """Return cards and instances, by UUID or index, whichever containers get, and `all` cards."""
     own = device_nodes.paths(machine.spec, machine.nodes)
     by_index = machine.options.flags.device_id_strategy == "index"
     called: Mapping[str, str] = resources.indices(machine.spec) if by_index else {each: each for each in own}
@@ -78,7 +78,7 @@ class CdiFolder:
         self._written: dict[str, Specification] | None = None
 
     def write(self, wanted: dict[str, Specification]) -> None:
-        """Bring the files up to what is wanted, each in one step; those of other classes go.
+        """Write these specifications, each file atomically, and delete those of other classes.
 
         Raises:
             OSError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Who decides which units a container gets: the seam between the plugin and the mirror of kubelet's admission."""
+"""The interface by which the device plugin asks which units a container gets."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,11 +14,11 @@ class Chooser(Protocol):
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> list[str]:
-        """Give the units that the next container of this resource and size should get; none where it has no say."""
+        """Return the units that the next container of this resource and size should get; empty for no preference."""
         ...
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:
-        """Let a container have units.
+        """Admit units for a container.
 
         Raises:
             RefusedError: no pod is to have them.
@@ -31,7 +31,7 @@ class Chooser(Protocol):
 
 
 class NoPreference:
-    """Chooses nothing and lets everything pass, as a device plugin that knows no scheduler."""
+    """Prefers nothing and admits everything, as a device plugin without a scheduler."""
 
     async def prefer(
         self,
@@ -40,11 +40,11 @@ class NoPreference:
         must_include: Sequence[str],  # noqa: ARG002
         size: int,  # noqa: ARG002
     ) -> list[str]:
-        """Have no say."""
+        """Return no preference."""
         return []
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:
-        """Let them pass."""
+        """Admit them."""
 
     def withheld(self) -> frozenset[str]:
         """Withhold nothing."""

@@ -9,7 +9,7 @@ from typing import Final
 from berth_api.device import DeviceInfo, DeviceSpec
 
 CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""What every container needs, as far as it is there."""
+"""What every container needs, if it exists."""
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "gdrcopy": ("gdrdrv",),
     "gds": ("nvidia-fs*",),
@@ -43,7 +43,7 @@ class DeviceNodes:
 
 
 def read(*, dev: Path, proc: Path) -> DeviceNodes:
-    """Look at what is there."""
+    """Return the device nodes that exist."""
     extras = {kind: tuple(_found(dev, patterns)) for kind, patterns in EXTRAS.items()}
     return DeviceNodes(
         control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
@@ -54,7 +54,7 @@ def read(*, dev: Path, proc: Path) -> DeviceNodes:
 
 
 def check(nodes: DeviceNodes, *, channels: Iterable[int]) -> None:
-    """See that the IMEX channels are there that containers must have.
+    """Check that the IMEX channels exist that containers must have.
 
     Raises:
         MissingNodeError: one is not.
@@ -67,7 +67,7 @@ def check(nodes: DeviceNodes, *, channels: Iterable[int]) -> None:
 
 
 def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
-    """Give the nodes of each card and each instance by its id, without those that all share."""
+    """Return the nodes of each card and each instance by its id, without those that all share."""
     found: dict[str, tuple[str, ...]] = {}
     for card in spec.devices:
         if card.type == "gpu":

@@ -1,8 +1,8 @@
 """Keeps what kubelet is offered in step with the node's devices, the options and what is withheld.
 
-It is told of each reading, and looks for a new kubelet once a second, and all the time while none listens: a kubelet
-that starts refuses for good each pod that it finds before we have told it of its devices. A look costs one system call,
-and unlike inotify misses nothing where kubelet's folder itself is made anew.
+It gets each reading, and checks for a new kubelet once a second, and continuously while none watches: a kubelet
+that starts rejects for good each pod that it finds before the plugin is registered. A check costs one system call,
+and unlike inotify misses nothing if kubelet's folder itself is created again.
 """
 
 import asyncio
@@ -66,12 +66,12 @@ class DevicePlugin:
         kubelet = Path(settings.kubelet_socket) if settings.kubelet_socket else None
         self._servers = PluginServers(kubelet=kubelet, make=self._server)
         self._can_give = False
-        """Whether kubelet gives what it is asked for."""
+        """Whether kubelet can allocate devices."""
         self._is_leaving = False
         self.on_kubelet: Callable[[], object] = lambda: None
-        """Called when kubelet can give devices, or cannot any more."""
+        """Called when kubelet can allocate devices, or cannot any more."""
 
-    # --- what the agent says ------------------------------------------------------------------------------------
+    # --- for the agent ------------------------------------------------------------------------------------
 
     def update(self, reading: Reading) -> None:
         """Offer the devices of a reading from now on."""
@@ -94,11 +94,11 @@ class DevicePlugin:
         return replace(reading, use=replace(reading.use, withheld=gpus))
 
     def leave(self) -> None:
-        """Say from now on that nothing is offered: the end is near."""
+        """Report all GPUs as withheld from now on: the agent is about to end."""
         self._is_leaving = True
 
     def check(self) -> None:
-        """See that there was something to offer at the start, where the options ask for it.
+        """Check that there was something to offer at the start, if the options require it.
 
         Raises:
             InitError: there was not.
@@ -107,7 +107,7 @@ class DevicePlugin:
             raise InitError(f"--fail-on-init-error is set: {self._failure}")
 
     def best(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-        """Choose among units that may all be given; there must be so many."""
+        """Choose among units that may all be allocated; there must be at least `size`."""
         offer = next((each for each in self._offers.offers if each.resource == resource), None)
         if offer is None or self._spec is None:
             return [*must_include, *available][:size]
@@ -115,11 +115,11 @@ class DevicePlugin:
         return preferred.prefer(self._spec, offer, available, must_include, size, policy=policy)
 
     def refresh(self) -> None:
-        """Look at once at what is withheld."""
+        """Offer at once what is not withheld."""
         self._wake.set()
 
     def reload(self) -> None:
-        """Read the configuration file again, and begin anew with kubelet."""
+        """Reload the configuration file, and serve and register again."""
         self._restart = True
         self._wake.set()
 
@@ -147,7 +147,7 @@ class DevicePlugin:
                 self._check_kubelet()
                 await self._pause()
         finally:
-            # Containers that run may be started anew meanwhile: they need the CDI specification, so it stays.
+            # The CDI specification stays: containers may be restarted while no agent runs.
             await self._servers.stop()
 
     async def _pause(self) -> None:
@@ -255,7 +255,7 @@ def _loaded(settings: Settings) -> Options:
 
 
 def _failure(reading: Reading, chosen: Options) -> str:
-    """Tell why there is nothing to offer; empty where there is."""
+    """Return why there is nothing to offer; empty where there is."""
     for finding in reading.findings:
         if finding.type == names.DRIVER_LOADED and not finding.ok:
             return f"the driver is not loaded: {finding.reason} {finding.message}".strip()

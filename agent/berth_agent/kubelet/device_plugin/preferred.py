@@ -1,4 +1,4 @@
-"""Which units a container had best get, where nobody chose them before.
+"""Which units a container should get if the scheduler did not choose them.
 
 Whole cards: those that reach each other best, as NVIDIA's plugin scores links, but with NVLinks through NVSwitch
 counted; of equals those that leave the best to others. Slices and instances: of the card with the fewest in use, or
@@ -37,7 +37,7 @@ class PreferenceError(Exception):
 def prefer(
     spec: DeviceSpec, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int, *, policy: Policy
 ) -> list[str]:
-    """Give `size` units, all of `must_include` and the rest of `available`.
+    """Return `size` units, all of `must_include` and the rest of `available`.
 
     Raises:
         PreferenceError: there are not so many.
@@ -60,7 +60,7 @@ def prefer(
 
 
 class LinkScores:
-    """How well cards reach each other."""
+    """Scores of the links between cards."""
 
     def __init__(self, cards: dict[str, DeviceInfo]) -> None:
         ids = {card.minor: card.id for card in cards.values()}
@@ -72,15 +72,15 @@ class LinkScores:
         }
 
     def between(self, one: str, other: str) -> int:
-        """Give the score of a pair; 0 where the driver does not tell."""
+        """Return the score of a pair; 0 if the driver does not report it."""
         return self._of.get((one, other), 0)
 
     def within(self, cards: Sequence[str]) -> int:
-        """Give the score of all pairs of a set."""
+        """Return the score of all pairs of a set."""
         return sum(self.between(one, other) for one, other in combinations(cards, 2))
 
     def towards(self, card: str, others: Sequence[str]) -> int:
-        """Give the score of all pairs of one card with others."""
+        """Return the score of all pairs of one card with others."""
         return sum(self.between(card, other) for other in others)
 
 

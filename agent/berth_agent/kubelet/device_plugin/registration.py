@@ -1,4 +1,4 @@
-"""How a plugin makes itself known to kubelet, and how it sees that kubelet is a new one."""
+"""Registration with kubelet, and detection of a restarted kubelet."""
 
 import time
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from berth_agent.kubelet.channel import open_channel, reason
 
 API: Final = "v1beta1"
 PATIENCE: Final = 5.0
-"""Seconds that the other side may take to answer."""
+"""Seconds within which a call must be answered."""
 OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
 
 MAX_CRASHES: Final = 5
 CRASH_WINDOW: Final = 3600.0
-"""Seconds within which so many are borne."""
+"""Seconds within which so many crashes are tolerated."""
 
 
 FIRST_SILENCE: Final = 5.0
 LAST_SILENCE: Final = 300.0
-"""Seconds after which kubelet is told again of a resource that it does not watch; they double with each time."""
+"""Seconds after which a resource that kubelet does not watch is registered again; they double each time."""
 
 
 class ServingError(Exception):
@@ -35,7 +35,7 @@ class CrashLoopError(Exception):
 
 
 async def check(socket: Path) -> None:
-    """See that a plugin answers at its socket.
+    """Check that a plugin answers at its socket.
 
     Raises:
         ServingError: it does not.
@@ -48,9 +48,9 @@ async def check(socket: Path) -> None:
 
 
 async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
-    """Tell kubelet which socket offers a resource.
+    """Register a resource and its socket with kubelet.
 
-    A kubelet that is not there is no reason to wait: the caller tries again, and looks for a new one meanwhile.
+    It does not wait for a kubelet that is not there: the caller tries again, and checks for a new one meanwhile.
 
     Raises:
         ServingError: kubelet does not answer, or refuses.
@@ -65,7 +65,7 @@ async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketIdentity:
-    """Which file stands at a path: a socket that was made anew is another one."""
+    """Identifies the file at a path: a socket that was created again is another one."""
 
     inode: int
     changed: int
@@ -78,7 +78,7 @@ class SocketIdentity:
 
 
 def identity(path: Path) -> SocketIdentity | None:
-    """Tell which file is there, if any."""
+    """Return the identity of the file at a path; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def identity(path: Path) -> SocketIdentity | None:
 
 
 class CrashCounter:
-    """Counts how often sockets broke that nobody took away on purpose."""
+    """Counts how often sockets broke that the agent did not remove."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -105,9 +105,9 @@ class CrashCounter:
 
 
 class WatchTracker:
-    """Tells when kubelet has let go of a resource that it was told of: it may do so without being a new one.
+    """Tracks whether kubelet watches a registered resource: it may stop without a restart.
 
-    It drops a plugin whose stream fails, or that it could not reach, and never comes back by itself.
+    Kubelet drops a plugin whose stream fails, or that it cannot reach, and never retries by itself.
     """
 
     def __init__(self) -> None:
@@ -122,25 +122,25 @@ class WatchTracker:
         return self._streams > 0
 
     def registered(self, now: float) -> None:
-        """Kubelet was told, and is to come."""
+        """Record a registration: kubelet is expected to open a stream."""
         self._since = now
 
     def stream_started(self, now: float) -> None:
-        """A stream began."""
+        """Record that a stream began."""
         self._streams += 1
         self._since = now
 
     def stream_ended(self, now: float) -> None:
-        """A stream ended; one that lasted makes up for those before that did not."""
+        """Record that a stream ended; one that lasted resets the back-off."""
         self._streams -= 1
         if now - self._since > self._patience:
             self._patience = FIRST_SILENCE
         self._since = now
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether kubelet must be told again."""
+        """Return whether the resource must be registered again."""
         return not self._streams and now - self._since >= self._patience
 
     def back_off(self) -> None:
-        """Wait twice as long before kubelet is told once more."""
+        """Wait twice as long before the next registration."""
         self._patience = min(2 * self._patience, LAST_SILENCE)

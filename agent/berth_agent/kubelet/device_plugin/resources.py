@@ -30,12 +30,12 @@ class Unit:
     """Of its card."""
     healthy: bool
     numa: int = -1
-    """NUMA node of its card; -1 where the machine does not tell."""
+    """NUMA node of its card; -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One resource, as kubelet is told it."""
+    """One resource, as it is reported to kubelet."""
 
     resource: str
     units: tuple[Unit, ...]
@@ -61,12 +61,12 @@ class _Device:
 
 
 def device_of(unit: str) -> str:
-    """Give the id of the card or instance that a unit is, or is a slice of."""
+    """Return the id of the card or instance that a unit is, or is a slice of."""
     return unit.partition(SLICE_MARK)[0]
 
 
 def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = frozenset()) -> Offers:
-    """Tell what a node offers; units of withheld cards are unhealthy, as those of unhealthy cards.
+    """Return what a node offers; units of withheld cards are unhealthy, as those of unhealthy cards.
 
     Raises:
         LayoutError: the cards contradict the MIG strategy `single`.
@@ -91,23 +91,23 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
 
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
-    """Give the spec with the MIG strategy and the slices by which its cards are offered."""
+    """Return the spec with the MIG strategy and the slices by which its cards are offered."""
     devices = [_shown(each, options) if each.type == "gpu" else each for each in spec.devices]
     return spec.model_copy(update={"mig_strategy": options.flags.mig_strategy, "devices": devices})
 
 
 def is_divided(gpu: DeviceInfo) -> bool:
-    """Tell whether a card is in MIG mode."""
+    """Return whether a card is in MIG mode."""
     return gpu.mig is not None and gpu.mig.enabled
 
 
 def instances(gpu: DeviceInfo) -> Sequence[str]:
-    """Give the ids of a card's MIG instances, in NVML's order."""
+    """Return the ids of a card's MIG instances, in NVML's order."""
     return [each.id for each in gpu.mig.instances] if gpu.mig is not None and gpu.mig.enabled else []
 
 
 def indices(spec: DeviceSpec) -> dict[str, str]:
-    """Give NVML's index of each card, `3`, and of each instance, `3:0`. NVML counts cards by their PCI addresses."""
+    """Return NVML's index of each card, `3`, and of each instance, `3:0`. NVML counts cards by their PCI addresses."""
     gpus = [each for each in spec.devices if each.type == "gpu"]
     found = {}
     for index, gpu in enumerate(sorted(gpus, key=lambda each: each.topology.bus_id if each.topology else "")):
@@ -117,7 +117,7 @@ def indices(spec: DeviceSpec) -> dict[str, str]:
 
 
 def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
-    """Give the whole card, or its instances."""
+    """Return the whole card, or its instances."""
     if strategy == "none" or not is_divided(gpu) or gpu.mig is None:
         yield _Device(resource=GPU, id=gpu.id, card=gpu)
         return
@@ -147,7 +147,7 @@ def _slices(device: _Device, options: Options) -> int:
 
 
 def _shown(gpu: DeviceInfo, options: Options) -> DeviceInfo:
-    """Give a card with the slices of its time, or of its instances' time."""
+    """Return a card with the slices of its time, or of its instances' time."""
     strategy = options.flags.mig_strategy
     devices = tuple(_devices(gpu, strategy))
     if strategy == "none" or gpu.mig is None or not gpu.mig.enabled:
@@ -165,7 +165,7 @@ def _sliced(found: Sliced, device: _Device, options: Options) -> Sliced:
 
 
 def _is_unusual(profile: str) -> bool:
-    """Tell whether instances of a profile are no resource."""
+    """Return whether instances of a profile are no resource."""
     return mig.is_part(profile) or not mig.is_profile(profile)
 
 

@@ -1,4 +1,4 @@
-"""How kubelet is to give devices to a container: the answer to Allocate, by the strategies that are configured."""
+"""The response to Allocate: how a container gets its devices, by the configured strategies."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 
 
 class InvalidRequestError(Exception):
-    """Kubelet asks for what is not to be had; the text is NVIDIA's."""
+    """Kubelet requests what is not offered; the text is NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationContext:
-    """What answers are made of."""
+    """What Allocate responses are composed of."""
 
     spec: DeviceSpec
     options: Options
@@ -34,7 +34,7 @@ class AllocationContext:
 
 
 def check(offer: Offer, ids: Sequence[str], *, one_at_most: bool) -> None:
-    """See that a request is for what is offered.
+    """Check that a request is for offered units.
 
     Raises:
         InvalidRequestError: it is not.
@@ -72,7 +72,7 @@ def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
 
 
 def extras(flags: Flags) -> list[str]:
-    """Give the further CDI classes that containers get."""
+    """Return the further CDI classes that containers get."""
     wanted = {"gdrcopy": flags.gdrcopy_enabled, "gds": flags.gds_enabled, "mofed": flags.mofed_enabled}
     return [kind for kind, enabled in wanted.items() if enabled]
 

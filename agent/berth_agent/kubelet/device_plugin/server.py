@@ -1,4 +1,4 @@
-"""One resource's server: what kubelet asks at its socket."""
+"""The gRPC server of one resource."""
 
 import asyncio
 import contextlib
@@ -37,8 +37,8 @@ from berth_agent.kubelet.device_plugin.resources import Offer, Unit
 from berth_agent.kubelet.device_plugin.response import AllocationContext, InvalidRequestError
 
 OWN_FOLDER: Final = "berth"
-"""Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets beside its own, but none in
-a folder. So they stay, and it is enough to tell a new kubelet of them."""
+"""Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets next to its own, but none in
+a folder. So they stay, and it is enough to register them with a new kubelet."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
@@ -48,7 +48,7 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 def socket_name(resource: str) -> str:
-    """Give the name of a resource's socket, as NVIDIA's plugin has it."""
+    """Return the name of a resource's socket, as NVIDIA's plugin has it."""
     return f"nvidia-{resource.rpartition('/')[2]}.sock"
 
 
@@ -81,7 +81,7 @@ class PluginServer(DevicePluginServicer):
     # --- its life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and see that kubelet would be answered.
+        """Listen, and check that the socket answers.
 
         Raises:
             ServingError: it would not.
@@ -99,13 +99,15 @@ class PluginServer(DevicePluginServicer):
         await registration.check(self.path)
 
     async def register(self, kubelet: Path) -> None:
-        """Make it known to kubelet, and again where kubelet has let go of it.
+        """Register with kubelet, and again if kubelet does not watch the resource any more.
 
         Raises:
             ServingError: kubelet does not take it.
         """
         if self.registered and self._watch.is_overdue(_now()):
-            _log.warning("kubelet does not watch it any more; registering it again", resource=self._offer.resource)
+            _log.warning(
+                "kubelet does not watch the resource any more; registering it again", resource=self._offer.resource
+            )
             self._watch.back_off()
             self.registered = False
         if not self.registered:
@@ -125,14 +127,14 @@ class PluginServer(DevicePluginServicer):
         return self._socket is not None and registration.identity(self.path) != self._socket
 
     def update(self, offer: Offer, machine: AllocationContext) -> None:
-        """Offer other units from now on; kubelet is told at once."""
+        """Offer other units from now on; they are sent to kubelet at once."""
         self._machine = machine
         if offer != self._offer:
             self._offer = offer
             self._announce()
 
     async def stop(self, *, grace: float = GRACE) -> None:
-        """Take the socket away, and end all calls after what they still have to tell."""
+        """Remove the socket, and end all calls after they have sent what is left."""
         self._ending = True
         self._announce()
         if self._server is not None:
@@ -144,7 +146,7 @@ class PluginServer(DevicePluginServicer):
             self.path.parent.rmdir()
 
     async def withdraw(self) -> None:
-        """Tell kubelet that there are no units any more, and end."""
+        """Report to kubelet that there are no units any more, and stop."""
         self.update(Offer(resource=self._offer.resource, units=()), self._machine)
         await self.stop()
 
@@ -155,11 +157,11 @@ class PluginServer(DevicePluginServicer):
     # --- what kubelet asks --------------------------------------------------------------------------------------
 
     async def GetDevicePluginOptions(self, request: Empty, context: _Context) -> DevicePluginOptions:  # noqa: ARG002, N802
-        """Tell that preferences are given, and nothing is done before a container's start."""
+        """Return that the plugin supports preferences, and does nothing before a container's start."""
         return registration.OPTIONS
 
     async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
-        """Tell all units, again at each change."""
+        """Send all units, again at each change."""
         self._watch.stream_started(_now())
         self._changed()
         try:
@@ -184,7 +186,7 @@ class PluginServer(DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: PreferredAllocationRequest, context: _Context
     ) -> PreferredAllocationResponse:
-        """Tell which units containers should get."""
+        """Return which units containers should get."""
         try:
             answers = [await self._preferred(each) for each in request.container_requests]
         except PreferenceError as error:
@@ -192,7 +194,7 @@ class PluginServer(DevicePluginServicer):
         return PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
-        """Tell how containers are given their units."""
+        """Return how containers are given their units."""
         try:
             answers = [await self._allocated(each.devices_ids) for each in request.container_requests]
         except (InvalidRequestError, RefusedError) as error:
@@ -204,7 +206,7 @@ class PluginServer(DevicePluginServicer):
         request: PreStartContainerRequest,  # noqa: ARG002
         context: _Context,  # noqa: ARG002
     ) -> PreStartContainerResponse:
-        """Do nothing: kubelet is told not to ask."""
+        """Do nothing: the options tell kubelet not to call."""
         return PreStartContainerResponse()
 
     async def _preferred(self, asked: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:

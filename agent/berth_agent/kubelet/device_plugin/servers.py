@@ -30,21 +30,21 @@ class PluginServers:
 
     @property
     def watched(self) -> bool:
-        """Whether kubelet listens to all of them; without a kubelet to register with, nobody has to."""
+        """Whether kubelet listens to all of them; always if there is no kubelet to register with."""
         return self._kubelet is None or all(each.watched for each in self._running.values())
 
     @property
     def settled(self) -> bool:
-        """Whether the kubelet that was told has been there long enough to know its pods."""
+        """Whether the kubelet that is registered with runs long enough to know its pods."""
         return self._kubelet is None or (self._seen is not None and self._seen.age >= SETTLING)
 
     def see_new_kubelet(self) -> bool:
-        """Tell whether a kubelet is there that was not yet told of anything: a look costs one system call."""
+        """Return whether there is a kubelet without any registration; costs one system call."""
         found = registration.identity(self._kubelet) if self._kubelet else None
         return found is not None and found != self._seen
 
     async def keep(self, offers: Mapping[str, Offer], machine: AllocationContext) -> None:
-        """Bring the servers up to what is offered, and to the kubelet that is there now.
+        """Update the servers to these offers, and register them with the kubelet that runs now.
 
         Raises:
             ServingError: one cannot be served or registered yet; to be tried again.
@@ -63,7 +63,7 @@ class PluginServers:
         await asyncio.gather(*stopping)
 
     def _follow(self, kubelet: Path) -> None:
-        """Begin anew with a new kubelet: it knows no plugin."""
+        """Register all again with a new kubelet: it knows no plugin."""
         found = registration.identity(kubelet)
         if found is None:
             raise ServingError(f"no kubelet at {kubelet} yet")

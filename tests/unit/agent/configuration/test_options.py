@@ -15,7 +15,7 @@ SLICING = {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give options by file, variables and flags."""
+    """Return options by file, variables and flags."""
 
     def tell(*words: str, file: Any = None, **variables: str) -> Options:
         for name, value in variables.items():
@@ -183,7 +183,7 @@ def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(
         (["--imex-channel-ids", "0,0"], "--imex-channel-ids: Value should have at most 1 item"),
         (["--mps-root", "/mps"], "--mps-root: MPS is not supported; use sharing.timeSlicing"),
         (["--device-plugin", "--config-file", "/none.yaml"], "/none.yaml: No such file or directory"),
-        (["--device-plugin", "--inventory", "simulated", "--fleet", "/f"], "--device-plugin cannot be had with"),
+        (["--device-plugin", "--inventory", "simulated", "--fleet", "/f"], "--device-plugin is not supported with"),
     ],
 )
 def test_a_wrong_flag_ends_the_agent_with_one_plain_line(

@@ -29,7 +29,7 @@ GPU1    NV4      X      SYS     0-23            N/A
 
 
 def switched() -> str:
-    """Give the matrix of eight H100 behind NVSwitch."""
+    """Return the matrix of eight H100 behind NVSwitch."""
     names = [f"GPU{index}" for index in range(8)]
     head = "\t".join(("", *names, "NIC0", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"))
     rows = (

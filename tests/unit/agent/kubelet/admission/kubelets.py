@@ -23,23 +23,23 @@ GPU = "nvidia.com/gpu"
 
 
 def units(count: int) -> Units:
-    """Give whole cards `GPU-0` and so on."""
+    """Return whole cards `GPU-0` and so on."""
     ids = [f"GPU-{minor}" for minor in range(count)]
     return Units(minors={each: minor for minor, each in enumerate(ids)}, cards=frozenset(ids))
 
 
 def whole(*minors: int) -> tuple[Grant, ...]:
-    """Give whole cards of an annotation."""
+    """Return whole cards of an annotation."""
     return tuple(Grant(type="gpu", minor=each, amounts=(("gpu-core", 100),), id=f"GPU-{each}") for each in minors)
 
 
 def share(minor: int) -> tuple[Grant, ...]:
-    """Give half a card of an annotation."""
+    """Return half a card of an annotation."""
     return (Grant(type="gpu", minor=minor, amounts=(("gpu-core", 50),), id=f"GPU-{minor}"),)
 
 
 def wants(*sizes: int, init: Sequence[int] = (), sidecars: Sequence[int] = ()) -> tuple[Container, ...]:
-    """Give containers that want so many cards each: init containers that end, such that stay, then the others."""
+    """Return containers that want so many cards each: init containers that end, such that stay, then the others."""
     ending = [Container(name=f"init{place}", wants=_of(size), ends=True) for place, size in enumerate(init)]
     staying = [Container(name=f"side{place}", wants=_of(size)) for place, size in enumerate(sidecars)]
     return (*ending, *staying, *(Container(name=f"c{place}", wants=_of(size)) for place, size in enumerate(sizes)))
@@ -50,7 +50,7 @@ def _of(size: int) -> dict[str, int]:
 
 
 def pod(name: str, *sizes: int, grants: Iterable[Grant] = (), **fields: Any) -> Pod:
-    """Give a pod whose containers want so many cards each."""
+    """Return a pod whose containers want so many cards each."""
     containers = fields.pop("containers", None) or wants(*sizes)
     found = {"uid": f"uid-{name}", "namespace": "ns", "name": name, "version": 1, **fields}
     return Pod(**found, containers=containers, grants=tuple(grants))

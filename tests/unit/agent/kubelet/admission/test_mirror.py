@@ -30,7 +30,7 @@ def named(*minors: int) -> list[str]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """Give an agent that knows pods, beside a kubelet that gave some devices already."""
+    """Return an agent that knows pods, beside a kubelet that gave some devices already."""
 
     def begin(*pods: Pod, given: Mapping[tuple[str, str], Sequence[int]] | None = None, cards: int = 4) -> Agent:
         api = Api()
