@@ -147,7 +147,7 @@ async def test_each_resource_is_registered_with_its_units(kubelet: Kubelet, begi
     assert found["nvidia.com/mig-1g.10gb"].endpoint == "berth/nvidia-mig-1g.10gb.sock"
 
 
-async def test_a_change_of_health_is_told_in_the_stream(kubelet: Kubelet, begin: Any) -> None:
+async def test_a_change_of_health_is_sent_in_the_stream(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)
     plugin.update(reading(spec(2, unhealthy=(1,))))
@@ -157,7 +157,7 @@ async def test_a_change_of_health_is_told_in_the_stream(kubelet: Kubelet, begin:
     assert len(kubelet.requests) == 1
 
 
-async def test_a_resource_that_kubelet_has_let_go_of_is_registered_again(kubelet: Kubelet, begin: Any) -> None:
+async def test_a_resource_that_kubelet_dropped_is_registered_again(kubelet: Kubelet, begin: Any) -> None:
     begin(spec(2, mig={1: ("1g.10gb",)}))
     await kubelet.sees(lambda told: len(told) == 2)
     await kubelet.let_go(GPU)
@@ -168,7 +168,7 @@ async def test_a_resource_that_kubelet_has_let_go_of_is_registered_again(kubelet
     assert len(kubelet.requests) == 3
 
 
-async def test_an_unchanged_reading_tells_kubelet_nothing(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
+async def test_an_unchanged_reading_sends_kubelet_nothing(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     plugin = begin(spec(2))
     await kubelet.sees(lambda told: GPU in told)
     looks = choices.looks
@@ -202,7 +202,7 @@ async def test_another_mig_layout_moves_units_between_resources(kubelet: Kubelet
     await kubelet.sees(lambda told: len(told[GPU]) == 2 and not told["nvidia.com/mig-3g.40gb"])
 
 
-async def test_a_new_kubelet_is_told_everything_anew(kubelet: Kubelet, begin: Any) -> None:
+async def test_all_resources_are_registered_with_a_new_kubelet(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2))
     # More often than a socket may be lost.
     for round_ in range(7):
@@ -214,7 +214,7 @@ async def test_a_new_kubelet_is_told_everything_anew(kubelet: Kubelet, begin: An
     assert (await kubelet.allocate("GPU-1")).envs
 
 
-async def test_a_new_kubelet_is_told_before_the_next_look(kubelet: Kubelet, begin: Any) -> None:
+async def test_a_new_kubelet_is_registered_with_before_the_next_check(kubelet: Kubelet, begin: Any) -> None:
     # It must be faster than kubelet, which refuses what it finds before it is told.
     begin(spec(2), check_interval=10 * DEADLINE)
     await kubelet.sees(lambda told: GPU in told)
@@ -254,7 +254,7 @@ async def test_a_kubelet_that_comes_later_is_waited_for(folder: Path, begin: Any
     await late.stop()
 
 
-async def test_a_refusal_is_told_and_tried_again(kubelet: Kubelet, begin: Any) -> None:
+async def test_a_refused_registration_is_reported_and_retried(kubelet: Kubelet, begin: Any) -> None:
     kubelet.refuses = "resource is taken"
     plugin = begin(spec(1))
     await until(lambda: "resource is taken" in finding(plugin, spec(1))[1])
@@ -263,7 +263,7 @@ async def test_a_refusal_is_told_and_tried_again(kubelet: Kubelet, begin: Any) -
     await kubelet.sees(lambda told: GPU in told)
 
 
-async def test_a_socket_that_is_lost_is_served_anew_but_not_for_ever(
+async def test_a_removed_socket_is_created_again_but_not_for_ever(
     kubelet: Kubelet, folder: Path, choices: Choices
 ) -> None:
     settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
@@ -357,7 +357,7 @@ async def test_without_a_kubelets_socket_nothing_is_registered(kubelet: Kubelet,
     assert kubelet.requests == []
 
 
-async def test_how_it_fares_is_told_once_it_is_known(kubelet: Kubelet, begin: Any) -> None:
+async def test_the_condition_appears_once_it_is_known(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(1))
     assert plugin.view(reading(spec(1))).findings == (LOADED,)
     await kubelet.sees(lambda told: GPU in told)
@@ -367,7 +367,7 @@ async def test_how_it_fares_is_told_once_it_is_known(kubelet: Kubelet, begin: An
 
 
 @pytest.mark.parametrize(("told", "expected"), [(False, [[], []]), (True, [[0], [1]])])
-async def test_numa_nodes_are_told_only_where_asked_for(
+async def test_numa_nodes_are_reported_only_on_request(
     told: bool,  # noqa: FBT001
     expected: list[list[int]],
     kubelet: Kubelet,
@@ -417,7 +417,7 @@ async def test_an_allocation_is_admitted_and_answered(kubelet: Kubelet, begin: A
         (["GPU-1"], "no pod of this node was given GPU-1", "no pod of this node was given GPU-1"),
     ],
 )
-async def test_a_refusal_reaches_kubelet_in_its_words(  # noqa: PLR0917
+async def test_kubelet_gets_the_text_of_a_refusal(  # noqa: PLR0917
     ids: list[str], refusal: str, expected: str, kubelet: Kubelet, begin: Any, choices: Choices
 ) -> None:
     begin(spec(2))
@@ -498,7 +498,7 @@ async def test_cards_that_contradict_the_strategy_are_no_longer_offered(kubelet:
     await kubelet.sees(lambda told: len(told[GPU]) == 2)
 
 
-async def test_a_missing_imex_channel_is_told(kubelet: Kubelet, begin: Any) -> None:
+async def test_a_missing_imex_channel_is_reported(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(1), imex_channel_ids=(0,), imex_required=True)
     await until(lambda: finding(plugin, spec(1))[0] == "Misconfigured")
     assert "channel0: not there" in finding(plugin, spec(1))[1]

@@ -37,7 +37,7 @@ def kubelet(path: Path) -> PodResourcesServer:
     return PodResourcesServer(path)
 
 
-async def test_devices_of_the_plugin_are_told_whatever_numa_node_they_lie_on(
+async def test_devices_of_the_plugin_are_listed_across_numa_nodes(
     client: PodResources, kubelet: PodResourcesServer
 ) -> None:
     with kubelet:

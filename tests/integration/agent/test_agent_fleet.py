@@ -36,7 +36,7 @@ def test_two_hundred_nodes_are_published_in_seconds(arena: Arena, start: Start, 
         arena.cluster.api.delete("/api/v1/nodes", labelSelector=f"fleet={arena.id}")
 
 
-def test_leases_are_created_renewed_and_let_go(arena: Arena, start: Start, fleet_file: Write) -> None:
+def test_leases_are_created_renewed_and_left_to_expire(arena: Arena, start: Start, fleet_file: Write) -> None:
     alive, dead = arena.nodes(2)
     fleet = fleet_file(f"- {{names: {alive}, profile: t4, gpus: 1}}", f"- {{names: {dead}, profile: t4, gpus: 1}}")
     agent = simulated(start, fleet, "--pod-name", "berth-agent-x")

@@ -93,7 +93,7 @@ def test_a_fault_of_an_application_is_over_when_it_is_quiet(
     assert time.monotonic() - began >= 2
 
 
-def test_a_lost_card_is_well_again_only_after_it_was_reset(
+def test_a_lost_card_is_healthy_again_only_after_a_reset(
     arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
 ) -> None:
     (node,) = arena.nodes(1)

@@ -129,7 +129,7 @@ def test_a_device_that_was_deleted_or_changed_is_restored(
     arena.wait(lambda: arena.get("devices", node)["spec"]["devices"] == before["spec"]["devices"], what="its card")
 
 
-def test_a_field_that_somebody_took_is_left_to_him_and_told(
+def test_a_field_of_another_manager_is_left_alone_and_logged(
     arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
 ) -> None:
     (node,) = arena.nodes(1)

@@ -157,9 +157,7 @@ def test_cards_of_shares_are_withheld_but_never_what_kubelet_gave(
     arena.wait(lambda: status(arena, node).get("withheld") == [], deadline=SOON, what="no withheld card")
 
 
-def test_processes_outside_kubernetes_are_told_unless_that_is_switched_off(
-    arena: Arena, begin: Start, proc: Path
-) -> None:
+def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: Arena, begin: Start, proc: Path) -> None:
     (node,) = arena.nodes(1)
     process(proc, 10, "/user.slice")
     process(proc, 11, "/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/c")
@@ -172,7 +170,7 @@ def test_processes_outside_kubernetes_are_told_unless_that_is_switched_off(
     arena.wait(lambda: status(arena, node).get("foreign") == [], deadline=START, what="no foreign use")
 
 
-def test_kubelet_s_absence_takes_nothing_away_and_is_told_once(
+def test_kubelet_s_absence_removes_nothing_and_is_logged_once(
     arena: Arena, begin: Start, resources: PodResourcesServer
 ) -> None:
     (node,) = arena.nodes(1)
@@ -182,13 +180,13 @@ def test_kubelet_s_absence_takes_nothing_away_and_is_told_once(
     arena.wait(lambda: held(arena, node) == [("a", uid, [1])], deadline=START, what="what the pod holds")
     before = status(arena, node)
     resources.stop()
-    arena.wait(lambda: "kubelet does not tell" in agent.log, what="a word on kubelet")
+    arena.wait(lambda: "PodResources not read" in agent.log, what="a log line on kubelet")
     time.sleep(1.2)
-    assert agent.log.count("kubelet does not tell") == 1
+    assert agent.log.count("PodResources not read") == 1
     assert status(arena, node) == before
     assert agent.stop() == 0
     again = begin(node)
-    arena.wait(lambda: "kubelet does not tell" in again.log, what="a word of the next agent")
+    arena.wait(lambda: "PodResources not read" in again.log, what="a log line of the next agent")
     time.sleep(0.5)
     assert status(arena, node)["held"] == before["held"]
     resources.start()

@@ -143,7 +143,7 @@ async def test_a_refusal_gives_the_server_s_own_words(
 
 
 @pytest.mark.parametrize("status", [404, 409])
-async def test_what_is_deleted_already_is_well(server: Server, api: cluster.Cluster, status: int) -> None:
+async def test_deleting_a_missing_object_is_no_error(server: Server, api: cluster.Cluster, status: int) -> None:
     server.says(b"{}", status)
     await api.delete("/x", uid="u-1")
     assert len(server.seen) == 1
@@ -158,7 +158,7 @@ async def test_an_answer_that_is_no_json_is_none(server: Server, api: cluster.Cl
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """Return the address of a port at which nobody listens, kept from all others."""
+    """Return the address of a port without a listener, reserved for this test."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What is told of objects that are followed, and when the server is asked again, in virtual time."""
+"""Lists and watches of objects, and when they are retried, in virtual time."""
 
 import asyncio
 import contextlib
@@ -61,8 +61,8 @@ def following(script: list[T]) -> T:
     return script.pop(0) if len(script) > 1 else script[0]
 
 
-async def told(server: Server, seconds: float) -> list[str]:
-    """Follow for a while, and give what was told."""
+async def events_within(server: Server, seconds: float) -> list[str]:
+    """Return the events within so many seconds."""
     heard: list[str] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -78,13 +78,13 @@ async def told(server: Server, seconds: float) -> list[str]:
 
 async def test_changes_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was() -> None:
     server = Server([7], [[event("MODIFIED", 8), event("BOOKMARK", 9), 300.0], [event("DELETED", 10), 9e9]])
-    assert await told(server, 600) == ["1 at 7", "MODIFIED 8", "DELETED 10"]
+    assert await events_within(server, 600) == ["1 at 7", "MODIFIED 8", "DELETED 10"]
     assert server.asked == [(0, "list"), (0, "7"), (300, "9")]
 
 
-async def test_a_version_that_the_server_forgot_is_listed_anew_at_once() -> None:
+async def test_an_expired_version_is_listed_again_at_once() -> None:
     server = Server([7, 20], [[60.0, CallError("too old", status=GONE)], [9e9]])
-    assert await told(server, 600) == ["1 at 7", "1 at 20"]
+    assert await events_within(server, 600) == ["1 at 7", "1 at 20"]
     assert server.asked == [(0, "list"), (0, "7"), (60, "list"), (60, "20")]
 
 
@@ -93,7 +93,7 @@ async def test_a_version_that_the_server_forgot_is_listed_anew_at_once() -> None
 )
 async def test_who_is_refused_asks_less_and_less_often(lists: list[int | CallError], watches: list[list[Step]]) -> None:
     server = Server(lists, watches)
-    await told(server, 200)
+    await events_within(server, 200)
     times = [time for time, what in server.asked if what == "list"]
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert gaps == [0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
@@ -101,5 +101,5 @@ async def test_who_is_refused_asks_less_and_less_often(lists: list[int | CallErr
 
 async def test_a_watch_that_lasted_is_soon_taken_up_again() -> None:
     server = Server([AWAY, AWAY, 7], [[100.0, AWAY], [9e9]])
-    await told(server, 600)
+    await events_within(server, 600)
     assert [time for time, what in server.asked if what == "list"] == [0, 0.5, 1.5, 102]

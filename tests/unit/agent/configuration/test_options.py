@@ -14,10 +14,10 @@ SLICING = {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def load_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return options by file, variables and flags."""
 
-    def tell(*words: str, file: Any = None, **variables: str) -> Options:
+    def load(*words: str, file: Any = None, **variables: str) -> Options:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         given = ["--node-name", "a", *words]
@@ -27,7 +27,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             given += ["--config-file", str(path)]
         return options.load(Settings.read(given))
 
-    return tell
+    return load
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ("cdi_disable_hooks", ""),
     ],
 )
-def test_defaults_are_nvidias(field: str, default: Any, told: Any) -> None:
-    assert getattr(told().flags, field) == default
+def test_defaults_are_nvidias(field: str, default: Any, load_options: Any) -> None:
+    assert getattr(load_options().flags, field) == default
 
 
-def test_mig_is_mixed_unless_told() -> None:
+def test_mig_strategy_is_mixed_by_default() -> None:
     assert options.load(Settings(node_name="a")).flags.mig_strategy == "mixed"
 
 
@@ -97,14 +97,14 @@ def in_file(key: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("flag", "variable", "key", "value", "expected"), ALL, ids=str)
 def test_an_option_comes_by_flag_variable_and_file(  # noqa: PLR0917
-    flag: str, variable: str, key: str, value: str, expected: Any, told: Any
+    flag: str, variable: str, key: str, value: str, expected: Any, load_options: Any
 ) -> None:
     field = flag.replace("-", "_")
-    assert getattr(told(file=in_file(key, value)).flags, field) == expected
-    assert getattr(told(f"--{flag}", value).flags, field) == expected
-    assert getattr(told(f"--{flag}={value}").flags, field) == expected
-    assert getattr(told(**{variable: value}).flags, field) == expected
-    assert getattr(told(**{f"BERTH_AGENT_{variable}": value}).flags, field) == expected
+    assert getattr(load_options(file=in_file(key, value)).flags, field) == expected
+    assert getattr(load_options(f"--{flag}", value).flags, field) == expected
+    assert getattr(load_options(f"--{flag}={value}").flags, field) == expected
+    assert getattr(load_options(**{variable: value}).flags, field) == expected
+    assert getattr(load_options(**{f"BERTH_AGENT_{variable}": value}).flags, field) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_an_option_comes_by_flag_variable_and_file(  # noqa: PLR0917
         (["--device-list-strategy", "envvar, cdi-cri"], "device_list_strategy", ("envvar", "cdi-cri")),
     ],
 )
-def test_other_forms_of_flags(words: list[str], field: str, expected: Any, told: Any) -> None:
-    assert getattr(told(*words).flags, field) == expected
+def test_other_forms_of_flags(words: list[str], field: str, expected: Any, load_options: Any) -> None:
+    assert getattr(load_options(*words).flags, field) == expected
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_other_forms_of_flags(words: list[str], field: str, expected: Any, told:
         ({"MIG_STRATEGY": "none", "BERTH_AGENT_MIG_STRATEGY": "single"}, "mig_strategy", "single"),
     ],
 )
-def test_other_forms_of_variables(variables: dict[str, str], field: str, expected: Any, told: Any) -> None:
-    assert getattr(told(**variables).flags, field) == expected
+def test_other_forms_of_variables(variables: dict[str, str], field: str, expected: Any, load_options: Any) -> None:
+    assert getattr(load_options(**variables).flags, field) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_other_forms_of_variables(variables: dict[str, str], field: str, expecte
     ids=["file", "variable before file", "flag before variable", "a flag's default before file"],
 )
 def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(
-    words: list[str], variables: dict[str, str], expected: str, told: Any
+    words: list[str], variables: dict[str, str], expected: str, load_options: Any
 ) -> None:
     file = {"flags": {"plugin": {"deviceIDStrategy": "index"}}}
-    assert told(*words, file=file, **variables).flags.device_id_strategy == expected
+    assert load_options(*words, file=file, **variables).flags.device_id_strategy == expected
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_a_wrong_flag_ends_the_agent_with_one_plain_line(
     monkeypatch.setattr(sys, "argv", ["berth-agent", "--node-name", "a", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capsys.readouterr().err
-    assert (ended.value.code, told.count("\n")) == (2, 1)
-    assert expected in told
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n")) == (2, 1)
+    assert expected in error
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_a_wrong_flag_ends_the_agent_with_one_plain_line(
         ),
     ],
 )
-def test_slices_come_by_the_file(slicing: Any, expected: Sharing, told: Any) -> None:
-    assert told(file={"version": "v1", "sharing": {"timeSlicing": slicing}}).sharing == expected
+def test_slices_come_by_the_file(slicing: Any, expected: Sharing, load_options: Any) -> None:
+    assert load_options(file={"version": "v1", "sharing": {"timeSlicing": slicing}}).sharing == expected
 
 
 @pytest.mark.parametrize("file", ["", "{}", "version: v1", {"flags": None, "sharing": None}, {"version": None}])
-def test_a_file_may_say_nothing(file: Any, told: Any) -> None:
-    assert told(file=file) == Options(flags=told(file=file).flags)
+def test_a_file_may_say_nothing(file: Any, load_options: Any) -> None:
+    assert load_options(file=file) == Options(flags=load_options(file=file).flags)
 
 
 def slices(**fields: Any) -> dict[str, Any]:
@@ -273,9 +273,9 @@ SLICED = "sharing.timeSlicing.resources"
     ],
     ids=str,
 )
-def test_a_wrong_file_is_told_with_its_place(file: Any, expected: str, told: Any, tmp_path: Path) -> None:
+def test_an_error_in_the_file_names_its_field(file: Any, expected: str, load_options: Any, tmp_path: Path) -> None:
     with pytest.raises(OptionsError) as error:
-        told(file=file)
+        load_options(file=file)
     assert str(error.value).startswith(f"{tmp_path / 'config.yaml'}: ")
     assert expected in str(error.value)
 
@@ -294,13 +294,13 @@ def test_a_wrong_file_is_told_with_its_place(file: Any, expected: str, told: Any
     ],
     ids=str,
 )
-def test_what_has_no_effect_is_told(words: list[str], file: Any, expected: str, told: Any) -> None:
-    (warning,) = told(*words, file=file).warnings
+def test_options_without_effect_give_a_warning(words: list[str], file: Any, expected: str, load_options: Any) -> None:
+    (warning,) = load_options(*words, file=file).warnings
     assert warning.startswith(expected)
 
 
 @pytest.mark.parametrize(
     "file", [slices(devices="all"), {"resources": {"gpus": []}}, {"flags": {"gfd": {"oneshot": 1}}}]
 )
-def test_what_changes_nothing_is_taken_in_silence(file: Any, told: Any) -> None:
-    assert told(file=file).warnings == ()
+def test_what_changes_nothing_is_taken_in_silence(file: Any, load_options: Any) -> None:
+    assert load_options(file=file).warnings == ()

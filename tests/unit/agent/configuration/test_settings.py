@@ -71,8 +71,8 @@ def test_a_mistake_ends_the_agent_with_one_plain_line(options: list[str], expect
     assert expected in ended.stderr
 
 
-def test_help_tells_every_setting_with_its_reason() -> None:
-    told = " ".join(run("--help").stdout.split())
+def test_help_lists_every_setting_with_its_reason() -> None:
+    text = " ".join(run("--help").stdout.split())
     for name, field in Settings.model_fields.items():
-        assert f"--{name.replace('_', '-')}" in told
+        assert f"--{name.replace('_', '-')}" in text
         assert field.description

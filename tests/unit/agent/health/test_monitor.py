@@ -36,7 +36,7 @@ def test_slices_and_instances_are_ill_with_their_card() -> None:
     assert (card.health, card.mig, card.replicas) == (False, divided.mig, 4)
 
 
-def test_devices_of_other_types_are_as_well_as_they_are_told_to_be() -> None:
+def test_devices_of_other_types_keep_the_health_of_their_reading() -> None:
     film = Film()
     film.reading = reading(gpu(0), nic(health=False))
     film.monitor.observe({NODE: film.reading})
@@ -52,7 +52,7 @@ def test_other_devices_can_be_cordoned_too() -> None:
     assert [each.health for each in film.shown.spec.devices] == [True, False, False]
 
 
-def test_what_is_no_device_is_told_on_the_device() -> None:
+def test_unknown_names_set_a_condition_on_the_device() -> None:
     film = Film()
     film.device_annotations = {names.CORDONED_DEVICES: "0, 9, GPU-x", names.RECOVERED_DEVICES: "rdma/7"}
     finding = film.shown.findings[-1]
@@ -118,7 +118,7 @@ def test_what_the_driver_measures_is_a_fault_or_none(measured: Measured, expecte
     assert rules.of_measured(measured, Checks(disabled=frozenset({"all"}))) == []
 
 
-def test_an_event_that_is_told_again_is_not_new() -> None:
+def test_a_repeated_event_is_not_new() -> None:
     film, fault_event = Film(), FaultEvent(node=NODE, card="GPU-0", faults=(Fault(kind="Xid95"),))
     assert film.monitor.is_new(fault_event)
     film.monitor.record_event(fault_event)

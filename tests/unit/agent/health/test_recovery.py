@@ -158,7 +158,7 @@ def test_neither_time_nor_answers_end_what_asks_for_a_reset(before: list[str], a
 
 
 @given(steps=st.lists(STEPS, max_size=10))
-def test_a_reboot_a_person_or_a_reset_with_quiet_make_a_gpu_well_again(steps: list[str]) -> None:
+def test_a_reboot_an_annotation_or_a_reset_and_quiet_end_faults(steps: list[str]) -> None:
     rebooted, forgiven, waited = Film(), Film(), Film()
     for film in (rebooted, forgiven, waited):
         film.play("; ".join([*steps, "read"]))

@@ -1,4 +1,4 @@
-"""Devices of plug-ins stand beside those of the agent; what goes wrong in one touches no other device."""
+"""Devices of plug-ins are added to those of the agent; a failure in one affects no other device."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ class Own:
 
 
 class Npus:
-    """A plug-in that tells what the test lets it tell."""
+    """A plug-in that returns what the test gives it."""
 
     def __init__(self, tell: Callable[[str], Sequence[DeviceInfo]], name: str = "npu") -> None:
         self.name, self.tell, self.starts = name, tell, 0
@@ -105,7 +105,7 @@ async def test_the_same_devices_are_the_very_same_reading() -> None:
     assert len((await made.read())["n"].spec.devices) == 3
 
 
-async def test_one_that_fails_keeps_its_last_devices_as_unhealthy_ones_and_starts_anew() -> None:
+async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_again() -> None:
     told: list[list[DeviceInfo]] = [[device()]]
     agent = Npus(lambda _node: told.pop())
     made = plugged(agent)
@@ -136,7 +136,7 @@ class UnreadableError(Exception):
         pytest.param(UnreadableError(), "UnreadableError: its text cannot be read: KeyError", id="unreadable"),
     ],
 )
-async def test_whatever_it_raises_is_told_and_the_others_are_published(error: BaseException, told: str) -> None:
+async def test_an_exception_becomes_a_condition_and_the_others_are_published(error: BaseException, told: str) -> None:
     def fail(_node: str) -> Sequence[DeviceInfo]:
         raise error
 

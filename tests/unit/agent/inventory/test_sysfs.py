@@ -32,7 +32,7 @@ def test_the_switch_is_the_nearest_upstream_port(tmp_path: Path, path: str, expe
     assert sysfs.place(tmp_path, ADDRESS).pcie_id == expected
 
 
-def test_a_machine_without_sysfs_tells_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_sysfs_has_no_topology(tmp_path: Path) -> None:
     untold = Topology(socket_id=-1, node_id=-1, pcie_id="", bus_id=ADDRESS)
     assert sysfs.place(tmp_path, ADDRESS) == untold
     assert sysfs.bound_cards(tmp_path) == frozenset()

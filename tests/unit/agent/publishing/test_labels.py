@@ -48,10 +48,10 @@ def labelled(
     """Return the labels of a node, without their prefix."""
     spec = DeviceSpec(driver_version="570.133.20", cuda_version="12.8", mig_strategy=strategy, devices=list(gpus))
     parts = {each.id: {one.id: PARTS for one in each.mig.instances} if each.mig else {} for each in gpus}
-    told = {each.id: CardFacts(compute=(8, 0), pci_class="0x030200", parts=parts[each.id]) for each in gpus} | dict(
+    values = {each.id: CardFacts(compute=(8, 0), pci_class="0x030200", parts=parts[each.id]) for each in gpus} | dict(
         facts or {}
     )
-    found = labels.of(spec, Facts(machine="DGXA100 920-23687-2530-000", cards=told), renamed=renamed)
+    found = labels.of(spec, Facts(machine="DGXA100 920-23687-2530-000", cards=values), renamed=renamed)
     assert all(key.startswith("nvidia.com/") for key in found)
     return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
 
@@ -217,12 +217,12 @@ def test_labels_of_another_strategy_are_not_there(
         ("single", False, "gpu", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED"),
     ],
 )
-def test_slices_of_instances_are_told_with_them(
+def test_replicas_of_instances_are_labelled_with_them(
     strategy: MigStrategy, name: str, product: str, *, renamed: bool
 ) -> None:
     found = labelled(divided(0, "1g.10gb", replicas=3), strategy=strategy, renamed=renamed)
-    told = [found[f"{name}.{each}"] for each in ("product", "count", "replicas", "sharing-strategy")]
-    assert told == [product, "1", "3", "time-slicing"]
+    values = [found[f"{name}.{each}"] for each in ("product", "count", "replicas", "sharing-strategy")]
+    assert values == [product, "1", "3", "time-slicing"]
 
 
 def test_slices_of_another_name_need_no_other_product() -> None:
@@ -245,7 +245,7 @@ def test_the_mode_is_the_pci_class(classes: list[str], expected: str) -> None:
     assert labelled(*map(gpu, range(len(classes))), facts=facts)["gpu.mode"] == expected
 
 
-def test_a_part_of_a_card_that_a_hypervisor_gave_is_told() -> None:
+def test_a_vgpu_is_labelled() -> None:
     facts = {"GPU-0": CardFacts(compute=(8, 0), pci_class="0x030000", is_vgpu=True)}
     assert labelled(gpu(0), facts=facts)["vgpu.present"] == "true"
 

@@ -107,5 +107,5 @@ def test_the_applied_status_has_only_our_conditions() -> None:
     finding = Finding(type="DriverLoaded", ok=False, reason="DriverNotLoaded", message="Driver Not Loaded")
     body = status_body("a", conditions=[finding.condition()])
     assert list(body["status"]) == ["conditions"]
-    told = body["status"]["conditions"][0]
-    assert (told["type"], told["status"], told["reason"]) == ("DriverLoaded", "False", "DriverNotLoaded")
+    condition = body["status"]["conditions"][0]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("DriverLoaded", "False", "DriverNotLoaded")

@@ -1,4 +1,4 @@
-"""Whose a process is, by the cgroup that the kernel tells."""
+"""Owners of processes, by their cgroups."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_pods_have_processes(proc: Path) -> None:
     assert processes.pods_with_processes(proc) == {UID}
 
 
-def test_processes_of_no_pod_are_foreign_and_those_that_ended_are_nobody_s(proc: Path) -> None:
+def test_processes_of_no_pod_are_foreign_unless_they_ended(proc: Path) -> None:
     found = processes.foreign(
         {
             0: [Process(pid=10, memory=5)],

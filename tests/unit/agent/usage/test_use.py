@@ -1,4 +1,4 @@
-"""What is told of pods' devices."""
+"""What is published of pods' devices."""
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.units import Units

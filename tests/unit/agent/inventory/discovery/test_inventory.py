@@ -20,11 +20,11 @@ async def read(settings: Settings) -> Reading:
         inventory.close()
 
 
-def told(reading: Reading) -> list[tuple[str, bool, str]]:
+def conditions(reading: Reading) -> list[tuple[str, bool, str]]:
     return [(each.type, each.ok, each.reason) for each in reading.findings]
 
 
-async def test_a_node_without_gpus_tells_of_its_nics_and_fpgas(sysfs: SysfsTree) -> None:
+async def test_a_node_without_gpus_lists_its_nics_and_fpgas(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_0", sysfs.device("0000:1b:00.0", vendor="0x15b3"))
     sysfs.device("0000:2b:00.0", **{"class": "0x120000"}, vendor="0x10ee", device="0x5021")
     settings = Settings(node_name="n", sysfs_root=sysfs.root, nvml_library=sysfs.root / "none.so")
@@ -33,7 +33,7 @@ async def test_a_node_without_gpus_tells_of_its_nics_and_fpgas(sysfs: SysfsTree)
         ("rdma", 0, True),
         ("fpga", 0, True),
     ]
-    assert told(reading) == [
+    assert conditions(reading) == [
         (names.DRIVER_LOADED, True, "NotNeeded"),
         (names.INVENTORY_READ, True, "InventoryRead"),
         ("InventoryRead.rdma", True, "Read"),
@@ -53,11 +53,11 @@ async def test_gpus_and_nics_share_their_switch(tmp_path: Path, monkeypatch: pyt
     assert places == {"gpu": "0000:11:00.0", "rdma": "0000:11:00.0"}
 
 
-async def test_what_is_not_looked_for_is_not_told(sysfs: SysfsTree) -> None:
+async def test_types_that_are_not_discovered_are_not_listed(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_0", sysfs.device("0000:1b:00.0"))
     reading = await read(Settings(node_name="n", sysfs_root=sysfs.root, discover=("fpga",)))
     assert reading.spec.devices == []
-    assert told(reading) == [
+    assert conditions(reading) == [
         (names.DRIVER_LOADED, True, "NotNeeded"),
         (names.INVENTORY_READ, True, "InventoryRead"),
         ("InventoryRead.fpga", True, "Read"),

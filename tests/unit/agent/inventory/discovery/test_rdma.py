@@ -9,7 +9,7 @@ from tests.sysfs_tree import SysfsTree
 SWITCHED = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:04.0"
 
 
-def test_a_nic_is_told_with_its_place_its_model_and_what_it_offers(sysfs: SysfsTree) -> None:
+def test_a_nic_is_listed_with_topology_model_and_resources(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_0", sysfs.device("0000:18:00.0", below=SWITCHED, numa="1"))
     assert RdmaNics(sysfs.root).read("n") == [
         DeviceInfo(
@@ -57,7 +57,7 @@ def test_virtual_functions_stand_with_their_nic(sysfs: SysfsTree) -> None:
     ]
 
 
-def test_a_virtual_function_without_an_rdma_device_is_not_told(sysfs: SysfsTree) -> None:
+def test_a_virtual_function_without_an_rdma_device_is_not_listed(sysfs: SysfsTree) -> None:
     nic, virtual = sysfs.device("0000:1b:00.0"), sysfs.device("0000:1b:01.0")
     sysfs.rdma("mlx5_0", nic)
     sysfs.virtual(nic, 0, virtual)
@@ -136,7 +136,7 @@ def test_the_model_is_what_the_driver_calls_it(sysfs: SysfsTree, kind: str, expe
         ([], "the NIC has no port"),
     ],
 )
-def test_a_nic_is_well_while_a_port_can_carry_something(states: list[str], message: str | None) -> None:
+def test_a_nic_is_healthy_while_a_port_is_active(states: list[str], message: str | None) -> None:
     ports = [
         RdmaPort(number=at + 1, state=state, physical="Polling", link_layer="Ethernet")
         for at, state in enumerate(states)

@@ -150,5 +150,5 @@ async def test_a_driver_that_does_not_answer_is_a_trouble(machine: Machine, agen
 
 
 def test_a_difference_says_what_both_tell() -> None:
-    told = smi.differences({"GPU-1": {"name": "A"}}, {"GPU-1": {"name": "B"}, "GPU-2": {"name": "C"}})
-    assert told == ["GPU-1 name: agent 'A', nvidia-smi 'B'", "GPU-2 name: agent None, nvidia-smi 'C'"]
+    differences = smi.differences({"GPU-1": {"name": "A"}}, {"GPU-1": {"name": "B"}, "GPU-2": {"name": "C"}})
+    assert differences == ["GPU-1 name: agent 'A', nvidia-smi 'B'", "GPU-2 name: agent None, nvidia-smi 'C'"]

@@ -162,16 +162,16 @@ def test_a_machine_without_numa() -> None:
 
 
 def test_a_card_at_several_nodes_is_at_none() -> None:
-    told = texts(H100_ROW, details(H100), topology=ONE.replace("0-15\t0", "0-15\t0-1"))
-    assert smi.facts(told)[H100] == H100_FACTS | {"numa": "N/A"}
+    facts = texts(H100_ROW, details(H100), topology=ONE.replace("0-15\t0", "0-15\t0-1"))
+    assert smi.facts(facts)[H100] == H100_FACTS | {"numa": "N/A"}
 
 
 @pytest.mark.parametrize("nothing", ["[N/A]", "[Not Supported]", "N/A"])
 def test_a_card_that_knows_no_mig(nothing: str) -> None:
     nothings = ", ".join([nothing] * 4)
     row = f"{L40S}, 535.261.03, 0, NVIDIA L40S, 00000000:01:00.0, 46068, 8.9, {nothings}\n"
-    told = smi.facts(texts(row, details(L40S, action="", failure="N/A")))[L40S]
-    assert (told["mig.mode.current"], told["faults"]) == ("N/A", "")
+    facts = smi.facts(texts(row, details(L40S, action="", failure="N/A")))[L40S]
+    assert (facts["mig.mode.current"], facts["faults"]) == ("N/A", "")
 
 
 def test_instances_are_put_together_from_two_places() -> None:
@@ -195,9 +195,9 @@ def test_instances_are_put_together_from_two_places() -> None:
 GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-0aa1d6c4-0000-4000-8000-000000000009)
   MIG 7g.80gb     Device  0: (UUID: MIG-0aa1d6c4-0000-5000-8000-000000000003)
 """
-    told = smi.facts(texts(row, details(A100, devices), listed))[A100]
-    assert told["mig.mode.current"] == "Enabled"
-    assert {field: value for field, value in told.items() if field.startswith("mig MIG-")} == {
+    facts = smi.facts(texts(row, details(A100, devices), listed))[A100]
+    assert facts["mig.mode.current"] == "Enabled"
+    assert {field: value for field, value in facts.items() if field.startswith("mig MIG-")} == {
         "mig MIG-0aa1d6c4-0000-5000-8000-000000000001": "3g.40gb 2/0",
         "mig MIG-0aa1d6c4-0000-5000-8000-000000000002": "1g.10gb+me 9/1",
     }

@@ -1,4 +1,4 @@
-"""What the driver tells of a card's health, by events and by figures, through the real library's interface."""
+"""A card's health by the driver's events and figures, through the real library's interface."""
 
 import time
 from dataclasses import replace
@@ -35,7 +35,7 @@ async def until(probe: Probe, expected: list[list[str]]) -> None:
         assert time.monotonic() < deadline, found
 
 
-async def test_an_xid_is_told_at_once_with_its_card(machine: Machine, agent: Start) -> None:
+async def test_an_xid_is_reported_at_once_with_its_card(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), a100(1))
     probe = agent(fixture)
     await probe.read()
@@ -44,7 +44,7 @@ async def test_an_xid_is_told_at_once_with_its_card(machine: Machine, agent: Sta
     assert probe.fault_event() == FaultEvent(node=NODE, card=ID_1, faults=(fault,))
 
 
-async def test_an_xid_that_does_not_count_is_not_told(machine: Machine, agent: Start) -> None:
+async def test_an_xid_that_does_not_count_is_not_reported(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), a100(1))
     probe = agent(fixture)
     await probe.read()
@@ -155,7 +155,7 @@ async def test_events_are_received_again_after_the_driver_was_reloaded(machine: 
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
-async def test_a_card_without_events_is_well_and_one_that_refuses_them_is_not(
+async def test_a_card_without_events_is_healthy_and_one_that_refuses_them_is_not(
     machine: Machine, agent: Start, function: str
 ) -> None:
     fixture = machine(a100(0), a100(1))
@@ -193,7 +193,7 @@ async def test_what_the_driver_measures_makes_a_card_ill(
     assert faults(await agent(fixture, disable_healthchecks="all").read()) == [[]]
 
 
-async def test_a_card_that_the_driver_takes_up_anew_was_reset(machine: Machine, agent: Start) -> None:
+async def test_a_card_that_the_driver_bound_again_was_reset(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), a100(1))
     probe = agent(fixture)
     assert (await probe.read()).reset == frozenset()

@@ -65,9 +65,9 @@ def test_any_program_sees_the_machine_and_its_events(tmp_path: Path) -> None:
     environment = os.environ | fixture.environment()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
-        told = ""
-        while not told.endswith("Timeout\n"):
-            told += program.stdout.readline() or "Timeout\n"
+        output = ""
+        while not output.endswith("Timeout\n"):
+            output += program.stdout.readline() or "Timeout\n"
         fixture.xid(1, 79)
-        told += program.stdout.read()
-    assert told == EXPECTED
+        output += program.stdout.read()
+    assert output == EXPECTED

@@ -122,8 +122,8 @@ async def test_a_lost_card_stays_listed_and_hides_no_other(machine: Machine, age
     lost, other = reading.spec.devices
     assert in_smi_terms(lost) == in_smi_terms(before[0])
     assert (lost.health, other.health) == (False, True)
-    told = [(each.type, each.status, each.reason, each.message) for each in lost.conditions]
-    assert told == [
+    condition = [(each.type, each.status, each.reason, each.message) for each in lost.conditions]
+    assert condition == [
         ("Healthy", "False", "GpuIsLost", "GPU is lost"),
         ("GpuIsLost", "True", "UntilReset", "GPU is lost"),
     ]
@@ -165,9 +165,9 @@ async def test_no_call_that_fails_for_one_card_hides_another(machine: Machine, a
 async def test_a_card_that_never_answered_is_named_in_the_condition(machine: Machine, agent: Start) -> None:
     reading = await agent(machine(a100(0), replace(a100(1), lost=True))).read()
     assert [card.minor for card in reading.spec.devices] == [0]
-    told = finding(reading, names.INVENTORY_READ)
-    assert (told.ok, told.reason) == (False, "CardsUnread")
-    assert told.message.endswith("card 1: GPU is lost")
+    condition = finding(reading, names.INVENTORY_READ)
+    assert (condition.ok, condition.reason) == (False, "CardsUnread")
+    assert condition.message.endswith("card 1: GPU is lost")
 
 
 async def test_cards_come_and_go_while_the_agent_runs(machine: Machine, agent: Start) -> None:
@@ -207,8 +207,8 @@ async def test_no_driver_is_a_condition_until_there_is_one(machine: Machine, age
     fixture = machine(a100(0), loaded=False)
     probe = agent(fixture)
     reading = await probe.read()
-    told = finding(reading, names.DRIVER_LOADED)
-    assert (told.ok, told.reason, told.message) == (False, "DriverNotLoaded", "Driver Not Loaded")
+    condition = finding(reading, names.DRIVER_LOADED)
+    assert (condition.ok, condition.reason, condition.message) == (False, "DriverNotLoaded", "Driver Not Loaded")
     assert (reading.spec.devices, reading.labels) == ([], {})
     fixture.load()
     reading = await probe.read()
@@ -229,10 +229,10 @@ async def test_a_driver_that_is_reloaded_is_found_again(machine: Machine, agent:
 async def test_a_missing_library_is_a_condition(tmp_path: Path) -> None:
     settings = Settings(node_name="a", nvml_library=tmp_path / "libnvidia-ml.so.1", sysfs_root=tmp_path)
     inventory = NvmlInventory(settings)
-    told = finding((await inventory.read())["a"], names.DRIVER_LOADED)
+    condition = finding((await inventory.read())["a"], names.DRIVER_LOADED)
     inventory.close()
-    assert (told.ok, told.reason) == (False, "LibraryNotFound")
-    assert "libnvidia-ml.so.1" in told.message
+    assert (condition.ok, condition.reason) == (False, "LibraryNotFound")
+    assert "libnvidia-ml.so.1" in condition.message
 
 
 async def test_a_node_without_cards_is_sound(machine: Machine, agent: Start) -> None:

@@ -54,7 +54,7 @@ async def test_without_nvlink_the_pcie_path_counts(machine: Machine, agent: Star
     assert matrix(reading) == ["X PIX NODE SYS", "PIX X NODE SYS", "NODE NODE X SYS", "SYS SYS SYS X"]
 
 
-async def test_every_level_of_a_common_ancestor_has_its_word(machine: Machine, agent: Start) -> None:
+async def test_every_level_of_a_common_ancestor_has_its_name(machine: Machine, agent: Start) -> None:
     others = [t4(index) for index in range(1, 7)]
     levels = {other.uuid: level for other, level in zip(others, (0, 10, 20, 30, 40, 50), strict=True)}
     reading = await agent(machine(replace(t4(0), topology=levels), *others)).read()

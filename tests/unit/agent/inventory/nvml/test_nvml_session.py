@@ -21,7 +21,7 @@ async def test_all_work_runs_in_one_thread_in_turn() -> None:
     assert seen[0] != threading.get_ident()
 
 
-async def test_an_error_reaches_who_asked_and_not_the_thread() -> None:
+async def test_an_error_reaches_the_caller_and_not_the_thread() -> None:
     session = Session(path=None)
     with pytest.raises(ZeroDivisionError):
         await session.run(lambda: 1 // 0)
@@ -38,8 +38,8 @@ async def test_a_call_that_hangs_in_the_driver_is_a_condition_and_the_cards_stay
     hanging = asyncio.ensure_future(inventory._session.run(driver.wait))
     await asyncio.sleep(0)
     reading = (await inventory.read())["a"]
-    told = {finding.type: (finding.ok, finding.reason) for finding in reading.findings}
-    assert told == {names.DRIVER_LOADED: (True, "DriverLoaded"), names.INVENTORY_READ: (False, "ReadTimedOut")}
+    conditions = {finding.type: (finding.ok, finding.reason) for finding in reading.findings}
+    assert conditions == {names.DRIVER_LOADED: (True, "DriverLoaded"), names.INVENTORY_READ: (False, "ReadTimedOut")}
     assert len(reading.spec.devices) == 1
     driver.set()
     await hanging

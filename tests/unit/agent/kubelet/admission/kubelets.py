@@ -2,7 +2,7 @@
 
 `Kubelet` does what the device manager of Kubernetes 1.36 does: pods one by one, init containers first, devices of
 init containers that ended are reused, the rest is asked for by GetPreferredAllocation and Allocate, and PodResources
-tells of containers and of init containers that stay.
+lists containers and init containers that stay.
 """
 
 import random
@@ -127,7 +127,7 @@ class Kubelet:
             await self._take(kind, changed, api, plugin)
 
     async def restart(self, api: Api, plugin: Chooser) -> None:
-        """Begin to watch anew: all pods at once, in the order of their creation."""
+        """Begin a new watch: all pods at once, in the order of their creation."""
         self._heard = len(api.changes)
         for uid in self.pods.keys() - api.now.keys():
             self._forget(uid)
@@ -205,7 +205,7 @@ class Agent:
         self.start()
 
     def start(self) -> None:
-        """Begin anew, with what the checkpoint holds."""
+        """Restart with what the checkpoint holds."""
         self.admission = Admission(
             kubelet=self.kubelet,
             server=self.api,

@@ -75,7 +75,7 @@ def test_it_is_written_only_where_it_changed(tmp_path: Path) -> None:
         (b'{"version": 1, "checksum": "", "payload": {}}', "its checksum is wrong"),
     ],
 )
-def test_what_is_damaged_is_refused_with_a_word(
+def test_a_damaged_file_is_rejected_with_a_log_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes, reason: str
 ) -> None:
     path = tmp_path / "checkpoint"

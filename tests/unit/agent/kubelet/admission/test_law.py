@@ -45,7 +45,7 @@ class World:
         return [each for each in self.api.now.values() if not each.ended]
 
     def free(self) -> list[int]:
-        """Return the cards that nobody has, no annotation names, and kubelet is not told to be unhealthy."""
+        """Return the healthy cards that no pod has and no annotation names."""
         had = set().union(*self.kubelet.given.values(), *self.forced.values())
         named = {grant.minor for each in self.live() for grant in each.grants}
         return sorted(set(range(CARDS)) - cards_of(had | self.kubelet.unhealthy) - named)

@@ -30,7 +30,7 @@ def named(*minors: int) -> list[str]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """Return an agent that knows pods, beside a kubelet that gave some devices already."""
+    """Return an agent that knows pods, with a kubelet that allocated some devices already."""
 
     def begin(*pods: Pod, given: Mapping[tuple[str, str], Sequence[int]] | None = None, cards: int = 4) -> Agent:
         api = Api()
@@ -80,7 +80,7 @@ def node(tmp_path: Path) -> Node:
             [2],
             id="what is left of a ring of three",
         ),
-        pytest.param([pod("a", 1)], {}, ([0, 1, 2, 3], [], 1), [0], id="a stranger gets what nobody has"),
+        pytest.param([pod("a", 1)], {}, ([0, 1, 2, 3], [], 1), [0], id="a foreign pod gets what no pod has"),
         pytest.param(
             [pod("a", 1), pod("b", 1, grants=whole(0)), pod("h", 0, grants=share(1))],
             {("b", "c0"): [0]},
@@ -112,7 +112,7 @@ def node(tmp_path: Path) -> Node:
             [0],
             id="rather one that kubelet said nothing of",
         ),
-        pytest.param([], {}, ([0, 1], [], 1), [0], id="a pod that nobody knows"),
+        pytest.param([], {}, ([0, 1], [], 1), [0], id="an unknown pod"),
     ],
 )
 async def test_a_proposal(
@@ -183,8 +183,8 @@ def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_
             [pod("a", 1, grants=whole(2)), pod("b", 1)], {("b", "c0"): [2]}, [1], "uid-a/c0", id="free, its own is not"
         ),
         pytest.param([pod("a", 1, grants=whole(2))], {}, [1, 2], "", id="of no such size"),
-        pytest.param([pod("a", 1, grants=whole(2))], {("a", "c0"): [2]}, [3], "", id="nobody waits"),
-        pytest.param([], {}, [0], "", id="nobody is there"),
+        pytest.param([pod("a", 1, grants=whole(2))], {("a", "c0"): [2]}, [3], "", id="no pod waits"),
+        pytest.param([], {}, [0], "", id="no pod at all"),
     ],
 )
 async def test_what_kubelet_gives_is_explained_or_refused(
@@ -207,7 +207,7 @@ async def test_what_kubelet_gives_is_explained_or_refused(
     assert (f"{last.key.uid}/{last.key.container}", last.ids) == (expected, frozenset(named(*ids)))
 
 
-async def test_a_refusal_names_who_waits_and_warns_him(node: Node) -> None:
+async def test_a_refusal_names_the_waiting_pods_and_warns_them(node: Node) -> None:
     agent = node(pod("a", 1, grants=whole(2)), pod("h", 0, grants=share(1)))
     with pytest.raises(RefusedError) as caught:
         await agent.admission.admit(GPU, named(1))
@@ -216,7 +216,7 @@ async def test_a_refusal_names_who_waits_and_warns_him(node: Node) -> None:
     assert agent.api.warned == [(["a"], text)]
 
 
-async def test_a_pod_that_the_watch_has_not_told_of_is_listed_once(node: Node) -> None:
+async def test_a_pod_that_the_watch_has_not_delivered_is_listed_once(node: Node) -> None:
     agent = node()
     agent.api.put(pod("late", 1, grants=whole(3)))
     assert await agent.admission.prefer(GPU, named(0, 1, 2, 3), [], 1) == named(3)
@@ -225,7 +225,7 @@ async def test_a_pod_that_the_watch_has_not_told_of_is_listed_once(node: Node) -
     assert agent.api.lists == 1
 
 
-async def test_what_the_server_does_not_tell_is_not_waited_for_longer_than_a_second(node: Node) -> None:
+async def test_a_list_that_does_not_answer_is_given_up_after_a_second(node: Node) -> None:
     agent = node(pod("a", 1, grants=whole(1)))
     agent.api.is_away = True
     assert await agent.admission.prefer(GPU, named(0, 1), [], 1) == named(1)
@@ -245,9 +245,7 @@ async def test_what_the_server_does_not_tell_is_not_waited_for_longer_than_a_sec
             set(),
             id="never what kubelet gave",
         ),
-        pytest.param(
-            [pod("h", 0, grants=share(1))], [report("x", "c0", "GPU-1")], set(), id="even to whom nobody knows"
-        ),
+        pytest.param([pod("h", 0, grants=share(1))], [report("x", "c0", "GPU-1")], set(), id="even for an unknown pod"),
     ],
 )
 def test_cards_are_withheld(pods: list[Pod], records: list[ContainerReport], expected: set[str]) -> None:
@@ -485,7 +483,7 @@ async def test_a_restarted_agent_knows_who_was_removed_meanwhile(node: Node) -> 
     assert agent.admission.mirror.holdings() == ()
 
 
-async def test_a_look_tells_whether_something_is_new_whoever_saw_it_first(node: Node) -> None:
+async def test_a_refresh_has_news_whoever_saw_it_first(node: Node) -> None:
     agent = node(pod("a", 1), pod("b", 1), given={("a", "c0"): [1]})
     await agent.admission.refresh()
     assert agent.admission.has_news

@@ -47,7 +47,7 @@ def test_init_containers_come_first_and_those_that_stay_do_not_end() -> None:
     ]
 
 
-def test_the_annotations_tell_its_gpus_and_those_of_a_container() -> None:
+def test_annotations_give_the_gpus_of_the_pod_and_of_each_container() -> None:
     annotations = {names.ALLOCATED: ALLOCATED, "main" + names.VISIBLE_SUFFIX: "GPU-1,GPU-2"}
     found = pods.of_object(raw({"name": "main"}, {"name": "other"}, annotations=annotations))
     assert found.granted == ("GPU-1",)
@@ -69,7 +69,7 @@ def test_an_annotation_that_is_no_allocation_gives_nothing(text: str) -> None:
         ({"phase": "Failed"}, False, True),
     ],
 )
-def test_its_status_tells_whether_kubelet_has_it_and_whether_it_ended(
+def test_the_status_shows_whether_a_pod_was_admitted_and_whether_it_ended(
     status: dict[str, str], *, started: bool, ended: bool
 ) -> None:
     found = pods.of_object(raw({"name": "main"}, status=status))

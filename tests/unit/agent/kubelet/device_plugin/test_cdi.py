@@ -43,7 +43,7 @@ def test_each_card_has_its_node_and_all_share_the_control_nodes() -> None:
     }
 
 
-def test_beside_the_environment_the_specification_sets_none() -> None:
+def test_with_envvar_in_addition_the_specification_sets_no_environment() -> None:
     assert "env" not in specification(device_list_strategy=("envvar", "cdi-cri"))["containerEdits"]
 
 
@@ -51,7 +51,7 @@ def test_beside_the_environment_the_specification_sets_none() -> None:
     ("strategy", "names"),
     [("uuid", ["GPU-0", "MIG-0-0", "MIG-0-1", "GPU-1", "all"]), ("index", ["0", "0:0", "0:1", "1", "all"])],
 )
-def test_devices_are_called_as_containers_are_told_them(strategy: str, names: list[str]) -> None:
+def test_devices_have_the_names_that_containers_get(strategy: str, names: list[str]) -> None:
     there = {"capabilities": {(0, 1, -1): 3, (0, 1, 0): 4}}
     found = specification(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), there=there, device_id_strategy=strategy)
     assert list(nodes_of(found)) == names

@@ -158,7 +158,7 @@ def test_instances_one_after_the_other() -> None:
         (2, ["GPU-0::0"], ["GPU-0::1"], 3),
     ],
 )
-def test_too_few_are_refused_in_nvidias_words(slices: int, free: list[str], must: list[str], size: int) -> None:
+def test_too_few_are_refused_with_nvidias_message(slices: int, free: list[str], must: list[str], size: int) -> None:
     node = spec(2)
     with pytest.raises(PreferenceError) as error:
         preferred.prefer(node, offer_of(node, slices=slices), free, must, size, policy="distributed")

@@ -25,7 +25,7 @@ def test_sockets_are_called_as_nvidias(resource: str, name: str) -> None:
     assert socket_name(resource) == name
 
 
-def test_a_socket_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+def test_a_socket_that_was_created_again_is_another_one(tmp_path: Path) -> None:
     path = tmp_path / "kubelet.sock"
     assert registration.identity(path) is None
     path.touch()
@@ -36,7 +36,7 @@ def test_a_socket_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
     assert registration.identity(path) != first
 
 
-def test_some_crashes_are_borne() -> None:
+def test_some_crashes_are_tolerated() -> None:
     crashes = CrashCounter()
     for second in range(MAX_CRASHES):
         crashes.count(second, what="a.sock")
@@ -84,5 +84,5 @@ def played(story: str, until: int) -> list[int]:
         ("0 registered; 1 stream_started; 10 stream_started; 11 stream_ended", []),
     ],
 )
-def test_kubelet_is_told_again_of_what_it_does_not_watch(story: str, again: list[int]) -> None:
+def test_a_resource_that_kubelet_does_not_watch_is_registered_again(story: str, again: list[int]) -> None:
     assert played(story, 1000) == again

@@ -102,7 +102,7 @@ def test_single_refuses_cards_that_are_not_divided_alike(mig: Any, expected: str
         ({0: (SMALL,)}, ()),
     ],
 )
-def test_mixed_tells_what_it_leaves_out(mig: Any, expected: tuple[str, ...]) -> None:
+def test_mixed_warns_of_what_it_leaves_out(mig: Any, expected: tuple[str, ...]) -> None:
     assert resources.offers(spec(2, mig=mig), options(mig_strategy="mixed")).warnings == expected
 
 
@@ -161,7 +161,7 @@ def test_nics_are_not_offered() -> None:
     assert offered(spec(1, rdma=2, fpga=1)) == {GPU: ["GPU-0"]}
 
 
-def test_a_device_tells_the_slices_of_its_cards() -> None:
+def test_a_device_lists_the_replicas_of_its_cards() -> None:
     shown = resources.shown(spec(2, rdma=1, mig={1: (SMALL,)}), options(slices=4, mig_strategy="none"))
     assert [each.replicas for each in shown.devices] == [4, 4, 1]
     assert shown.mig_strategy == "none"
@@ -174,17 +174,17 @@ def test_a_device_tells_the_slices_of_its_cards() -> None:
     ("strategy", "of", "name"),
     [("mixed", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared"), ("single", GPU, f"{GPU}.shared")],
 )
-def test_a_device_tells_the_slices_of_its_instances(strategy: str, of: str, name: str) -> None:
+def test_a_device_lists_the_replicas_of_its_instances(strategy: str, of: str, name: str) -> None:
     chosen = options(mig_strategy=strategy, slices=3, of=of, rename=True)
     shown = resources.shown(spec(1, mig={0: (SMALL, SMALL)}), chosen)
-    for told, expected in ((shown, (3, name)), (resources.shown(shown, options(mig_strategy=strategy)), (1, ""))):
-        (card,) = told.devices
+    for shown_spec, expected in ((shown, (3, name)), (resources.shown(shown, options(mig_strategy=strategy)), (1, ""))):
+        (card,) = shown_spec.devices
         assert card.mig is not None
         assert [(each.replicas, each.replica_resource) for each in card.mig.instances] == 2 * [expected]
         assert card.replicas == 1
 
 
-def test_a_device_tells_by_which_name_kubelet_counts_its_slices() -> None:
+def test_a_device_names_the_resource_of_its_replicas() -> None:
     for chosen in ({"slices": 2}, {"slices": 2, "rename": True}, {"rename": True}):
         (offer,) = resources.offers(spec(1), options(**chosen)).offers
         (card,) = resources.shown(spec(1), options(**chosen)).devices

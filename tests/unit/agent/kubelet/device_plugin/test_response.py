@@ -58,7 +58,7 @@ def test_volume_mounts_name_devices_by_files() -> None:
 
 
 @pytest.mark.parametrize("strategies", [("envvar", "volume-mounts"), ("volume-mounts", "envvar")])
-def test_beside_envvar_volume_mounts_have_the_variable(strategies: tuple[str, ...]) -> None:
+def test_with_envvar_in_addition_volume_mounts_set_the_variable(strategies: tuple[str, ...]) -> None:
     assert environment("GPU-1", device_list_strategy=strategies) == {VISIBLE: LISTED}
 
 
@@ -193,7 +193,7 @@ def test_device_nodes_come_from_the_drivers_root(roots: Any, expected: str) -> N
     assert (node.host_path, node.container_path) == (expected, "/dev/nvidia1")
 
 
-def test_device_nodes_are_passed_beside_cdi_but_not_with_cdi_only() -> None:
+def test_device_nodes_are_passed_in_addition_to_cdi_but_not_with_cdi_only() -> None:
     assert answer("GPU-1", pass_device_specs=True, device_list_strategy=("envvar", "cdi-cri")).devices
     assert not answer("GPU-1", pass_device_specs=True, device_list_strategy=("cdi-cri",)).devices
 
@@ -227,7 +227,7 @@ def check(*ids: str, one_at_most: bool = False, **chosen: Any) -> None:
         ),
     ],
 )
-def test_a_wrong_request_is_refused_in_nvidias_words(ids: list[str], chosen: Any, expected: str) -> None:
+def test_a_wrong_request_is_refused_with_nvidias_message(ids: list[str], chosen: Any, expected: str) -> None:
     with pytest.raises(InvalidRequestError) as error:
         check(*ids, **chosen)
     assert str(error.value) == expected
