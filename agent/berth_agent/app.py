@@ -23,7 +23,7 @@ from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.interface import Inventory
 from berth_agent.inventory.numbering import Numbering
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
-from berth_agent.kubelet.device_plugin.manager import DevicePlugin, InitError
+from berth_agent.kubelet.device_plugin.manager import InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.lease import Heartbeat
@@ -83,18 +83,18 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 raise
 
 
-def _plugin(settings: Settings, usage: UsageReporter | None) -> DevicePlugin | None:
+def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
     """Return the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
     if not settings.device_plugin:
         return None
     if usage is None or not settings.admission:
-        return DevicePlugin(settings, chooser=NoPreference())
-    plugin = DevicePlugin(settings, chooser=usage.admission)
+        return PluginManager(settings, chooser=NoPreference())
+    plugin = PluginManager(settings, chooser=usage.admission)
     usage.admission.default_preference = plugin.best
     return plugin
 
 
-async def _serve(plugin: DevicePlugin, usage: UsageReporter | None) -> None:
+async def _serve(plugin: PluginManager, usage: UsageReporter | None) -> None:
     """Offer devices as soon as it is known which must be withheld."""
     if usage:
         await usage.admission.known.wait()
@@ -114,7 +114,7 @@ class Agent:
         *,
         cluster: Cluster,
         inventory: Inventory,
-        plugin: DevicePlugin | None,
+        plugin: PluginManager | None,
         usage: UsageReporter | None,
         tasks: asyncio.TaskGroup,
     ) -> None:

@@ -18,7 +18,7 @@ from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.device_plugin import resources
 from berth_agent.kubelet.device_plugin.chooser import RefusedError
-from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, DevicePlugin, InitError
+from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.kubelet.device_plugin.response import AllocationContext
 from berth_agent.kubelet.device_plugin.server import PluginServer
@@ -92,11 +92,11 @@ def reading(found: DeviceSpec, *findings: Finding) -> Reading:
 
 
 @pytest.fixture
-async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., DevicePlugin]]:
+async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., PluginManager]]:
     """Start plugins; they end with the test."""
     running: list[asyncio.Task[None]] = []
 
-    def start(found: DeviceSpec, *, check_interval: float = CHECK_INTERVAL, **settings: Any) -> DevicePlugin:
+    def start(found: DeviceSpec, *, check_interval: float = CHECK_INTERVAL, **settings: Any) -> PluginManager:
         own: dict[str, Any] = {
             "node_name": "a",
             "kubelet_socket": str(folder / "plugins/kubelet.sock"),
@@ -104,7 +104,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., D
             "dev_folder": folder / "dev",
             "proc_root": folder / "proc",
         }
-        plugin = DevicePlugin(Settings(**own | settings), chooser=choices, check_interval=check_interval)
+        plugin = PluginManager(Settings(**own | settings), chooser=choices, check_interval=check_interval)
         plugin.update(reading(found))
         running.append(asyncio.create_task(plugin.run()))
         return plugin
@@ -121,12 +121,12 @@ async def until(told: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def finding(plugin: DevicePlugin, found: DeviceSpec) -> tuple[str, str]:
+def finding(plugin: PluginManager, found: DeviceSpec) -> tuple[str, str]:
     *_, last = plugin.view(reading(found)).findings
     return last.reason, last.message
 
 
-def withheld(plugin: DevicePlugin) -> tuple[int, ...]:
+def withheld(plugin: PluginManager) -> tuple[int, ...]:
     """Return the cards of a node with two that the plugin tells to be withheld."""
     use = plugin.with_withheld(replace(reading(spec(2)), use=NodeUse(boot_id="boot"))).use
     assert use is not None
@@ -267,7 +267,7 @@ async def test_a_removed_socket_is_created_again_but_not_for_ever(
     kubelet: Kubelet, folder: Path, choices: Choices
 ) -> None:
     settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
-    plugin = DevicePlugin(settings, chooser=choices)
+    plugin = PluginManager(settings, chooser=choices)
     plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
     socket = folder / "plugins/berth/nvidia-gpu.sock"
@@ -281,7 +281,7 @@ async def test_a_removed_socket_is_created_again_but_not_for_ever(
 
 async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
     settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
-    plugin = DevicePlugin(settings, chooser=choices)
+    plugin = PluginManager(settings, chooser=choices)
     plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
     await kubelet.sees(lambda told: GPU in told)
@@ -471,7 +471,7 @@ async def test_the_cdi_specification_follows_the_devices_and_outlives_the_plugin
         cdi_folder=folder / "cdi",
         device_list_strategy=("cdi-cri",),
     )
-    plugin = DevicePlugin(settings, chooser=choices)
+    plugin = PluginManager(settings, chooser=choices)
     plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
     file = folder / "cdi/k8s.device-plugin.nvidia.com-gpu.json"
@@ -521,7 +521,7 @@ NO_DRIVER = Finding(type=names.DRIVER_LOADED, ok=False, reason="LibraryNotFound"
 async def test_a_node_with_nothing_to_offer_at_the_start(
     first: Reading, settings: dict[str, Any], expected: str | None, choices: Choices
 ) -> None:
-    plugin = DevicePlugin(Settings(node_name="a", **settings), chooser=choices)
+    plugin = PluginManager(Settings(node_name="a", **settings), chooser=choices)
     plugin.update(first)
     if expected is None:
         plugin.check()
@@ -532,7 +532,7 @@ async def test_a_node_with_nothing_to_offer_at_the_start(
 
 
 async def test_a_driver_that_goes_later_ends_nothing(choices: Choices) -> None:
-    plugin = DevicePlugin(Settings(node_name="a"), chooser=choices)
+    plugin = PluginManager(Settings(node_name="a"), chooser=choices)
     plugin.update(reading(spec(2)))
     plugin.update(reading(spec(0), NO_DRIVER))
     plugin.check()

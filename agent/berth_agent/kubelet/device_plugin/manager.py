@@ -43,7 +43,7 @@ class InitError(Exception):
     """There is nothing to offer at the start, and `--fail-on-init-error` makes that the end."""
 
 
-class DevicePlugin:
+class PluginManager:
     """The device plugin of this node.
 
     Raises:
