@@ -91,7 +91,7 @@ class Flags(BaseModel):
     """What the annotations of cdi-annotations begin with, also CDI_ANNOTATION_PREFIX."""
 
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
-    """Which slices are given first, also SHARED_DEVICES_ALLOCATION_POLICY: of the card with the fewest in use, or the
+    """Which replicas are given first, also SHARED_DEVICES_ALLOCATION_POLICY: of the card with the fewest in use, or the
     most. Only for pods whose devices were not chosen before."""
 
     imex_channel_ids: Annotated[
@@ -194,14 +194,14 @@ _PARTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How the time of devices is given out in slices."""
+    """Time slicing: how many replicas devices have."""
 
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Resource -> slices of each of its devices; one of another resource is whole."""
+    """Resource -> replicas of each of its devices; one of another resource is whole."""
     rename: bool = False
-    """Whether a slice is `nvidia.com/gpu.shared` rather than `nvidia.com/gpu`."""
+    """Whether a replica is `nvidia.com/gpu.shared` rather than `nvidia.com/gpu`."""
     one_at_most: bool = False
-    """Whether a container that asks for several slices is refused."""
+    """Whether a container that requests several replicas is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,10 +318,10 @@ def _sharing(raw: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
     return sharing, tuple(_warnings(found, rename=sharing.rename, where=f"{where}.resources"))
 
 
-_Sliced = tuple[str, int, Mapping[str, Any]]
+_SharedResource = tuple[str, int, Mapping[str, Any]]
 
 
-def _resources(raw: Any, *, where: str) -> list[_Sliced]:
+def _resources(raw: Any, *, where: str) -> list[_SharedResource]:
     if not isinstance(raw, list) or not raw:
         raise OptionsError(f"{where}: no resources specified; allowed is a list of name and replicas")
     found = [_resource(each, where=f"{where}[{index}]") for index, each in enumerate(raw)]
@@ -332,7 +332,7 @@ def _resources(raw: Any, *, where: str) -> list[_Sliced]:
     return found
 
 
-def _resource(raw: Any, *, where: str) -> _Sliced:
+def _resource(raw: Any, *, where: str) -> _SharedResource:
     body = _mapping(raw, where=where)
     _known(body, _PARTS["sharing.timeSlicing.resources"], where=where)
     if body.get("name") is None:
@@ -340,7 +340,7 @@ def _resource(raw: Any, *, where: str) -> _Sliced:
     if body.get("replicas") is None:
         raise OptionsError(f"{where}.replicas: no replicas specified")
     name, replicas = resource_name(body["name"], where=f"{where}.name"), body["replicas"]
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 2:  # noqa: PLR2004 -- one is no slice
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 2:  # noqa: PLR2004 -- one is no sharing
         raise OptionsError(f"{where}.replicas: {replicas}: number of replicas must be >= 2")
     if replicas > MAX_REPLICAS:
         raise OptionsError(f"{where}.replicas: {replicas}: number of replicas must be <= {MAX_REPLICAS}")
@@ -364,7 +364,7 @@ def resource_name(raw: Any, *, where: str) -> str:
     return name
 
 
-def _warnings(found: Iterable[_Sliced], *, rename: bool, where: str) -> Iterator[str]:
+def _warnings(found: Iterable[_SharedResource], *, rename: bool, where: str) -> Iterator[str]:
     for index, (name, _, body) in enumerate(found):
         if body.get("rename") not in {None, f"{name}.shared" if rename else None}:
             yield f"{where}[{index}].rename: own names of resources are not supported; ignored"

@@ -33,7 +33,7 @@ class Labeller:
 
         Args:
             readings: of the nodes.
-            renamed: whether slices of cards are a resource of their own, `nvidia.com/gpu.shared`.
+            renamed: whether replicas of cards are a resource of their own, `nvidia.com/gpu.shared`.
         """
         for name, reading in readings.items():
             if reading.facts is not None:

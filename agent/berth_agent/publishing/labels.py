@@ -38,9 +38,9 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
     """Return the Node's labels; none where it has no GPU.
 
     Args:
-        spec: the node's cards, some of them sliced (`replicas`).
+        spec: the node's cards, some of them with replicas.
         facts: what else is known of them; a card of which nothing is does not count.
-        renamed: whether slices are `nvidia.com/gpu.shared`, so that the product's name does not mention them.
+        renamed: whether replicas are `nvidia.com/gpu.shared`, so that the product's name does not mention them.
     """
     cards = facts.cards
     gpus = [device for device in spec.devices if device.type == names.GPU and device.id in cards]

@@ -11,7 +11,7 @@ nodes:
     unhealthy: [3]           # minors of GPUs
     mig: {0: [1g.10gb, 1g.10gb]}  # minors of GPUs in MIG mode, and the profiles of their instances
     mig_strategy: mixed      # or single, or none
-    replicas: 1              # slices of time into which each GPU that is not in MIG mode is given out
+    replicas: 1              # time-slicing replicas of each GPU that is not in MIG mode
     heartbeat: true          # false plays a dead agent: the node's Lease is not renewed
 """
 

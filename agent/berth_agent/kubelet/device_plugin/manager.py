@@ -82,7 +82,7 @@ class PluginManager:
             self._wake.set()
 
     def view(self, reading: Reading) -> Reading:
-        """Return the reading as pods are to see it: with slices of cards, and with the condition of the plugin."""
+        """Return the reading as pods are to see it: with replicas of cards, and with the condition of the plugin."""
         spec = resources.shown(reading.spec, self._options)
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
@@ -130,7 +130,7 @@ class PluginManager:
 
     @property
     def renames(self) -> bool:
-        """Whether slices of cards are a resource of their own."""
+        """Whether replicas of cards are a resource of their own."""
         return self._options.sharing.rename
 
     # --- its life -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Which units a container should get if the scheduler did not choose them.
 
 Whole cards: those that reach each other best, as NVIDIA's plugin scores links, but with NVLinks through NVSwitch
-counted; of equals those that leave the best to others. Slices and instances: of the card with the fewest in use, or
+counted; of equals those that leave the best to others. Replicas and instances: of the card with the fewest in use, or
 the most.
 """
 
@@ -112,7 +112,7 @@ def _grown(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str]
     return chosen
 
 
-# --- slices and instances ---------------------------------------------------------------------------------------
+# --- replicas and instances -------------------------------------------------------------------------------------
 
 
 def _one_by_one(offer: Offer, candidates: Sequence[str], needed: int, *, policy: Policy) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What the node offers to kubelet: which resources there are, and the units of each.
 
-A unit is what kubelet counts as one: a whole card, a MIG instance, or a slice `<id>::<n>` of either one's time.
+A unit is what kubelet counts as one: a whole card, a MIG instance, or a replica `<id>::<n>` of a time-sliced one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,12 +9,11 @@ from typing import Final, TypeVar
 
 from berth_agent.configuration.options import VENDOR, Options
 from berth_api import mig
+from berth_api.allocation import REPLICA_MARK
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 
 GPU: Final = f"{VENDOR}/gpu"
-Sliced = TypeVar("Sliced", DeviceInfo, MigInstance)
-SLICE_MARK: Final = "::"
-"""Between a device's id and the number of its slice."""
+Shared = TypeVar("Shared", DeviceInfo, MigInstance)
 
 
 class LayoutError(Exception):
@@ -61,8 +60,8 @@ class _Device:
 
 
 def device_of(unit: str) -> str:
-    """Return the id of the card or instance that a unit is, or is a slice of."""
-    return unit.partition(SLICE_MARK)[0]
+    """Return the id of the card or instance that a unit is, or is a replica of."""
+    return unit.partition(REPLICA_MARK)[0]
 
 
 def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = frozenset()) -> Offers:
@@ -91,7 +90,7 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
 
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
-    """Return the spec with the MIG strategy and the slices by which its cards are offered."""
+    """Return the spec with the MIG strategy and the replicas by which its cards are offered."""
     devices = [_shown(each, options) if each.type == "gpu" else each for each in spec.devices]
     return spec.model_copy(update={"mig_strategy": options.flags.mig_strategy, "devices": devices})
 
@@ -129,39 +128,39 @@ def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
 
 
 def _named(device: _Device, options: Options) -> str:
-    return f"{device.resource}.shared" if options.sharing.rename and _slices(device, options) > 1 else device.resource
+    return f"{device.resource}.shared" if options.sharing.rename and _replicas(device, options) > 1 else device.resource
 
 
 def _units(device: _Device, options: Options, *, withheld: frozenset[str]) -> Iterator[Unit]:
     card = device.card
     healthy = card.health and card.id not in withheld
     numa = card.topology.node_id if card.topology else -1
-    count = _slices(device, options)
-    ids = [f"{device.id}{SLICE_MARK}{number}" for number in range(count)] if count > 1 else [device.id]
+    count = _replicas(device, options)
+    ids = [f"{device.id}{REPLICA_MARK}{number}" for number in range(count)] if count > 1 else [device.id]
     for each in ids:
         yield Unit(id=each, minor=card.minor, healthy=healthy, numa=numa)
 
 
-def _slices(device: _Device, options: Options) -> int:
+def _replicas(device: _Device, options: Options) -> int:
     return options.sharing.replicas.get(device.resource, 1)
 
 
 def _shown(gpu: DeviceInfo, options: Options) -> DeviceInfo:
-    """Return a card with the slices of its time, or of its instances' time."""
+    """Return a card with its replicas, or those of its instances."""
     strategy = options.flags.mig_strategy
     devices = tuple(_devices(gpu, strategy))
     if strategy == "none" or gpu.mig is None or not gpu.mig.enabled:
-        return _sliced(gpu, devices[0], options)
-    instances = [_sliced(each, device, options) for each, device in zip(gpu.mig.instances, devices, strict=True)]
+        return _with_replicas(gpu, devices[0], options)
+    instances = [_with_replicas(each, device, options) for each, device in zip(gpu.mig.instances, devices, strict=True)]
     return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"instances": instances})})
 
 
-def _sliced(found: Sliced, device: _Device, options: Options) -> Sliced:
-    replicas = _slices(device, options)
-    if replicas == found.replicas == 1:
-        return found
+def _with_replicas(shared: Shared, device: _Device, options: Options) -> Shared:
+    replicas = _replicas(device, options)
+    if replicas == shared.replicas == 1:
+        return shared
     name = _named(device, options) if replicas > 1 else ""
-    return found.model_copy(update={"replicas": replicas, "replica_resource": name})
+    return shared.model_copy(update={"replicas": replicas, "replica_resource": name})
 
 
 def _is_unusual(profile: str) -> bool:

@@ -9,7 +9,8 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocat
 from berth_agent.kubelet.api.deviceplugin_pb2 import DeviceSpec as DeviceNode
 from berth_agent.kubelet.device_plugin import device_nodes, resources
 from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes
-from berth_agent.kubelet.device_plugin.resources import SLICE_MARK, Offer
+from berth_agent.kubelet.device_plugin.resources import Offer
+from berth_api.allocation import REPLICA_MARK
 from berth_api.device import DeviceSpec
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -44,7 +45,7 @@ def check(offer: Offer, ids: Sequence[str], *, one_at_most: bool) -> None:
     for each in ids:
         if each not in known:
             raise InvalidRequestError(f"{wrong}unknown device: {each}")
-    if one_at_most and len(ids) > 1 and any(SLICE_MARK in each for each in ids):
+    if one_at_most and len(ids) > 1 and any(REPLICA_MARK in each for each in ids):
         raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
 
 
