@@ -183,7 +183,8 @@ def parse(annotation: str) -> tuple[Grant, ...]:
     grants = tuple(
         _grant(kind, entry, f"{kind}[{i}]") for kind, entries in body.items() for i, entry in _listed(kind, entries)
     )
-    _check_cards(grants)
+    if len(grants) > 1:
+        _check_cards(grants)
     return grants
 
 

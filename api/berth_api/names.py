@@ -8,6 +8,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 DEVICES: Final = "devices"
 GPUPODS: Final = "gpupods"
+LEADER_LEASE: Final = "LeaderLease"
 LEADER_LEASES: Final = "leaderleases"
 
 # The group of pods that are scheduled together; the object and its label belong to Kubernetes' scheduler-plugins.

@@ -22,7 +22,6 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
-from berth_api.leader_lease import LeaderLease
 from berth_operator.clients import kube
 
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
@@ -237,7 +236,7 @@ class LeaderElection:
 def _new(name: str) -> kube.Object:
     return {
         "apiVersion": names.API_VERSION,
-        "kind": LeaderLease.__name__,
+        "kind": names.LEADER_LEASE,
         "metadata": {"name": name},
         "spec": {"term": 0},
     }

@@ -403,8 +403,10 @@ class Cards:
 
     def filled(self, row: int, grant: Grant) -> Grant:
         """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
+        if self.kind != GPU:
+            return grant
         amounts = dict(grant.amounts)
-        if self.kind != GPU or (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
+        if (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
             return grant
         slot = self._slot_of(row, grant.minor)
         memory = 0 if slot is None else int(self.total[self.index[GPU_MEMORY], row, slot])

@@ -4,12 +4,22 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import Future
+from typing import Final
+
+import structlog
 
 from berth_operator.handlers.memo import Memo
 
 
+STOP_SECONDS: Final = 2.0
+"""How long its clean-up is waited for. kopf takes longer only while it starts, when nothing has been written yet: it
+gives up its first requests after five seconds, and the lease is to be released before."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
 class KopfThread:
-    """Runs kopf's operator until stopped, and tells the memo if it ends by itself."""
+    """Runs kopf's operator until stopped, and reports to the memo if it ends by itself."""
 
     def __init__(self, *, memo: Memo) -> None:
         self._memo = memo
@@ -23,10 +33,12 @@ class KopfThread:
         threading.Thread(target=self._run, name="kopf", daemon=True).start()
 
     async def stop(self) -> None:
-        """End kopf, if it was started, and wait for its clean-up."""
+        """End kopf, if it was started, and wait for its clean-up, though not for long."""
         self._stop.set()
         if self._started:
-            await asyncio.wrap_future(self._ended)
+            ended, _ = await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=STOP_SECONDS)
+            if not ended:
+                log.info("not waiting for kopf's clean-up any longer", seconds=STOP_SECONDS)
 
     def _run(self) -> None:
         try:

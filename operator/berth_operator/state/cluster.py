@@ -200,8 +200,7 @@ class Cluster:
     def put_bound(self, raw: Object) -> None:
         """A pod is on a node, whoever put it there."""
         uid = raw["metadata"]["uid"]
-        # On the cards as they are now: of a change of minors alone nothing is to be charged again.
-        charge, known = self.fleet.resolved(self._read_bound(raw)), self.fleet.charges.get(uid)
+        charge, known = self._read_bound(raw), self.fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:
             self._leaves_gang(uid, known.gang)
         if charge.gang is not None:

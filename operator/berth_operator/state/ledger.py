@@ -114,7 +114,7 @@ class Ledger:
         return truth.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
 
     def charged(self, promised: Charge) -> Charge:
-        """Give the same, and keep in mind what the pod was promised where that is something else."""
+        """Return the same on the cards as they are now, and keep what the pod was promised if that is something else."""
         promised = self._fleet.resolved(promised)
         found = self.reckoned(promised)
         if found is promised:
@@ -122,7 +122,7 @@ class Ledger:
         else:
             self._promised[promised.uid] = promised
         self._note(promised)
-        return found
+        return found if found is promised else self._fleet.resolved(found)
 
     def dismiss(self, promised: Charge) -> None:
         """Forget a pod that is gone."""
