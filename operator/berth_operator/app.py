@@ -47,6 +47,8 @@ READING_SECONDS: Final = 240.0
 """After so long it starts in one that leads, and still reads its first lists; the startup probe has more patience."""
 SILENT_SECONDS: Final = 600.0
 """The same for a watch: bookmarks come every minute, and broken watches are taken up again."""
+FENCE_SECONDS: Final = 0.5
+"""For so long reading waits for a first test of the fence, which takes some milliseconds where the fence stands."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -87,6 +89,9 @@ class App:
             cluster=self._cluster,
             loop=asyncio.get_running_loop(),
             failed=self._fail,
+        )
+        self._fence = Fence(
+            api=client, namespace=settings.namespace, lease=settings.lease, required=settings.require_fence
         )
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kopf = KopfThread(memo=self._memo)
@@ -157,6 +162,7 @@ class App:
                 tasks.create_task(self._reporter.run())
                 if self._file is not None:
                     tasks.create_task(self._file.run())
+                await self._test_fence_first()
                 for reflector in self._reflectors.values():
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._serve())
@@ -192,15 +198,16 @@ class App:
             async with asyncio.timeout(seconds):
                 await self._read.wait()
 
+    async def _test_fence_first(self) -> None:
+        """Test the fence before anything is read, if we lead: its answers would come after megabytes of lists."""
+        if (term := self._election.term) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FENCE_SECONDS):
+                    await self._fence.loaded(term)
+
     async def _fenced(self, term: int) -> None:
         """Wait until our Bindings pass the fence, and none that the last leader sent can still do so."""
-        fence = Fence(
-            api=self._client,
-            namespace=self._settings.namespace,
-            lease=self._settings.lease,
-            required=self._settings.require_fence,
-        )
-        waited = await fence.loaded(term)
+        waited = await self._fence.loaded(term)
         if not self._election.follows_drained:
             # One API server was asked; others learn the term, or the fence, a moment later.
             since = self._election.clock() if waited else self._election.won_at

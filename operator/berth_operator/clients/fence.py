@@ -41,16 +41,23 @@ class Fence:
         self._api, self._lease, self._required = api, lease, required
         self._path = f"/api/v1/namespaces/{namespace}/pods/{NO_POD}/binding"
         self._reported = ""
+        self._loaded_for: int | None = None
+        """The term for which the fence has passed the test."""
 
     async def loaded(self, term: int) -> bool:
         """Wait until the fence lets this term bind, and no other if it is required; return whether that took a wait."""
+        if term != self._loaded_for:
+            await self._wait_for(term)
+            self._loaded_for = term
+        return bool(self._reported)
+
+    async def _wait_for(self, term: int) -> None:
         pause = FIRST_PAUSE
         while problem := await self._problem(term):
             self._report(problem)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         counters.WAITING_FOR_FENCE.set(0)
-        return pause != FIRST_PAUSE
 
     async def _problem(self, term: int) -> str:
         """Return why nothing may be bound in this term yet; empty if it may."""

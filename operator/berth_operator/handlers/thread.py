@@ -10,7 +10,6 @@ import structlog
 
 from berth_operator.handlers.memo import Memo
 
-
 STOP_SECONDS: Final = 2.0
 """How long its clean-up is waited for. kopf takes longer only while it starts, when nothing has been written yet: it
 gives up its first requests after five seconds, and the lease is to be released before."""

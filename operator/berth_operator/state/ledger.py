@@ -114,7 +114,7 @@ class Ledger:
         return truth.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
 
     def charged(self, promised: Charge) -> Charge:
-        """Return the same on the cards as they are now, and keep what the pod was promised if that is something else."""
+        """Return the same on the cards as they are now, and keep what was promised if that is something else."""
         promised = self._fleet.resolved(promised)
         found = self.reckoned(promised)
         if found is promised:
