@@ -6,6 +6,7 @@ when the event took place and when its pod was bound.
 """
 
 import asyncio
+import functools
 import math
 import statistics
 import time
@@ -164,8 +165,17 @@ def _claim_bound(watcher: Watcher, _stage: Stage, number: int) -> float | None:
 
 
 def _drop_claim(stage: Stage, number: int) -> None:
-    stage.arena.delete("persistentvolumeclaims", f"claim-{number}")
-    stage.arena.delete("persistentvolumes", f"{stage.arena.id}-{number}")
+    for kind, name in (
+        ("persistentvolumeclaims", f"claim-{number}"),
+        ("persistentvolumes", f"{stage.arena.id}-{number}"),
+    ):
+        stage.arena.delete(kind, name)
+        # One that finalizers still hold would take what is applied under its name with it.
+        stage.arena.wait(functools.partial(_is_gone, stage, kind, name), what=f"{name} to go")
+
+
+def _is_gone(stage: Stage, kind: str, name: str) -> bool:
+    return all(each["metadata"]["name"] != name for each in stage.arena.list(kind))
 
 
 def _mounting(number: int) -> Raw:

@@ -88,9 +88,9 @@ def test_the_benchmark_of_waking_ends_with_the_figures_of_both(
     events = found["events"]
     assert isinstance(events, dict)
     assert len(events) == 8
-    for both in events.values():
+    for kind, both in events.items():
         assert both.keys() == {"ours", "kube_scheduler"}
-        assert all(0 <= value < 60_000 for figures in both.values() for value in figures.values())
+        assert all(0 <= value < 60_000 for figures in both.values() for value in figures.values()), (kind, both)
 
 
 def test_the_race_ends_with_the_figures_of_both(open_track: Callable[[float], Opener], result: Result) -> None:

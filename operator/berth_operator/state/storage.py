@@ -118,6 +118,7 @@ class Storage:
             used = (use.claim for request in parked.requests for use in request.mounts.claims)
             return None if any(map(concerns, used)) else NOT_CONCERNED
 
+        self.cluster.version += 1
         if self.cluster.queue.wake(change, hint):
             self.cluster.on_work()
 
