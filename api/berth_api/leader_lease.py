@@ -33,7 +33,7 @@ class LeaderLeaseSpec(Model):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-validations": [_NEVER_FALLS, _NEW_HOLDER]})
 
     term: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
-    """Number of the present term, or of the last one where nobody leads; 0 before the first. Bindings carry it."""
+    """Number of the current term, or of the last one if there is no leader; 0 before the first. Bindings carry it."""
     holder_identity: Text | None = None
     """The process that leads; empty or absent if none does."""
     lease_duration_seconds: Annotated[int, Field(ge=1)] | None = None

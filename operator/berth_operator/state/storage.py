@@ -39,6 +39,7 @@ class Storage:
 
     def remove_claim(self, key: str) -> None:
         """A claim is gone."""
+        self.cluster.version += 1
         self.volumes.remove_claim(key)
         self.on_claim(key)
 
@@ -53,6 +54,7 @@ class Storage:
 
     def remove_volume(self, name: str) -> None:
         """A volume is gone."""
+        self.cluster.version += 1
         known = self.volumes.volumes.get(name)
         self.volumes.remove_volume(name)
         self._tell_claims(known, None)

@@ -253,6 +253,20 @@ class World:
         return found
 
 
+def test_what_comes_or_goes_outdates_the_reasons_of_parked_pods() -> None:
+    desk = Storage(cluster := Cluster(grace=10))
+    versions = [cluster.version]
+    desk.put_claim(raw_claim("c"))
+    versions.append(cluster.version)
+    desk.put_volume(raw_volume("v"))
+    versions.append(cluster.version)
+    desk.remove_volume("v")
+    versions.append(cluster.version)
+    desk.remove_claim("ns/c")
+    versions.append(cluster.version)
+    assert versions == sorted(set(versions))
+
+
 def test_a_claim_wakes_its_own_pods() -> None:
     world = World()
     world.parked("p", "a")
