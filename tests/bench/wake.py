@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from devcluster import Arena, waiting
 from tests.bench import contestants, crowd, figures, track, wake_events
+from tests.bench.contestants import Contestant
 from tests.bench.track import Opener, Track
 from tests.bench.watcher import Watcher
 
@@ -27,28 +28,26 @@ def main(opener: Opener = track.opened) -> None:
     nodes, waiters = figures.number("NODES", 1000), figures.number("WAITING", 1000)
     samples = figures.number("SAMPLES", 100)
     with opener(nodes) as opened:
-        found = measure(opened, waiters=waiters, samples=samples) if samples else {}
-        events = compare(opened, classes=figures.number("CLASSES", 200), count=figures.number("EVENTS", 50))
+        ours = contestants.ours(opened.arena, opened.folder, timing={})
+        found = measure(opened, ours, waiters=waiters, samples=samples) if samples else {}
+        events = compare(opened, ours, classes=figures.number("CLASSES", 200), count=figures.number("EVENTS", 50))
     sizes = {"samples": samples, "nodes": nodes, "waiting": waiters}
     figures.result({"bench": "wake", **found, **sizes, "events": events})
 
 
-def compare(track: Track, *, classes: int, count: int) -> dict[str, Any]:
+def compare(track: Track, ours: Contestant, *, classes: int, count: int) -> dict[str, Any]:
     """Return the quantiles of both schedulers for each kind of event."""
     if not count:
         return {}
     asyncio.run(track.clear())
-    both = [
-        contestants.kube_scheduler(track.arena, track.folder),
-        contestants.ours(track.arena, track.folder, timing={}),
-    ]
-    track.settle(both[1])
+    both = [contestants.kube_scheduler(track.arena, track.folder), ours]
+    track.settle(ours)
     return wake_events.measure(track, both, classes=classes, count=count)
 
 
-def measure(track: Track, *, waiters: int, samples: int) -> dict[str, float]:
-    """Take samples on a full fleet; give their quantiles."""
-    arena, ours = track.arena, contestants.ours(track.arena, track.folder, timing={})
+def measure(track: Track, ours: Contestant, *, waiters: int, samples: int) -> dict[str, float]:
+    """Take samples on a full fleet and return their quantiles."""
+    arena = track.arena
     fleet = crowd.cards(track)
     holders = crowd.holders(arena, fleet, len(fleet))
     crowd.fill(track, holders)
