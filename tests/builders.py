@@ -19,14 +19,14 @@ from berth_api.allocation import REPLICAS, Function, Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import Part
 from berth_api.selectors import Requirement
-from berth_operator.core import injection
-from berth_operator.core.cards import CardInfo, Mask
-from berth_operator.core.cycle import Placement, decide
-from berth_operator.core.fleet import Charge, DeviceInventory, Fleet, NodeInfo
-from berth_operator.core.gang import Gang
-from berth_operator.core.policy import Policy
-from berth_operator.core.queue import Queue
-from berth_operator.core.request import (
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import CardInfo, Mask
+from berth_operator.core.fleet.fleet import Charge, DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values import injection
+from berth_operator.core.values.request import (
     HostPort,
     Membership,
     NodeTerm,

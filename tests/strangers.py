@@ -6,13 +6,13 @@ from typing import Any
 from berth_api.allocation import Grant
 from berth_api.request import Kind, Part
 from berth_operator.core.allocators import simple
-from berth_operator.core.cards import Mask
-from berth_operator.core.containment import contained
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.plugins.containment import contained
+from berth_operator.core.values.request import PodRequest
 
 NPU = "example.com/npu"
 KIND = Kind(name="npu", resources={NPU: 1})

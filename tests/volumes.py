@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from berth_operator.core.fleet import Charge, Fleet
-from berth_operator.core.request import NodeTerm, PodRequest
-from berth_operator.core.volumes.mounts import Attachable, Chosen, Disk, Mounts, Use
-from berth_operator.core.volumes.storage import Capacity, Claim, StorageClass, Volume
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.values.request import NodeTerm, PodRequest
+from berth_operator.core.values.storage import Capacity, Claim, StorageClass, Volume
 from tests.builders import GI, Raw, asks, charge, label
 
 LOCAL = StorageClass(name="local", provisioner="kubernetes.io/no-provisioner", delayed=True)

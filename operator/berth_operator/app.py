@@ -23,9 +23,9 @@ from berth_operator.clients.fence import Fence
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import DevicePlugin
-from berth_operator.core.policy import Policy
-from berth_operator.core.verdict import ANY
+from berth_operator.core.values.verdict import ANY
 from berth_operator.extender import debug
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread

@@ -7,8 +7,8 @@ from typing import Final
 from berth_api import allocation, request
 from berth_api.plugins import Plugin
 from berth_api.plugins import load as load_all
-from berth_operator.core.containment import contained
 from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.plugins.containment import contained
 
 GROUP: Final = "berth.device_allocators"
 BERTH: Final = "Berth"

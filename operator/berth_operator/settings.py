@@ -16,8 +16,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from berth_api import names
 from berth_operator import configuration
 from berth_operator.configuration import SCHEDULER_NAME, Configuration
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
-from berth_operator.core.policy import Policy
 
 
 class Settings(BaseSettings):

@@ -17,10 +17,10 @@ from berth_api.model import ModelConstraint
 from berth_api.names import GPU, GPU_CORE
 from berth_api.resources import CPU
 from berth_operator.core.allocators import grants
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from tests.bench.openb import SHARES, Task
 
 Amounts = npt.NDArray[np.float64]

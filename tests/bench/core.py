@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from berth_operator.core.cycle import Placement, decide
-from berth_operator.core.fleet import Charge, Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PendingPod
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.values.request import PendingPod
 from berth_operator.state import pods
 from tests import builders
 from tests.bench import figures, mix

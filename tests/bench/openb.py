@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from berth_api.model import ANY_MODEL, ModelConstraint
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from tests import builders
 
 PUBLISHED: Final = ("default", "gpushare40", "multigpu30", "gpuspec10", "cpu050", "cpu200")

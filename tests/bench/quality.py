@@ -18,10 +18,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from berth_operator.core.cycle import Failure, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PendingPod
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod
 from tests.bench import baselines, chart, figures, openb
 from tests.bench.openb import Task, Trace
 

@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestServer
 from structlog.testing import capture_logs
 
 from berth_operator.clients.kube import ApiError
-from berth_operator.core import summary
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.advice import summary
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.extender import debug
 from berth_operator.extender.access import Guard, RefusedError
 from berth_operator.extender.debug import PATH, SLICE, DebugApi

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.policy import Policy
 from tests.builders import Raw, pod_group
 from tests.component.test_gangs import member
 from tests.component.test_preemption import GRACE, Crowded, held, high

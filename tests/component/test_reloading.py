@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from berth_operator import configuration
 from berth_operator.configuration import Configuration
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.policy import Policy
 from berth_operator.reloading import PERIOD, ConfigurationFile
 
 pytestmark = pytest.mark.looptime

@@ -14,7 +14,7 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage
 from berth_operator.state.volumes import BOUND_ANNOTATION, SELECTED_NODE

@@ -13,10 +13,10 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import Taint
+from berth_operator.core.values.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.ledger import Ledger

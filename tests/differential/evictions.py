@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from berth_operator.core.fleet import Charge
-from berth_operator.core.policy import Policy
-from berth_operator.core.preemption import Preemption, preempt
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import Preemption, preempt
+from berth_operator.core.fleet.fleet import Charge
 from berth_operator.state import nodes, pods
 from berth_operator.state.budgets import budget, key
 from berth_operator.state.cluster import Cluster as State

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
-from berth_operator.core import cycle
+from berth_operator.core.decision import cycle
 from berth_operator.core.filters import Filter
 from berth_operator.state import nodes, pods, sinks
 from berth_operator.state.cluster import Cluster as State

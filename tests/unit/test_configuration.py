@@ -14,7 +14,7 @@ from berth_api import names
 from berth_operator import configuration
 from berth_operator.configuration import ConfigurationError
 from berth_operator.core import filters, scores
-from berth_operator.core.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 
 HEAD = "{apiVersion: config.berth.dev/v1alpha1, kind: BerthSchedulerConfiguration, profiles: [%s]}"
 PATH = Path("berth.yaml")

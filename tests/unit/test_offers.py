@@ -6,9 +6,9 @@ import pytest
 
 from berth_agent.kubelet.device_plugin import resources
 from berth_api.device import DeviceSpec
-from berth_operator.core.cycle import Placement, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state import devices
 from devcluster import device_plugins
 from tests.builders import add, node_info, waiting

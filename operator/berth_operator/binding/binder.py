@@ -16,8 +16,8 @@ import structlog
 
 from berth_api import names
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.cycle import Placement
-from berth_operator.core.record import annotations
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.record import annotations
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0

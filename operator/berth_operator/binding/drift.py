@@ -15,8 +15,9 @@ from berth_api import names
 from berth_api.allocation import Grant
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import ApiError, Object, Unreachable
-from berth_operator.core import record, truth
-from berth_operator.core.truth import Case
+from berth_operator.core.decision import record
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.kubelet_allocation import Case
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -96,7 +97,7 @@ class DriftKeeper:
         for uid, case in self._ours().items():
             if uid not in self._told and self._cluster.clock() - self._since[uid] >= PATIENCE:
                 self._told.add(uid)
-                difference = truth.difference(case.promised, case.given)
+                difference = kubelet_allocation.difference(case.promised, case.given)
                 log.warning("devices drifted", pod=case.promised.pod, node=case.given.node, difference=difference)
                 self._reporter.drifted(case.promised, difference)
 

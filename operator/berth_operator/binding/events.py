@@ -11,7 +11,7 @@ import structlog
 
 from berth_operator.binding.calm import PATIENCE, Calm
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.request import PendingPod
+from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 
 MAX_QUEUED: Final = 20_000

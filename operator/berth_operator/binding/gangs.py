@@ -18,13 +18,13 @@ from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.cycle import Failure, Placement
-from berth_operator.core.fleet import Charge
-from berth_operator.core.gang import Gang, decide_gang
-from berth_operator.core.policy import Policy
-from berth_operator.core.queue import pause
-from berth_operator.core.record import RecordError, binding
-from berth_operator.core.verdict import Change
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.record import RecordError, binding
+from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.queue.queue import pause
+from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 

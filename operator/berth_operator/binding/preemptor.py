@@ -17,14 +17,14 @@ import structlog
 
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.cycle import Failure
-from berth_operator.core.fleet import Charge
-from berth_operator.core.gang import Gang
-from berth_operator.core.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
-from berth_operator.core.policy import Policy
-from berth_operator.core.preemption import Preemption, has_lower, holds, nominated, preempt, told
-from berth_operator.core.request import PendingPod
-from berth_operator.core.verdict import Change
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import Preemption, has_lower, holds, nominated, preempt, told
+from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 

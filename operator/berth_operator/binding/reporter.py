@@ -14,9 +14,9 @@ from berth_api import names
 from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
-from berth_operator.core.cycle import Failure, Placement
-from berth_operator.core.fleet import Charge
-from berth_operator.core.request import PendingPod
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.request import PendingPod
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -16,12 +16,12 @@ from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.review import Review
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
-from berth_operator.core.cycle import Failure, Placement, decide, unasked
-from berth_operator.core.gang import Gang, pods_of
+from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.policy import Policy
-from berth_operator.core.record import RecordError, binding
-from berth_operator.core.request import PendingPod
+from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 

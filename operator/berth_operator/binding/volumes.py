@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.cycle import Placement
-from berth_operator.core.volumes.choice import reaching
-from berth_operator.core.volumes.storage import Claim, Volume
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.fleet.volume_choice import reaching
+from berth_operator.core.values.storage import Claim, Volume
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.volumes import SELECTED_NODE
 

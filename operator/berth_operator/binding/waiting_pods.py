@@ -27,7 +27,7 @@ from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventApi, Subject, event_name, microtime
 from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core.request import PendingPod
+from berth_operator.core.values.request import PendingPod
 
 RATE: Final = 250.0
 """Reports a second, of one status and one Event each; as many at once."""

@@ -24,7 +24,7 @@ from berth_operator.commands import reports, snapshots, tables, workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
 from berth_operator.configuration import ConfigurationError
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.policy import Policy
 from berth_operator.state import snapshot
 from berth_operator.state.snapshot import Picture
 

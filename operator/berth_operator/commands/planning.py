@@ -7,15 +7,15 @@ from typing import Final
 
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import Admission, Document, Workload
-from berth_operator.core.cycle import Failure
-from berth_operator.core.defragmentation import Advice, Tenant, advise
-from berth_operator.core.gang import Gang
-from berth_operator.core.policy import Policy
-from berth_operator.core.preemption import holds, nominated
-from berth_operator.core.request import PendingPod
-from berth_operator.core.roster import SETTLE
-from berth_operator.core.simulate import Outcome, Simulation, simulate
-from berth_operator.core.verdict import Change
+from berth_operator.core.advice.defragmentation import Advice, Tenant, advise
+from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import holds, nominated
+from berth_operator.core.queue.gang_tracker import SETTLE
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.state import pods
 from berth_operator.state.snapshot import Object, Picture
 

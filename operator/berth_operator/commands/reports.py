@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 from berth_api import allocation, names
 from berth_api.allocation import Grant
 from berth_operator.commands.planning import Answer
-from berth_operator.core.cards import shown_minors
-from berth_operator.core.cycle import Failure, Placement
-from berth_operator.core.defragmentation import Advice, Move
-from berth_operator.core.request import PendingPod
-from berth_operator.core.rooms import NOTHING_LEFT, Left, by_model
-from berth_operator.core.simulate import Outcome
+from berth_operator.core.advice.defragmentation import Advice, Move
+from berth_operator.core.advice.free_report import NOTHING_LEFT, Left, by_model
+from berth_operator.core.advice.simulate import Outcome
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.fleet.cards import shown_minors
+from berth_operator.core.values.request import PendingPod
 
 Report = dict[str, Any]
 K = TypeVar("K", bound=tuple[str, ...])

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from berth_api import quantity
 from berth_operator.commands.errors import InputError
 from berth_operator.configuration import told
-from berth_operator.core import injection
+from berth_operator.core.values import injection
 
 Object = dict[str, Any]
 

@@ -20,8 +20,8 @@ import structlog
 from aiohttp import web
 
 from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
-from berth_operator.core import summary
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.advice import summary
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.extender.access import UNAUTHORIZED, Guard, RefusedError
 from berth_operator.extender.pictures import Listed, Live, Pictures, UnreadError
 from berth_operator.settings import Settings

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from berth_operator.core import truth
-from berth_operator.core.fleet import Charge, Fleet
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Charge, Fleet
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, BOUND, pods_where
@@ -95,6 +95,6 @@ class Listed:
             self._cluster.check_alive(name)
         fleet = self._cluster.fleet.copy()
         for each in charges:
-            fleet.release(truth.left_uid(each.node, each.uid))
+            fleet.release(kubelet_allocation.left_uid(each.node, each.uid))
             fleet.charge(self._cluster.ledger.reckoned(each))
         return fleet

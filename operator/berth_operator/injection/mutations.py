@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import request
-from berth_operator.core import injection
-from berth_operator.core.injection import Object, labels_of
+from berth_operator.core.values import injection
+from berth_operator.core.values.injection import Object, labels_of
 from berth_operator.injection import hami
 
 _OF_POD: Final = ("volumes", "nodeSelector", "runtimeClassName")

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import structlog
 
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.core import truth
-from berth_operator.core.fleet import Charge
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Charge
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -92,7 +92,7 @@ class Evictor:
             charge
             for charge in self._cluster.fleet.on_node(node)
             if (kind, minor) in ((grant.type, grant.minor) for grant in charge.grants)
-            if truth.is_pod(charge)
+            if kubelet_allocation.is_pod(charge)
             if not self._cluster.fleet.is_leaving(charge) and not self._cluster.is_assumed(charge.uid)
         ]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from berth_api import names
-from berth_operator.core.roster import Counts
+from berth_operator.core.queue.gang_tracker import Counts
 from berth_operator.state.cluster import GroupView
 
 COUNTED: Final = ("phase", "scheduled", "running", "succeeded", "failed")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from berth_operator.core.budgets import Budget
+from berth_operator.core.decision.budgets import Budget
 from berth_operator.state import wishes
 
 Object = Mapping[str, Any]

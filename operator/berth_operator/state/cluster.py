@@ -15,21 +15,22 @@ import structlog
 
 from berth_api import names
 from berth_api.request import BUILT_IN, Kinds
-from berth_operator.core import truth, waking
-from berth_operator.core.budgets import Budgets
-from berth_operator.core.cycle import Placement
-from berth_operator.core.events import ClusterEvent
-from berth_operator.core.fleet import Charge, Fleet, NodeInfo
-from berth_operator.core.gang import Gang
-from berth_operator.core.heartbeats import Heartbeats
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.preemption import Emptied
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Charge, Fleet, NodeInfo
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
-from berth_operator.core.preemption import Emptied
-from berth_operator.core.queue import NOT_CONCERNED, Queue
-from berth_operator.core.request import Membership, PendingPod
-from berth_operator.core.roster import Counts, Group, Roster
-from berth_operator.core.verdict import Change
+from berth_operator.core.queue import waking
+from berth_operator.core.queue.gang_tracker import Counts, Group, Roster
+from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
+from berth_operator.core.values.request import Membership, PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.state import devices, groups, kubelet, nodes, pods
 from berth_operator.state.devices import DeviceRecord
+from berth_operator.state.heartbeats import Heartbeats
 from berth_operator.state.kubelet import GpuPodRecord
 from berth_operator.state.ledger import Ledger, Verdict
 
@@ -229,7 +230,7 @@ class Cluster:
             self.happened(
                 ClusterEvent(change=_change(known, charge), node=known.node, before=known, after=charge),
             )
-        self._settle(truth.left_uid(charge.node, uid), None)
+        self._settle(kubelet_allocation.left_uid(charge.node, uid), None)
         self._review(charge.node)
         if charge.pod in self.ledger.gpu_pods:
             self.on_gpu_pod(charge.pod)
@@ -256,7 +257,7 @@ class Cluster:
         charge = self.fleet.charges.get(uid)
         if charge is not None:
             # First: between the two nobody must take what its containers may still use.
-            self._settle(truth.left_uid(charge.node, uid), self.ledger.left_behind(charge.node, uid))
+            self._settle(kubelet_allocation.left_uid(charge.node, uid), self.ledger.left_behind(charge.node, uid))
             self.fleet.release(uid)
             self.ledger.dismiss(charge)
             self._review(charge.node)
@@ -531,7 +532,7 @@ class Cluster:
         """Report bound pods that block devices of ours; lists come in any order, so this waits for all of them."""
         for uid, since in list(self._unreported.items()):
             charge = self.fleet.charges[uid]
-            patience = KUBELET_SECONDS if truth.by_kubelet(charge) else 0.0
+            patience = KUBELET_SECONDS if kubelet_allocation.by_kubelet(charge) else 0.0
             if charge.node in self.nodes and charge.node in self.devices and self.clock() - since >= patience:
                 del self._unreported[uid]
                 if charge.unknown:
@@ -562,7 +563,7 @@ class Cluster:
         if known is None or known.word is not record.word:
             # Its minors are of the inventory that the agent saw then; from here on those cards count by their ids.
             used = self.ledger.foreign(name) if self._charges_foreign else ()
-            self._settle(truth.foreign_uid(name), truth.foreign(self.fleet, name, used))
+            self._settle(kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign(self.fleet, name, used))
         if before or record.word.withheld:
             self.fleet.withhold(name, record.word.withheld)
             self.happened(ClusterEvent(change=Change.RELEASED, node=name))
@@ -573,7 +574,7 @@ class Cluster:
 
     def _recount(self, node: str, uid: str) -> None:
         """Charge anew what a pod, or what it has left behind, takes of a node."""
-        known, left = self.fleet.charges.get(uid), truth.left_uid(node, uid)
+        known, left = self.fleet.charges.get(uid), kubelet_allocation.left_uid(node, uid)
         if known is None or known.node != node:
             self._settle(left, self.ledger.left_behind(node, uid))
         else:
@@ -606,7 +607,7 @@ class Cluster:
         if node not in self.nodes and node not in self.devices:
             self.ledger.forget_node(node)
             self._recount_all(node)
-            self._settle(truth.foreign_uid(node), None)
+            self._settle(kubelet_allocation.foreign_uid(node), None)
 
     def _drifts(self, promised: Charge) -> None:
         self.on_gpu_pod(promised.pod)

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.podgroup import MOST_MEMBERS
-from berth_operator.core.request import Membership
-from berth_operator.core.roster import Group
+from berth_operator.core.queue.gang_tracker import Group
+from berth_operator.core.values.request import Membership
 
 Object = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from berth_operator.core.request import PodImages
+from berth_operator.core.values.request import PodImages
 
 Object = Mapping[str, Any]
 

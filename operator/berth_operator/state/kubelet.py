@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.gpupod import GpuPodSpec
-from berth_operator.core.truth import Device, Given
+from berth_operator.core.fleet.kubelet_allocation import Device, Given
 
 Object = Mapping[str, Any]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from berth_api.allocation import Grant
-from berth_operator.core import truth
-from berth_operator.core.fleet import Charge, Fleet
-from berth_operator.core.truth import Case, Device, Given
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.kubelet_allocation import Case, Device, Given
 from berth_operator.state.kubelet import NO_WORD, GpuPodRecord, Word
 
 Verdict = tuple[str, str, str]
@@ -89,7 +89,7 @@ class Ledger:
         """Give the UIDs of pods of which anything is or was said on a node."""
         charges = self._fleet.on_node(node)
         said = {each.uid for each in charges if each.uid in self._given or each.uid in self._promised}
-        left = {each.uid.rpartition("/")[2] for each in charges if not truth.is_pod(each)}
+        left = {each.uid.rpartition("/")[2] for each in charges if not kubelet_allocation.is_pod(each)}
         return said | left | self._words.get(node, NO_WORD).held.keys()
 
     # --- what is charged --------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Ledger:
         given = self.given(promised)
         if given is None:
             return promised
-        return truth.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
+        return kubelet_allocation.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
 
     def charged(self, promised: Charge) -> Charge:
         """Return the same on the cards as they are now, and keep what was promised if that is something else."""
@@ -133,15 +133,15 @@ class Ledger:
     def left_behind(self, node: str, uid: str) -> Charge | None:
         """Give what a pod that is gone still holds, if anything."""
         given = self.held(node).get(uid)
-        return None if given is None else truth.left_behind(self._fleet, given)
+        return None if given is None else kubelet_allocation.left_behind(self._fleet, given)
 
     def _is_claimed(self, promised: Charge, given: Given) -> bool:
         """Tell whether a pod holds what was promised to another that kubelet has given nothing yet."""
-        new = truth.surprising(promised, given)
+        new = kubelet_allocation.surprising(promised, given)
         return bool(new) and any(
-            truth.is_of(grant, each)
+            kubelet_allocation.is_of(grant, each)
             for other in self._fleet.on_node(given.node)
-            if other.uid != given.uid and truth.by_kubelet(other) and self.given(other) is None
+            if other.uid != given.uid and kubelet_allocation.by_kubelet(other) and self.given(other) is None
             for grant in other.grants
             for each in new
         )
@@ -149,7 +149,7 @@ class Ledger:
     def _note(self, promised: Charge) -> None:
         """Keep in mind whether the pod holds something else than it was promised."""
         given = self.given(promised)
-        drifts = given is not None and truth.difference(promised, given)
+        drifts = given is not None and kubelet_allocation.difference(promised, given)
         case = Case(promised=promised, given=given) if given is not None and drifts else None
         if case == self.drifted.get(promised.uid):
             return
@@ -167,9 +167,13 @@ class Ledger:
 
     def to_be_rewritten(self, node: str) -> Iterator[tuple[Case, Mapping[str, Grant]]]:
         """Give the pods of a node whose allocations are to say what they hold, with what stands for what."""
-        pods = (each for each in self._fleet.on_node(node) if truth.is_pod(each) and each.uid not in self.drifted)
+        pods = (
+            each
+            for each in self._fleet.on_node(node)
+            if kubelet_allocation.is_pod(each) and each.uid not in self.drifted
+        )
         beside = [given for each in pods if (given := self.given(each)) is not None]
-        return truth.to_be_rewritten(self._fleet, self.drifted_on(node), beside)
+        return kubelet_allocation.to_be_rewritten(self._fleet, self.drifted_on(node), beside)
 
     def verdict(self, record: GpuPodRecord) -> Verdict | None:
         """Tell whether a pod holds what it was allocated; nothing of one that is not known."""
@@ -177,6 +181,6 @@ class Ledger:
         if known is None or (known.pod, known.node) != (record.given.pod, record.given.node):
             return None
         promised = self.promised(known)
-        if told := truth.difference(promised, record.given):
+        if told := kubelet_allocation.difference(promised, record.given):
             return "False", DRIFTED, told
         return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED

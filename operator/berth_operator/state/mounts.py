@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_operator.core.volumes.mounts import NO_MOUNTS, Attachable, Disk, Mounts, Use
-from berth_operator.core.volumes.storage import MIGRATED
+from berth_operator.core.values.mounts import NO_MOUNTS, Attachable, Disk, Mounts, Use
+from berth_operator.core.values.storage import MIGRATED
 
 Object = Mapping[str, Any]
 

@@ -11,9 +11,9 @@ import orjson
 from berth_api import alike, assumed, model, names, request, resize, resources, share
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
-from berth_operator.core import injection, limits
-from berth_operator.core.fleet import NOT_STARTED, Charge
-from berth_operator.core.request import HostPort, Membership, PendingPod, PodRequest, Toleration
+from berth_operator.core.fleet.fleet import NOT_STARTED, Charge
+from berth_operator.core.values import injection, limits
+from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
 from berth_operator.state import allocations, features, groups, images, mounts, ports, terms, wishes
 
 Object = Mapping[str, Any]

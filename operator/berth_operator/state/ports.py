@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from berth_operator.core.ports import ALL_ADDRESSES
-from berth_operator.core.request import HostPort
+from berth_operator.core.fleet.ports import ALL_ADDRESSES
+from berth_operator.core.values.request import HostPort
 
 Object = Mapping[str, Any]
 

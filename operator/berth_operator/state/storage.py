@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from berth_operator.core.events import ClusterEvent
+from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
-from berth_operator.core.gang import Gang
-from berth_operator.core.queue import NOT_CONCERNED, Parked
-from berth_operator.core.request import PendingPod
-from berth_operator.core.verdict import Change
-from berth_operator.core.volumes.storage import Volume
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.storage import Volume
+from berth_operator.core.values.verdict import Change
 from berth_operator.state import volumes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.reflector import Source

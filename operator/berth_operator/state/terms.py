@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth_api.selectors import GT, LT, OPERATORS, Requirement, integer
-from berth_operator.core.request import NodeTerm
+from berth_operator.core.values.request import NodeTerm
 
 Object = Mapping[str, Any]
 

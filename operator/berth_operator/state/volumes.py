@@ -6,9 +6,9 @@ from typing import Any, Final
 from berth_api import quantity
 from berth_api.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requirement
 from berth_operator.core.filters.volume_zones import LABELS
-from berth_operator.core.request import NodeTerm
-from berth_operator.core.volumes.mounts import Attachable
-from berth_operator.core.volumes.storage import Attachment, Capacity, Claim, StorageClass, Terms, Volume
+from berth_operator.core.values.mounts import Attachable
+from berth_operator.core.values.request import NodeTerm
+from berth_operator.core.values.storage import Attachment, Capacity, Claim, StorageClass, Terms, Volume
 from berth_operator.state import mounts, terms
 
 Object = Mapping[str, Any]

@@ -13,7 +13,7 @@ import orjson
 
 from berth_api import names, selectors
 from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
-from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.affinity import NO_WISHES, Identity, Peers, Spread, Term, Wishes
 
 Object = Mapping[str, Any]
 

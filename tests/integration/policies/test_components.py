@@ -9,7 +9,7 @@ import jsonpatch
 import orjson
 import pytest
 
-from berth_operator.core import injection, limits
+from berth_operator.core.values import injection, limits
 from berth_operator.injection import review
 from berth_operator.injection.mutations import Mutations
 from devcluster import Arena

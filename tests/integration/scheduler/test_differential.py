@@ -15,9 +15,10 @@ from typing import Final
 
 import pytest
 
-from berth_operator.core import cycle, filters
-from berth_operator.core.cycle import Placement
-from berth_operator.core.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core import filters
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster as State
 from devcluster import Cluster

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.model import ANY_MODEL, ModelConstraint
-from berth_operator.core.cycle import Placement, decide
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.fleet.fleet import Fleet
 from tests import builders
 from tests.bench import baselines, openb, quality
 from tests.bench.baselines import Kind

@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
-from berth_operator.core.fleet import Charge, Fleet, NodeInfo
-from berth_operator.core.peers.wishes import Identity, Peers, Spread, Term, Wishes
-from berth_operator.core.request import PodRequest, Taint, Toleration
+from berth_operator.core.fleet.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.values.affinity import Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.request import PodRequest, Taint, Toleration
 from tests.builders import asks, charge, label, node_info
 
 TAINT = Taint(key="reserved")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from berth_operator.clients.kube import ApiError
-from berth_operator.core import summary
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.advice import summary
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.extender.pictures import KEPT_SECONDS, Listed, Live, UnreadError
 from berth_operator.state.cluster import Cluster

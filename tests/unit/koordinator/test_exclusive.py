@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import allocation, names
-from berth_operator.core.budgets import Budgets
-from berth_operator.core.cards import CardInfo
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import CARD_STRATEGIES, Policy
-from berth_operator.core.preemption import preempt
-from berth_operator.core.request import PodRequest
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.fleet.cards import CardInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from berth_operator.state import pods
 from tests.builders import (
     GPU,

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from berth_api import allocation
 from berth_api.allocation import Function
 from berth_operator.core.allocators import simple
-from berth_operator.core.catalogue import Functions
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.occupants import Occupants
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.whatif import Bench
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.what_if import Bench
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.intern_table import Functions
+from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, fleet, hints, inventory, other_card, waiting, with_functions
 
 ANY: dict[str, Any] = {"vfSelector": {}}

@@ -15,11 +15,11 @@ from berth_api import names
 from berth_api.partitions import Partition
 from berth_operator.core import filters
 from berth_operator.core.allocators import switches
-from berth_operator.core.cards import NVLINK, CardInfo
-from berth_operator.core.cycle import Failure, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import NVLINK, CardInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from tests.builders import (
     GPU,
     NVIDIA,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.cards import CardInfo
-from berth_operator.core.cycle import Placement, decide
-from berth_operator.core.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.fleet.cards import CardInfo
 from berth_operator.state import devices
 from tests.builders import (
     CORE,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_operator.core.cycle import Placement, decide
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.policy import Policy
 from tests.builders import A100_BYTES, CORE, GI, MEMORY, RATIO, T4, T4_BYTES, card, charge, fleet, grant, waiting
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from berth_api import names
 from berth_api.partitions import NVSWITCH, Partition, Table
 from berth_api.request import RequestError
-from berth_operator.core.cards import CardInfo
-from berth_operator.core.cycle import Failure, Placement, decide
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
+from berth_operator.core.fleet.cards import CardInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from berth_operator.state.devices import record
 from tests.builders import A100, CORE, GI, GPU, NVIDIA, RATIO, asks, card, charge, device, entry, fleet, grant, waiting
 from tests.unit.koordinator.machines import nvswitch, related, trees, wired

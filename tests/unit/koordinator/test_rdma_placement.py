@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from berth_operator.core import allocators
 from berth_operator.core.allocators import simple
-from berth_operator.core.cards import CardInfo
-from berth_operator.core.cycle import Failure, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL as ALL_ROWS
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import CardInfo
+from berth_operator.core.fleet.column_cache import ALL as ALL_ROWS
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, fleet, grant, hints, other_card, waiting
 
 COUNT, ALL = {"allocateStrategy": "RequestsAsCount"}, {"allocateStrategy": "ApplyForAll"}

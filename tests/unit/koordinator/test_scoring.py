@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_operator.core.cycle import Placement, decide
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import card_packing, card_spreading, fragmentation
 from tests.builders import (
     CORE,

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from berth_api import names
 from berth_operator.core import allocators
 from berth_operator.core.allocators import topology
-from berth_operator.core.cards import LINKS, NVLINK, CardInfo
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import CARD_STRATEGIES, Policy
-from berth_operator.core.request import PodRequest
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.fleet.cards import LINKS, NVLINK, CardInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 from tests.builders import (
     GI,
     GPU,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.roster import Counts, Group
+from berth_operator.core.queue.gang_tracker import Counts, Group
 from berth_operator.reconcile import groups
 from berth_operator.state.cluster import GroupView
 

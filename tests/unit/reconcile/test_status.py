@@ -7,8 +7,8 @@ import pytest
 
 from berth_api.allocation import Grant
 from berth_api.device import DeviceStatus
-from berth_operator.core import truth
-from berth_operator.core.fleet import Charge
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Charge
 from berth_operator.reconcile import status
 from berth_operator.state import devices, nodes
 from berth_operator.state.cluster import NodeRecord, NodeView
@@ -140,8 +140,13 @@ def test_many_models_are_cut() -> None:
 
 
 def test_a_card_shows_what_a_pod_has_left_behind_and_not_who_else_uses_it() -> None:
-    left = replace(charge("a", grant(0, core=100, ratio=100)), uid="node/uid-a", priority=truth.BEYOND)
-    foreign = replace(left, uid=truth.foreign_uid("node"), pod=truth.FOREIGN, grants=(grant(1, core=100, ratio=100),))
+    left = replace(charge("a", grant(0, core=100, ratio=100)), uid="node/uid-a", priority=kubelet_allocation.BEYOND)
+    foreign = replace(
+        left,
+        uid=kubelet_allocation.foreign_uid("node"),
+        pod=kubelet_allocation.FOREIGN,
+        grants=(grant(1, core=100, ratio=100),),
+    )
     one, other = wanted(view(gpu(0), gpu(1), charges=(left, foreign))).devices
     assert [(each.namespace, each.name, each.uid) for each in one.holders] == [("ns", "a", "uid-a")]
     assert other.holders == []

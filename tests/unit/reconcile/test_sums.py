@@ -8,8 +8,8 @@ import pytest
 from berth_api import names
 from berth_api.allocation import Grant
 from berth_api.request import Kind, Kinds
-from berth_operator.core import truth
-from berth_operator.core.fleet import Charge
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Charge
 from berth_operator.reconcile import sums
 from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX
 from berth_operator.state import devices, nodes
@@ -81,11 +81,11 @@ def gpu(minor: int, **fields: Any) -> Raw:
 
 
 def left_behind() -> Charge:
-    return replace(charge("a", grant(0, **FULL)), uid="node/uid-a", priority=truth.BEYOND)
+    return replace(charge("a", grant(0, **FULL)), uid="node/uid-a", priority=kubelet_allocation.BEYOND)
 
 
 def foreign() -> Charge:
-    return replace(left_behind(), uid=truth.foreign_uid("node"), pod=truth.FOREIGN)
+    return replace(left_behind(), uid=kubelet_allocation.foreign_uid("node"), pod=kubelet_allocation.FOREIGN)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.budgets import Budgets
-from berth_operator.core.peers.wishes import Identity
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.values.affinity import Identity
 from berth_operator.state import sinks
 from berth_operator.state.budgets import budget
 from berth_operator.state.cluster import Cluster

@@ -7,11 +7,11 @@ import pytest
 
 from berth_api import names
 from berth_api.allocation import Grant, render
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.fleet import NOT_STARTED, Charge
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PendingPod
-from berth_operator.core.verdict import Change
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import NOT_STARTED, Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
 from tests.builders import (
     FPGA,

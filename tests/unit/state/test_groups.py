@@ -3,7 +3,7 @@
 import pytest
 
 from berth_api import names
-from berth_operator.core.request import Membership
+from berth_operator.core.values.request import Membership
 from berth_operator.state import groups, pods
 from tests.builders import Raw, pod, pod_group
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_operator.core import record
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision import record
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
 from berth_operator.reconcile import status, sums
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster

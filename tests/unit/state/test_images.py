@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.request import PodImages
+from berth_operator.core.values.request import PodImages
 from berth_operator.state import images, nodes, pods
 from tests.builders import container, node, pod
 

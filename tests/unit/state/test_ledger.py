@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from berth_api.names import EPOCH, GPU_CORE
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
 from berth_operator.state import devices, sinks
 from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
 from tests.builders import (

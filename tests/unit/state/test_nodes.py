@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.core.request import Taint
-from berth_operator.core.verdict import Change
+from berth_operator.core.values.request import Taint
+from berth_operator.core.values.verdict import Change
 from berth_operator.state import nodes
 from tests.builders import GI, GPU, NVIDIA, RATIO, node
 

@@ -7,13 +7,13 @@ import pytest
 
 from berth_api import mig, names
 from berth_api.allocation import REPLICAS
-from berth_operator.core.budgets import Budgets
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.gang import decide_gang
-from berth_operator.core.policy import Policy
-from berth_operator.core.preemption import preempt
-from berth_operator.core.request import PendingPod
-from berth_operator.core.simulate import simulate
+from berth_operator.core.advice.simulate import simulate
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.values.request import PendingPod
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
 from tests.builders import (

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.policy import Policy
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cluster import Cluster
 from tests.builders import GPU, NVIDIA, Raw, device, entry, half, node, pod, popped, whole
 

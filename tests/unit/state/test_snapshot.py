@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from berth_api import names
-from berth_operator.core import summary
+from berth_operator.core.advice import summary
 from berth_operator.state import budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes, wishes
 from berth_operator.state.snapshot import Picture, kept
 from tests.builders import container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.request import NodeTerm
+from berth_operator.core.values.request import NodeTerm
 from berth_operator.state import terms
 from tests.builders import label
 

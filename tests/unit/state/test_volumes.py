@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from berth_api.selectors import LabelSelector
-from berth_operator.core.cycle import Failure, decide
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import NodeTerm
-from berth_operator.core.volumes.mounts import Attachable, Disk, Mounts, Use
-from berth_operator.core.volumes.storage import Attachment
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.mounts import Attachable, Disk, Mounts, Use
+from berth_operator.core.values.request import NodeTerm
+from berth_operator.core.values.storage import Attachment
 from berth_operator.state import mounts, volumes
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage, sources

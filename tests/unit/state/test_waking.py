@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PendingPod
-from berth_operator.core.verdict import Change
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage
 from tests import volumes

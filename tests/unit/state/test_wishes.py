@@ -7,10 +7,10 @@ import pytest
 
 from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core import filters
-from berth_operator.core.cycle import Failure, Placement, decide
-from berth_operator.core.peers.wishes import NO_WISHES, Identity, Peers, Spread, Term
-from berth_operator.core.policy import Policy
-from berth_operator.core.verdict import Change
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.affinity import NO_WISHES, Identity, Peers, Spread, Term
+from berth_operator.core.values.verdict import Change
 from berth_operator.state import pods, sinks, wishes
 from berth_operator.state.cluster import Cluster
 from tests.builders import label, node, owner, pod, popped

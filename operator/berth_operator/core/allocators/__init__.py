@@ -19,12 +19,12 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE, REPLICA, SLOT, Part, Unit
-from berth_operator.core.allocators import gpu, joint, mig, pieces, simple, slices
-from berth_operator.core.cards import Column, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows, pick
+from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Column, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 
 class Allocator(Protocol):
@@ -111,7 +111,7 @@ def pieces_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Co
 
 def pieces_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give the hundredths of each card's pieces that no pod has after one more; all of a card that can give none."""
-    return pieces.unused(fleet.cards[part.type], pieces_left(fleet, request, part, rows), rows)
+    return subdevices.unused(fleet.cards[part.type], pieces_left(fleet, request, part, rows), rows)
 
 
 def divided(fleet: Fleet, part: Part, rows: Rows) -> Mask:

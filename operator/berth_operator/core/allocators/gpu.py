@@ -18,17 +18,17 @@ from berth_operator.core.allocators import (
     candidates,
     grants,
     least_waste,
+    locality,
     partitions,
-    reach,
     shortage,
     topology,
 )
 from berth_operator.core.allocators.topology import Beside, Board
-from berth_operator.core.cards import Column, Indices, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows, only
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows, only
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 BROKEN_UP: Final = 10_000
 """What it costs to take a sliced card as a whole or by shares: more than any strategy asks for a card."""
@@ -47,8 +47,8 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
     """Pass rows on which so many of the cards that fit will do together."""
     mask = ~shortage.few(fits, part)
-    if within := reach.required(request, part):
-        mask &= reach.most(fleet, GPU, within, fits, rows) >= part.count
+    if within := locality.required(request, part):
+        mask &= locality.most(fleet, GPU, within, fits, rows) >= part.count
     if part.whole and (alone := partitions.bound(fleet, request, part, rows)).any():
         mask &= ~alone | partitions.feasible(fleet, request, part, fits, rows)
     return mask
@@ -57,11 +57,11 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Row
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is."""
     yield from shortage.of_cards(fleet, request, part, rejected)
-    fits, within = candidates.fitting(fleet, request, part), reach.required(request, part)
+    fits, within = candidates.fitting(fleet, request, part), locality.required(request, part)
     if within:
         of_kind = candidates.suitable(fleet, request, part)
-        yield reach.shortage(fleet, part, within, of_kind, rejected, told=f"fewer than {part.count}")
-        yield reach.shortage(fleet, part, within, fits, rejected, told=f"no {part.count} free")
+        yield locality.shortage(fleet, part, within, of_kind, rejected, told=f"fewer than {part.count}")
+        yield locality.shortage(fleet, part, within, fits, rejected, told=f"no {part.count} free")
     yield from partitions.reasons(fleet, request, part, fits)
 
 
@@ -102,7 +102,7 @@ def slots(
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)
     board = topology.board(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
-    for within in reach.wishes(request, part):
+    for within in locality.wishes(request, part):
         if chosen := _chosen(fleet, row, request, part, replace(board, within=within, beside=beside)):
             return chosen
     return ()

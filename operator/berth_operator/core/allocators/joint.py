@@ -22,11 +22,11 @@ from berth_operator.core.allocators import best_fit, candidates, gpu, grants, re
 from berth_operator.core.allocators.regions import ANY_NUMBER
 from berth_operator.core.allocators.switches import UNTOLD
 from berth_operator.core.allocators.topology import Beside
-from berth_operator.core.cards import Indices, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 Parts = tuple[Part, ...]
 Alone = Callable[[Part, Collection[int]], tuple[Grant, ...]]

@@ -11,39 +11,39 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.request import INSTANCE, Part
-from berth_operator.core.allocators import pieces
-from berth_operator.core.cards import Column, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.allocators import subdevices
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Column, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
     """Pass rows with enough free instances for all parts of the pod: a scope is one for all of them."""
-    return pieces.enough(fleet, request, _wanted(fleet, request, rows), rows)
+    return subdevices.enough(fleet, request, _wanted(fleet, request, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
     """Give the rows with enough instances, were all of them free."""
     wanted = [(each, _offered(fleet, request, each)) for each in _parts(request)]
-    return pieces.enough(fleet, request, wanted, ALL)
+    return subdevices.enough(fleet, request, wanted, ALL)
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is."""
     cards, name = fleet.cards[part.type], _profile(part)
-    here = pieces.offered(cards, [name], ALL)
+    here = subdevices.offered(cards, [name], ALL)
     yield f"no {name}", here.sum(axis=1) == 0
     yield f"MIG strategy single: instances are nvidia.com/gpu, not {name}", fleet.single
     own_first = sorted(_wanted(fleet, request, ALL), key=lambda each: each[0] != part)
-    yield from pieces.reasons(fleet, request, own_first, here, name, rejected=rejected)
+    yield from subdevices.reasons(fleet, request, own_first, here, name, rejected=rejected)
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give how many instances for the part each card can give now."""
-    left = pieces.free_instances(fleet.cards[part.type], [_profile(part)], rows)
-    return left * (pieces.open_to(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis])
+    left = subdevices.free_instances(fleet.cards[part.type], [_profile(part)], rows)
+    return left * (subdevices.open_to(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis])
 
 
 def choose(
@@ -52,15 +52,15 @@ def choose(
     """Give the instances for the part; the emptiest cards in turns where the policy spreads."""
     cards, rows = fleet.cards[part.type], np.array([row])
     wanted = _wanted(fleet, request, rows)
-    order = pieces.preferred(fleet, row, request, wanted, policy, near=near)
+    order = subdevices.preferred(fleet, row, request, wanted, policy, near=near)
     parts = [each for each, _ in wanted]
     left = np.stack([column[0, order] for _, column in wanted])
     counts = np.array([each.count for each in parts])
     given = _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
     found: list[Grant] = []
     for slot, count in zip(order.tolist(), given[parts.index(part)].tolist(), strict=True):
-        found += islice(pieces.instances_of(fleet, row, slot, part, [_profile(part)]), count)
-    return pieces.complete(fleet, row, part, found)
+        found += islice(subdevices.instances_of(fleet, row, slot, part, [_profile(part)]), count)
+    return subdevices.complete(fleet, row, part, found)
 
 
 def _parts(request: PodRequest) -> tuple[Part, ...]:
@@ -72,23 +72,23 @@ def _profile(part: Part) -> str:
     return name
 
 
-def _wanted(fleet: Fleet, request: PodRequest, rows: Rows) -> pieces.Wanted:
+def _wanted(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Wanted:
     return [(each, free(fleet, request, each, rows)) for each in _parts(request)]
 
 
 def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
-    there = pieces.offered(fleet.cards[part.type], [_profile(part)], ALL)
+    there = subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL)
     return there * _serving(fleet, request, part, ALL)
 
 
 def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    mask: Mask = pieces.serving(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis]
+    mask: Mask = subdevices.serving(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis]
     return mask
 
 
 def _spread(left: Column, counts: Column) -> Column:
     """Give how many of each part each card gives: one after the other."""
-    turns = [pieces.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
+    turns = [subdevices.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
     return np.stack([np.bincount(places, minlength=left.shape[1]) for places in turns])
 
 

@@ -15,12 +15,12 @@ from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.partitions import Partition, Table
 from berth_api.request import Part, PartitionSpec
-from berth_operator.core.allocators import reach, topology
+from berth_operator.core.allocators import locality, topology
 from berth_operator.core.allocators.topology import Board
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows, pick
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 _WORTH: Final = {8: 10_000, 4: 100, 2: 1}
 """Size of a set -> what it is worth that one stays whole."""
@@ -39,12 +39,12 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
     """Give the rows that have a partition for the part of cards that fit; `fits` has a line for each of these rows."""
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
     places, found = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
-    within = reach.required(request, part)
+    within = locality.required(request, part)
     for number in np.unique(table):
         here = np.flatnonzero(table == number)
         for each in options(fleet.catalogue.tables[number], part.count, request.devices.partition):
             cards = fits[here] & np.isin(minor[here], each.minors)
-            found[here] |= reach.most(fleet, GPU, within, cards, places[here]) == part.count
+            found[here] |= locality.most(fleet, GPU, within, cards, places[here]) == part.count
     return found
 
 
@@ -113,6 +113,6 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
         asked = text(GPU_MEMORY, spec.bandwidth)
         yield f"no partition of {part.count} GPUs with a ring bandwidth of {asked}", alone & ~accepted[number]
     best_only = " with the highest score" if spec.restricted else ""
-    scope = f" {within}" if (within := reach.required(request, part)) else ""
+    scope = f" {within}" if (within := locality.required(request, part)) else ""
     missing = ~feasible(fleet, request, part, fits)
     yield f"no free partition of {part.count} GPUs{best_only}{scope}", alone & missing

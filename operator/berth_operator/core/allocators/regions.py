@@ -11,12 +11,12 @@ import numpy as np
 
 from berth_api.names import GPU
 from berth_api.request import Part
-from berth_operator.core.allocators import partitions, reach
-from berth_operator.core.allocators.reach import NOWHERE, Reach
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.allocators import locality, partitions
+from berth_operator.core.allocators.locality import NOWHERE, Reach
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 ANY_NUMBER: Final = 256
 """More switches than a node has."""
@@ -43,8 +43,8 @@ def of_part(
 
 def _within(request: PodRequest, part: Part, *, more: bool) -> Reach:
     if part.type == GPU:
-        return reach.required(request, part)
-    return reach.of(replace(part, count=part.count + 1) if more else part, None)
+        return locality.required(request, part)
+    return locality.of(replace(part, count=part.count + 1) if more else part, None)
 
 
 def _on_nodes(fleet: Fleet, part: Part, mask: Mask, rows: Rows, most: int) -> Iterator[tuple[Mask, int]]:
@@ -61,7 +61,7 @@ def _linked(fleet: Fleet, mask: Mask, rows: Rows) -> Iterator[Mask]:
     wiring = fleet.cards[GPU].wiring[rows]
     for number in np.unique(wiring).tolist():
         here = (wiring == number)[:, np.newaxis]
-        for clique in reach.cliques(fleet.catalogue.wirings[number], mask.shape[1]):
+        for clique in locality.cliques(fleet.catalogue.wirings[number], mask.shape[1]):
             yield mask & here & clique
 
 

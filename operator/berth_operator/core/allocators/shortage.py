@@ -9,9 +9,9 @@ from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import Part
 from berth_operator.core.allocators import candidates
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 WITHHELD: Final = "GPU devices not offered to kubelet now"
 """Their node's agent gives them back once it has seen those pods go."""

@@ -8,14 +8,14 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.request import Part
-from berth_operator.core.allocators import best_fit, candidates, functions, grants, reach, shortage
-from berth_operator.core.allocators.reach import NOWHERE, Reach
+from berth_operator.core.allocators import best_fit, candidates, functions, grants, locality, shortage
+from berth_operator.core.allocators.locality import NOWHERE, Reach
 from berth_operator.core.allocators.switches import Numbers
-from berth_operator.core.cards import Cards, Column, Indices, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 
 def able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
@@ -39,7 +39,7 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows) -> Mask:
-    together = reach.most(fleet, part.type, reach.of(part, None), mask, rows)
+    together = locality.most(fleet, part.type, locality.of(part, None), mask, rows)
     found: Mask = together >= wanted(fleet, request, part, rows)
     return found
 
@@ -63,8 +63,8 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
         yield f"insufficient free virtual functions of {label} devices ({part.count} wanted)", shortage.few(free, part)
     if part.every:
         yield f"not enough free on every {label} device", free.sum(axis=1) < wanted(fleet, request, part)
-    if within := reach.of(part, None):
-        together = reach.most(fleet, part.type, within, free, ALL)
+    if within := locality.of(part, None):
+        together = locality.most(fleet, part.type, within, free, ALL)
         few = together < wanted(fleet, request, part)
         asked = f"not every {label} device is" if part.every else f"no {part.count} free {label} devices"
         yield f"{asked} {within} (at most {together[few & rejected].max(initial=0)})", few
@@ -88,7 +88,7 @@ def take(
     ranked = slots[np.lexsort((cards.minor[row, slots], cost))].tolist()
     least = len(ranked) if part.every else part.count
     most = max(least, up_to)
-    groups = _together(cards, row, reach.of(replace(part, count=most), None), ranked)
+    groups = _together(cards, row, locality.of(replace(part, count=most), None), ranked)
     # Where most are near, and there where fewest would be left.
     near_of = {slot: int(cards.pcie[row, slot]) in near for slot in ranked}
     enough = [each for each in groups if len(each) >= least]

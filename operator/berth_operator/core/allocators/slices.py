@@ -14,19 +14,19 @@ import numpy as np
 from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
 from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, SLOT, Part
-from berth_operator.core.allocators import candidates, gpu, grants, pieces
-from berth_operator.core.cards import REPLICA_NAMES, Cards, Column, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
+from berth_operator.core.allocators import candidates, gpu, grants, subdevices
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import REPLICA_NAMES, Cards, Column, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Pass rows with as many free slots or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
-    mask = pieces.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
+    mask = subdevices.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
     return mask if part.unit != SLOT else np.where(divided(fleet, rows), mask, gpu.passes(fleet, request, part, rows))
 
 
@@ -34,8 +34,8 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     """Give the rows with as many slots or replicas, were all of them free."""
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
-    there = _offered(fleet, part) * pieces.serving(fleet, request, part, ALL)
-    mask = pieces.enough(fleet, request, [(part, there)], ALL)
+    there = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
+    mask = subdevices.enough(fleet, request, [(part, there)], ALL)
     return mask if part.unit != SLOT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
 
 
@@ -55,7 +55,7 @@ def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) ->
     if part.unit != SLOT:
         yield f"no {name}", there.sum(axis=1) == 0
     wanted = [(part, free(fleet, request, part, ALL))]
-    yield from pieces.reasons(fleet, request, wanted, there, name, rejected=rejected)
+    yield from subdevices.reasons(fleet, request, wanted, there, name, rejected=rejected)
 
 
 def choose(
@@ -66,21 +66,21 @@ def choose(
     if are_cards(fleet, part) or (part.unit == SLOT and not divided(fleet, rows)[0]):
         return gpu.choose(fleet, row, request, part, policy, near=near)
     left = free(fleet, request, part, rows)
-    order = pieces.preferred(fleet, row, request, [(part, left)], policy, near=near)
-    places = pieces.in_turns(left[0, order], part.count)
+    order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
+    places = subdevices.in_turns(left[0, order], part.count)
     of_place = {place: _of_card(fleet, row, int(order[place]), part) for place in set(places)}
     found = [each for place in places for each in islice(of_place[place], 1)]
-    return pieces.complete(fleet, row, part, found)
+    return subdevices.complete(fleet, row, part, found)
 
 
 def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
     """Give what is free of a card, one by one."""
     cards = fleet.cards[GPU]
     if _sliced(cards, np.array([row]))[0, slot]:
-        return pieces.replicas_of(fleet, row, slot, part)
+        return subdevices.replicas_of(fleet, row, slot, part)
     if cards.healthy[row, slot]:
         return iter((grants.of_card(cards, row, part, slot),))
-    return pieces.instances_of(fleet, row, slot, part, pieces.instances(cards))
+    return subdevices.instances_of(fleet, row, slot, part, subdevices.instances(cards))
 
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
@@ -100,17 +100,17 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     cards = fleet.cards[GPU]
     found = np.zeros_like(cards.present[rows], np.int64)
     if REPLICAS in cards.index:
-        found += pieces.free_replicas(cards, rows) * _called(cards, part, rows)
+        found += subdevices.free_replicas(cards, rows) * _called(cards, part, rows)
     if part.unit == SLOT:
-        found += pieces.free_instances(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
+        found += subdevices.free_instances(cards, subdevices.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
         found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
-    return found * pieces.open_to(fleet, request, part, rows)
+    return found * subdevices.open_to(fleet, request, part, rows)
 
 
 def _offered(fleet: Fleet, part: Part) -> Column:
     """Give how many slots or replicas each card has, held or not, whomever they serve."""
     cards = fleet.cards[GPU]
-    found = pieces.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
+    found = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
     if part.unit == SLOT:
         found += _as_slots(fleet, ALL)
         found += cards.healthy & ~_sliced(cards, ALL)
@@ -129,12 +129,12 @@ def _called(cards: Cards, part: Part, rows: Rows) -> Mask:
 
 
 def _sliced(cards: Cards, rows: Rows) -> Mask:
-    sliced: Mask = pieces.offered(cards, [REPLICAS], rows) > 0
+    sliced: Mask = subdevices.offered(cards, [REPLICAS], rows) > 0
     return sliced
 
 
 def _as_slots(fleet: Fleet, rows: Rows) -> Column:
     """Give the instances of each card that are slots."""
     cards = fleet.cards[GPU]
-    found: Column = pieces.offered(cards, pieces.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
+    found: Column = subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
     return found

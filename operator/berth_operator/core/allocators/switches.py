@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.cards import Column, Mask
+from berth_operator.core.fleet.cards import Column, Mask
 
 Switch = tuple[int, ...]
 """For each part how many cards under the switch can serve it; no more than the part wants."""

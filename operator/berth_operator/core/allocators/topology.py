@@ -30,11 +30,11 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.request import Part
-from berth_operator.core.allocators import reach
-from berth_operator.core.allocators.reach import ANYWHERE, Reach, Ways
-from berth_operator.core.cards import Column, Indices, Mask
-from berth_operator.core.catalogue import Wiring
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.allocators import locality
+from berth_operator.core.allocators.locality import ANYWHERE, Reach, Ways
+from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.intern_table import Wiring
 
 MOST_SETS: Final = 20_000
 SEEDS: Final = 32
@@ -85,13 +85,13 @@ class Board:
     def ways(self) -> Ways:
         """Give how good the way between any two cards is."""
         slots = np.array(self.slots)
-        found: Ways = reach.strengths(self.wiring, self.width)[np.ix_(slots, slots)]
+        found: Ways = locality.strengths(self.wiring, self.width)[np.ix_(slots, slots)]
         return found
 
     @property
     def pairs(self) -> Mask:
         """Tell which two cards may be in one set."""
-        return reach.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.ways)
+        return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.ways)
 
 
 def is_told(fleet: Fleet, kind: str, row: int) -> bool:
@@ -180,7 +180,7 @@ def _groups(board: Board) -> Iterator[Mask]:
         yield fits
         return
     slots, together = np.array(board.slots), replace(board, within=replace(board.within, linked=False)).pairs
-    linked = reach.cliques(board.wiring, board.width)[:, slots] if board.within.linked else [np.ones_like(fits)]
+    linked = locality.cliques(board.wiring, board.width)[:, slots] if board.within.linked else [np.ones_like(fits)]
     for clique in linked:
         for own in np.unique(together, axis=0):
             yield fits & clique & own
@@ -270,7 +270,7 @@ def _scopes(board: Board, sets: Mask) -> tuple[Mask, Mask]:
 
 
 def _in_one(name: str, column: tuple[int, ...], sets: Mask) -> Mask:
-    places, unknown = np.array(column), reach.NOWHERE[name]
+    places, unknown = np.array(column), locality.NOWHERE[name]
     first = places[sets.argmax(axis=1)]
     same: Mask = (~sets | (places == first[:, np.newaxis])).all(axis=1) & (first != unknown)
     return same

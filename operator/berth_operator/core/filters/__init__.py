@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Protocol, cast
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.events import ClusterEvent
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import (
     cordon,
     declared_features,
@@ -35,11 +34,12 @@ from berth_operator.core.filters import (
     volume_limits,
     volume_zones,
 )
-from berth_operator.core.fleet import Fleet
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.policy import Policy
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 
 class Filter(Protocol):

@@ -7,10 +7,10 @@ both are told by the same reason, so that nobody hears of two changes.
 from collections.abc import Mapping
 from typing import Final
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest, Taint
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest, Taint
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "cordon"
 VERDICT: Final = Verdict.UNRESOLVABLE

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from berth_operator.core import allocators
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows, pick
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "devices"
 VERDICT: Final = Verdict.UNSCHEDULABLE

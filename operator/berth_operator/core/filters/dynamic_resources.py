@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "dynamic-resources"
 VERDICT: Final = Verdict.UNRESOLVABLE

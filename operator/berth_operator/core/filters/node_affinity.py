@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Final
 
-from berth_operator.core import node_terms
-from berth_operator.core.cards import Mask
-from berth_operator.core.events import ClusterEvent
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet import node_terms
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "node-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest, Taint
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest, Taint
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "node-ready"
 VERDICT: Final = Verdict.UNRESOLVABLE

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import ALL, Rows
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "resources"
 VERDICT: Final = Verdict.UNSCHEDULABLE

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from berth_operator.core.cards import Mask
 from berth_operator.core.filters import cordon
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest, Taint
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest, Taint
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "taints"
 VERDICT: Final = Verdict.UNRESOLVABLE

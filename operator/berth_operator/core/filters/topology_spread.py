@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.events import ClusterEvent
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import domains, spreading
-from berth_operator.core.peers.wishes import Identity, Spread
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
+from berth_operator.core.filters import spreading
+from berth_operator.core.fleet import domains
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.affinity import Identity, Spread
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "topology-spread"
 VERDICT: Final = Verdict.UNSCHEDULABLE

@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
-from berth_operator.core.volumes import choice
-from berth_operator.core.volumes.storage import Volume
+from berth_operator.core.fleet import volume_choice
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.storage import Volume
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
@@ -24,7 +24,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows that reach them all."""
     mask = np.ones(len(fleet.names), np.bool_)
     for volume in _bound(fleet, request):
-        mask &= False if volume is None else choice.reaching(fleet, volume.affinity)
+        mask &= False if volume is None else volume_choice.reaching(fleet, volume.affinity)
     return mask
 
 

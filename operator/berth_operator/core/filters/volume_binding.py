@@ -5,11 +5,11 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
-from berth_operator.core.volumes import choice
+from berth_operator.core.fleet import volume_choice
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-binding"
 VERDICT: Final = Verdict.UNRESOLVABLE
@@ -28,7 +28,7 @@ NO_SPACE: Final = "did not have enough free storage"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows where all the claims are served."""
     mask = np.ones(len(fleet.names), np.bool_)
-    for option in choice.options(fleet, request.mounts):
+    for option in volume_choice.options(fleet, request.mounts):
         mask &= option.passes
     return mask
 
@@ -36,7 +36,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Tell rows where nothing may be made from those where there is only no space for it."""
     nothing = np.zeros(len(fleet.names), np.bool_)
-    for option in choice.options(fleet, request.mounts):
+    for option in volume_choice.options(fleet, request.mounts):
         nothing |= ~option.found & ~option.makeable
     counts = {NO_VOLUME: int((rejected & nothing).sum()), NO_SPACE: int((rejected & ~nothing).sum())}
     return {reason: count for reason, count in counts.items() if count}

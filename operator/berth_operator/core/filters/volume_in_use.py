@@ -5,13 +5,13 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.events import ClusterEvent
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.verdict import Change, Verdict
-from berth_operator.core.volumes.mounts import Use
-from berth_operator.core.volumes.storage import READ_WRITE_ONCE_POD
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.mounts import Use
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.storage import READ_WRITE_ONCE_POD
+from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE

@@ -16,7 +16,7 @@ from berth_operator.core.scores import (
     least_allocated,
     most_allocated,
     node_affinity,
-    pods_near,
+    pod_affinity,
     spare_devices,
     taints,
 )
@@ -38,7 +38,7 @@ ALL = _scores(
     image_locality,
     node_affinity,
     taints,
-    pods_near,
+    pod_affinity,
     even_spread,
     default_spread,
 )

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.resources import CPU, MEMORY
-from berth_operator.core import usage
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.scores import utilization
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "balanced-allocation"
 
@@ -31,7 +31,7 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
 
 
 def _of_rows(fleet: Fleet, wanted: tuple[int, int], rows: Rows) -> Amounts:
-    total, taken = usage.requested(fleet, rows)
+    total, taken = utilization.requested(fleet, rows)
     change: Amounts = _balance(total, taken + np.array(wanted)[:, np.newaxis]) - _balance(total, taken)
     return 50.0 + np.floor((50.0 + change) / 2.0)
 

@@ -9,14 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.filters import node_affinity, node_selector
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.labels import ABSENT
-from berth_operator.core.peers import spreading
-from berth_operator.core.peers.spreading import HOSTNAME, Amounts
-from berth_operator.core.peers.tally import Counts
-from berth_operator.core.request import PodRequest
+from berth_operator.core.filters import node_affinity, node_selector, spreading
+from berth_operator.core.filters.spreading import HOSTNAME, Amounts
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.labels import ABSENT
+from berth_operator.core.fleet.tally import Counts
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "default-spread"
 ZONE: Final = "topology.kubernetes.io/zone"

@@ -9,12 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.peers import domains, spreading
-from berth_operator.core.peers.spreading import HOSTNAME, Amounts
-from berth_operator.core.peers.wishes import Spread
-from berth_operator.core.request import PodRequest
+from berth_operator.core.filters import spreading
+from berth_operator.core.filters.spreading import HOSTNAME, Amounts
+from berth_operator.core.fleet import domains
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.affinity import Spread
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "even-spread"
 

@@ -22,11 +22,11 @@ from berth_api.request import CARD, INSTANCE, REPLICA, SLOT, Part
 from berth_api.resources import CPU
 from berth_operator.core import allocators
 from berth_operator.core.allocators import least_waste
-from berth_operator.core.cards import Cards, Column, Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows, pick
-from berth_operator.core.workload import Typical
+from berth_operator.core.fleet.cards import Cards, Column, Mask
+from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.workload import Typical
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "fragmentation"
 PIECES: Final = "pieces"

@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from berth_api.names import GPU
 from berth_api.request import Part
-from berth_operator.core.allocators import candidates, reach
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.allocators import candidates, locality
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "gpu-topology"
 
@@ -27,6 +27,6 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.float64]:
-    within, *_ = reach.wishes(request, part)
+    within, *_ = locality.wishes(request, part)
     fits = candidates.fitting(fleet, request, part, rows)
-    return np.where(reach.most(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)
+    return np.where(locality.most(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)

@@ -5,11 +5,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core import usage
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
-from berth_operator.core.rowwise import Rows
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.scores import utilization
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "most-allocated"
 
@@ -20,5 +20,5 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:
-    total, taken = usage.assumed(fleet, request, rows)
-    return usage.mean(total, np.minimum(total, taken))
+    total, taken = utilization.assumed(fleet, request, rows)
+    return utilization.mean(total, np.minimum(total, taken))

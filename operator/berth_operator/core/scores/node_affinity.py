@@ -5,10 +5,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core import node_terms
-from berth_operator.core.cards import Mask
-from berth_operator.core.fleet import Fleet
-from berth_operator.core.request import PodRequest
+from berth_operator.core.fleet import node_terms
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "node-affinity"
 

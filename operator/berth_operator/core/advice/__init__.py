@@ -1,0 +1,1 @@
+"""Answer what people ask: simulations, defragmentation, and reports of what is free."""

@@ -1,0 +1,343 @@
+"""Which few placed pods to move so that a pod that fits nowhere gets a place.
+
+    advise(fleet, pod, tenants, policies, budgets)  ->  Advice
+
+To move a pod is to delete it: its controller makes it anew, and the new one waits for a place like any other. So a set
+of pods helps if, once all of them are gone, `decide` gives the waiting pod a place and then each of them another one.
+The first such set is advised: of the fewest pods, and among those the one with the least cards, processor time and
+memory. docs/decisions/0011-simulation-and-advice.md tells how it is searched for and where the search gives up.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from berth_api.names import GPU_MEMORY
+from berth_api.resources import CPU, MEMORY
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import helpable, is_local, released
+from berth_operator.core.decision.what_if import Bench, sets
+from berth_operator.core.fleet.cards import Indices, Mask
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+MOST_MOVES: Final = 8
+"""Pods of one advice."""
+MOST_SETS: Final = 2**16
+"""Sets of one size of which it is asked whether the pod would fit without them."""
+MOST_TRIALS: Final = 256
+"""Sets of one size, of one node and of several each, for which all decisions are made."""
+MOST_APART: Final = 32
+"""Pods whose sets are tried whatever nodes they are on."""
+CHUNK: Final = 2**13
+"""What-ifs side by side."""
+
+ABOVE: Final = "it comes before the pod in the queue's order"
+PROTECTED: Final = "its PodDisruptionBudget lets none go"
+ORPHAN: Final = "no controller would make it anew"
+FOREIGN: Final = "another scheduler would place it"
+MEMBER: Final = "it is a member of a pod group"
+SENSELESS: Final = "it could not be placed again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """What is known of a placed pod beyond its charge."""
+
+    pod: PendingPod
+    """What would wait for a place in its stead."""
+    controlled: bool
+    """Whether a controller makes it anew when it is deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A pod that has to leave its place, and where it goes."""
+
+    charge: Charge
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do for a pod."""
+
+    result: Placement | Failure
+    """What it gets once all is moved and who leaves already is gone; why it fits nowhere, if nothing found helps."""
+    moves: tuple[Move, ...] = ()
+    """In the order in which they are decided, after the pod; none if it needs none."""
+    fixed: tuple[tuple[Charge, str], ...] = ()
+    """Pods that are in the way and may not be moved, and why not."""
+    tried: int = 0
+    """Sets of pods for which all decisions were made."""
+    limits: tuple[str, ...] = ()
+    """What was not looked at; if nothing, no fewer pods would do, nor others that hold less."""
+
+
+def advise(
+    fleet: Fleet,
+    pod: PendingPod,
+    tenants: Mapping[str, Tenant],
+    policies: Mapping[str, Policy],
+    budgets: Budgets,
+) -> Advice:
+    """Look for the fewest pods to move; the Fleet is left as it is.
+
+    `tenants` tells by UID of the placed pods; `policies` has one for the pod's scheduler name, and for each of those
+    whose pods may be moved.
+    """
+    try:
+        return _advice(fleet, pod, tenants, policies, budgets)
+    except PluginFailedError as error:
+        return Advice(result=unasked(error))
+
+
+def _advice(
+    fleet: Fleet,
+    pod: PendingPod,
+    tenants: Mapping[str, Tenant],
+    policies: Mapping[str, Policy],
+    budgets: Budgets,
+) -> Advice:
+    now = decide(fleet.copy(), pod, policies[pod.scheduler])
+    if isinstance(now, Placement) or pod.error:
+        return Advice(result=now)
+    search = _Search(fleet, pod, tenants, policies, budgets)
+    found = search.found()
+    return Advice(
+        result=found[0] if found else now,
+        moves=found[1] if found else (),
+        fixed=search.fixed,
+        tried=search.tried,
+        limits=tuple(search.limits),
+    )
+
+
+Found = tuple[Placement, tuple[Move, ...]]
+
+
+class _Search:
+    """Looks for the pods to move; pods are numbers of occupants, and a set of them is a row of an array."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        pod: PendingPod,
+        tenants: Mapping[str, Tenant],
+        policies: Mapping[str, Policy],
+        budgets: Budgets,
+    ) -> None:
+        self._pod, self._tenants, self._policies, self._budgets = pod, tenants, policies, budgets
+        self._spent = budgets.spent(fleet)
+        self._fleet = fleet.copy()
+        for each in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
+            self._fleet.release(each.uid)
+        self._charges = list(self._fleet.charges.values())
+        self._occupants = Occupants.of(self._fleet, self._charges)
+        self._burdens = np.array([_burden(each) for each in self._charges], np.int64).reshape(-1, 3)
+        whys = [self._why_not(each) for each in self._charges]
+        self._local = is_local(self._fleet, pod.request)
+        with self._yielding():
+            concerned = self._concerned()
+        self.fixed = tuple((self._charges[each], whys[each]) for each in np.flatnonzero(concerned) if whys[each])
+        movable = np.array([not each for each in whys], np.bool_)
+        self._movable, self._in_the_way = np.flatnonzero(movable), np.flatnonzero(movable & concerned)
+        self._stuck: dict[int, None] = {}
+        """Pods without which the pod would fit, but that would find no other place."""
+        self._homeless: dict[PodRequest, None] = {}
+        """What they asked for."""
+        self.tried = 0
+        self.limits: dict[str, None] = {}
+
+    def found(self) -> Found | None:
+        """Give what the pod gets, and the pods to move for it."""
+        if (found := self._without(np.zeros(0, np.intp))) is not None:
+            return found
+        for size in range(1, min(MOST_MOVES, len(self._movable)) + 1):
+            for pods in self._candidates(size):
+                if self._within_budgets(pods) and (found := self._without(pods)) is not None:
+                    return found
+        if len(self._movable) > MOST_MOVES:
+            self.limits[f"sets of more than {MOST_MOVES} pods"] = None
+        return None
+
+    def _yielding(self) -> AbstractContextManager[None]:
+        """See the Fleet as the pod does: without nominees that it need not mind."""
+        return self._fleet.without(self._fleet.yielding(self._pod.uid, self._pod.priority))
+
+    # --- whom ---------------------------------------------------------------------------------------------------
+
+    def _why_not(self, charge: Charge) -> str:
+        """Tell why a pod may not be moved; nothing if it may."""
+        tenant = self._tenants.get(charge.uid)
+        if tenant is None or not tenant.controlled:
+            return ORPHAN
+        again = tenant.pod
+        reasons = {
+            FOREIGN: again.scheduler not in self._policies,
+            ABOVE: (again.priority, again.weight) > (self._pod.priority, self._pod.weight),
+            MEMBER: again.gang is not None,
+            PROTECTED: any(each.allowed <= self._spent[each] for each in self._budgets.counting(charge)),
+            SENSELESS: bool(again.error),
+        }
+        return next((why for why, holds in reasons.items() if holds), "")
+
+    def _concerned(self) -> Mask:
+        """Tell which pods are in the way.
+
+        They hold what the pod lacks, on nodes that could be helped. Where more than that decides, all pods there may be
+        in the way, and those that it wants to be apart from, or that want to be apart from it.
+        """
+        fleet, request, occupants = self._fleet, self._pod.request, self._occupants
+        there = helpable(fleet, request, self._policies[self._pod.scheduler])[occupants.rows]
+        if not self._local:
+            return there | np.array([self._are_apart(each) for each in self._charges], np.bool_)
+        holding = np.zeros_like(there)
+        for name, amount in request.resources:
+            if name in fleet.resources:
+                short = fleet.left(name) < amount
+                index = fleet.resources[name]
+                holding |= (occupants.amounts[index, occupants.kinds] > 0) & short[occupants.rows]
+        for part in request.devices.parts:
+            parts = occupants.parts[part.type]
+            holding |= (parts.number > 0) | parts.unknown
+        return there & holding
+
+    def _are_apart(self, charge: Charge) -> bool:
+        """Tell whether the pod and a placed one do not want to be near each other, wherever that is."""
+        request, neighbours = self._pod.request, self._fleet.neighbours
+        if any(neighbours.includes(Crowd(peers=(term.peers,)), charge.identity) for term in request.wishes.apart):
+            return True
+        namespace, labels = request.identity.namespace, dict(request.identity.labels)
+        return any(term.peers.include(namespace, labels, neighbours.labels_of) for term in charge.wishes.apart)
+
+    def _within_budgets(self, pods: Indices) -> bool:
+        taken = Counter(budget for each in pods for budget in self._budgets.counting(self._charges[each]))
+        return all(number <= budget.allowed - self._spent[budget] for budget, number in taken.items())
+
+    # --- which sets ---------------------------------------------------------------------------------------------
+
+    def _candidates(self, size: int) -> Indices:
+        """Give sets of so many pods that would let the pod in, those first that are the least to move."""
+        families = [self._cheapest(each, size) for each in (self._of_one_node(size), self._anywhere(size))]
+        return self._sorted(np.unique(np.concatenate(families), axis=0))
+
+    def _of_one_node(self, size: int) -> Indices:
+        rows = self._occupants.rows
+        numbers = np.bincount(rows[self._in_the_way]).tolist()
+        if sum(math.comb(each, size) for each in numbers) > MOST_SETS:
+            self.limits[f"all but {MOST_SETS:,} sets of {size} pods of one node"] = None
+        _, found = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MOST_SETS)
+        return found
+
+    def _anywhere(self, size: int) -> Indices:
+        pods = self._promising(size)
+        if (number := math.comb(len(pods), size)) > MOST_SETS:
+            self.limits[f"sets of {size} pods of several nodes"] = None
+            number = 0
+        picks = combinations(sorted(pods), size) if number else ()
+        return np.array(list(picks), np.intp).reshape(number, size)
+
+    def _promising(self, size: int) -> Sequence[int]:
+        """Give the pods whose sets are tried whatever nodes they are on; all, if they are few.
+
+        Else those that are known to be in the way, and such as would leave a place for one of those.
+        """
+        if len(self._movable) <= MOST_APART:
+            return self._movable.tolist()
+        if size == 1 and self._local:
+            # Each of these is of one node.
+            return ()
+        self.limits[f"sets of several nodes with others than {MOST_APART} promising pods"] = None
+        found = dict.fromkeys(list(self._stuck)[: MOST_APART // 2])
+        for request in self._homeless:
+            single = self._movable[:, np.newaxis]
+            helpers = self._sorted(single[self._lets_in(single, request)])
+            found |= dict.fromkeys(helpers[:, 0].tolist())
+        return list(found)[:MOST_APART]
+
+    def _cheapest(self, found: Indices, size: int) -> Indices:
+        """Give of these sets those that would let the pod in, as many as may be tried, the least to move first."""
+        if self._local:
+            with self._yielding():
+                found = found[self._lets_in(found, self._pod.request)]
+        if len(found) > MOST_TRIALS:
+            self.limits[f"all but {MOST_TRIALS} sets of {size} pods"] = None
+        return self._sorted(found)[:MOST_TRIALS]
+
+    def _sorted(self, found: Indices) -> Indices:
+        """Order sets by what there is to move."""
+        burdens = self._burdens[found].sum(axis=1)
+        ordered: Indices = found[np.lexsort(burdens.T[::-1])]
+        return ordered
+
+    def _lets_in(self, found: Indices, request: PodRequest) -> Mask:
+        """Tell of each set whether one of its nodes would have the resources and devices without its pods."""
+        chunks = [self._lets_in_now(found[at : at + CHUNK], request) for at in range(0, len(found), CHUNK)]
+        return np.concatenate([np.zeros(0, np.bool_), *chunks])
+
+    def _lets_in_now(self, found: Indices, request: PodRequest) -> Mask:
+        rows, fits = self._occupants.rows[found], np.zeros(len(found), np.bool_)
+        for column in range(found.shape[1]):
+            if column and (rows[:, column] == rows[:, 0]).all():
+                continue
+            bench = Bench(self._fleet, rows[:, column], self._occupants)
+            for pods, at in zip(found.T, rows.T, strict=True):
+                same = np.flatnonzero(at == rows[:, column])
+                bench.take(same, pods[same])
+            fits |= bench.fits(request)
+        return fits
+
+    # --- what then ----------------------------------------------------------------------------------------------
+
+    def _without(self, pods: Indices) -> Found | None:
+        """Decide the pod, and then those that it is moved for, as if all of these were gone."""
+        self.tried += 1
+        movers = sorted((self._charges[each] for each in pods), key=self._turn)
+        waiting = [self._pod, *(self._tenants[each.uid].pod for each in movers)]
+        with released(self._fleet, movers):
+            placed = self._decided(waiting)
+            for each in placed:
+                self._fleet.release(each.pod.uid)
+        if len(placed) == len(waiting):
+            moves = zip(movers, placed[1:], strict=True)
+            return placed[0], tuple(Move(charge=charge, placement=to) for charge, to in moves)
+        if placed:
+            self._stuck |= dict.fromkeys(pods.tolist())
+            self._homeless[waiting[len(placed)].request] = None
+        return None
+
+    def _decided(self, waiting: Sequence[PendingPod]) -> list[Placement]:
+        """Give the placements up to the first that finds none."""
+        placed: list[Placement] = []
+        for pod in waiting:
+            outcome = decide(self._fleet, pod, self._policies[pod.scheduler])
+            if isinstance(outcome, Failure):
+                break
+            self._fleet.charge(outcome.charge)
+            placed.append(outcome)
+        return placed
+
+    def _turn(self, charge: Charge) -> tuple[object, ...]:
+        """Order pods as they are decided once they are made anew; the largest first, where nothing else says."""
+        again, burden = self._tenants[charge.uid].pod, _burden(charge)
+        return -again.priority, -again.weight, *(-each for each in burden), again.uid
+
+
+def _burden(charge: Charge) -> tuple[int, int, int]:
+    """Give what there is to move of a pod: hundredths of cards, processor time and memory."""
+    parts = (dict(each.amounts) for each in charge.grants)
+    cards = sum(max((amount for name, amount in each.items() if name != GPU_MEMORY), default=0) for each in parts)
+    plain = dict(charge.resources)
+    return cards, plain.get(CPU, 0), plain.get(MEMORY, 0)

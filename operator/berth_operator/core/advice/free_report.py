@@ -1,0 +1,79 @@
+"""What is left of cards: how many nobody holds, and how much of the others, of each model on each node.
+
+Only cards count that could be handed out, whole or in parts, on a node that is there and whose agent is alive.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.fleet.cards import Cards, Column, Mask
+from berth_operator.core.fleet.fleet import Fleet
+
+Place = tuple[str, str, str]
+"""Node, device type and model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What is left of some cards."""
+
+    cards: int = 0
+    """Those that could be handed out, held or not."""
+    idle: int = 0
+    """Those of which nobody holds anything."""
+    free: tuple[tuple[str, int], ...] = ()
+    """(resource, amount), the sum over all of them."""
+
+
+NOTHING_LEFT = Left()
+
+
+def rooms(fleet: Fleet) -> dict[Place, Left]:
+    """Give what is left everywhere."""
+    return {place: left for kind in fleet.cards for place, left in _of_type(fleet, kind)}
+
+
+def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
+    """Give the sums over all nodes: device type and model -> what is left."""
+    total: dict[tuple[str, str], Left] = {}
+    for (_, kind, model), each in left.items():
+        total[kind, model] = _added(total.get((kind, model), NOTHING_LEFT), each)
+    return total
+
+
+def unused(fleet: Fleet) -> set[str]:
+    """Give the nodes that have cards of which nobody holds, or may hold, any."""
+    having, in_use = np.zeros_like(fleet.present), np.zeros_like(fleet.present)
+    for cards in fleet.cards.values():
+        having |= cards.present.any(axis=1)
+        in_use |= cards.users.any(axis=1) | (cards.unknown > 0)
+    return {fleet.names[row] for row in np.flatnonzero(fleet.present & having & ~in_use)}
+
+
+def _of_type(fleet: Fleet, kind: str) -> Iterator[tuple[Place, Left]]:
+    cards, models = fleet.cards[kind], fleet.catalogue.models
+    there = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
+    found = [(name, np.where(there, total, 0), taken) for name, total, taken in offers(cards)]
+    usable: Mask = np.sum([total for _, total, _ in found], axis=0) > 0
+    for model in np.unique(cards.model[usable]).tolist():
+        for row, left in _of_model(cards, usable & (cards.model == model), found):
+            yield (fleet.names[row], kind, models[model]), left
+
+
+def _of_model(cards: Cards, mask: Mask, found: Sequence[tuple[str, Column, Column]]) -> Iterator[tuple[int, Left]]:
+    count, idle = mask.sum(axis=1), (mask & (cards.users == 0)).sum(axis=1)
+    offered = {name: np.where(mask, total, 0).sum(axis=1) for name, total, _ in found}
+    free = {name: np.where(mask, np.maximum(total - taken, 0), 0).sum(axis=1) for name, total, taken in found}
+    for row in np.flatnonzero(count).tolist():
+        amounts = ((name, int(free[name][row])) for name in free if offered[name][row])
+        yield row, Left(cards=int(count[row]), idle=int(idle[row]), free=tuple(amounts))
+
+
+def _added(one: Left, other: Left) -> Left:
+    free = dict(one.free)
+    for name, amount in other.free:
+        free[name] = free.get(name, 0) + amount
+    return Left(cards=one.cards + other.cards, idle=one.idle + other.idle, free=tuple(free.items()))

@@ -1,0 +1,163 @@
+"""Would these pods fit, where, and what would be left.
+
+    simulate(fleet, units, policies)  ->  Simulation
+
+The units go through a queue as those of the operator do, and are decided by the same `decide` and `decide_gang` on a
+copy of the Fleet: the first in order first, each charged before the next, and those that wait for another pod once
+more when that is placed. Time stands still: nothing ends, nobody is evicted, and a gang that has begun is complete.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from berth_operator.core.advice.free_report import Left, Place, rooms, unused
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
+from berth_operator.core.decision.gang_preemption import preempt_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import holds, nominated, preempt, told
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.queue import waking
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What becomes of one pod."""
+
+    pod: PendingPod
+    result: Placement | Failure
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether it gets a place."""
+        return isinstance(self.result, Placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What would be."""
+
+    outcomes: tuple[Outcome, ...]
+    """Those that get a place, in the order of the decisions, then the others."""
+    before: Mapping[Place, Left]
+    after: Mapping[Place, Left]
+    unused: frozenset[str]
+    """Nodes with cards of which nobody holds any in the end."""
+    emptied: frozenset[str]
+    """Those of them whose cards somebody holds now."""
+
+
+def simulate(
+    fleet: Fleet,
+    units: Sequence[PendingPod | Gang],
+    policies: Mapping[str, Policy],
+    *,
+    budgets: Budgets | None = None,
+    gone: Iterable[str] = (),
+) -> Simulation:
+    """Decide all units without the pods `gone` (UIDs); the Fleet is left as it is.
+
+    `policies` has one for each scheduler name that a unit's pods have.
+    """
+    what_if = fleet.copy()
+    for uid in gone:
+        what_if.release(uid)
+    found = _Run(what_if, policies, budgets or Budgets()).decided(units)
+    left = unused(what_if)
+    return Simulation(
+        outcomes=found,
+        before=rooms(fleet),
+        after=rooms(what_if),
+        unused=frozenset(left),
+        emptied=frozenset(left - unused(fleet)),
+    )
+
+
+class _Run:
+    """One queue from its first unit to its last."""
+
+    def __init__(self, fleet: Fleet, policies: Mapping[str, Policy], budgets: Budgets) -> None:
+        self._fleet, self._policies, self._budgets = fleet, policies, budgets
+        self._queue: Queue[PendingPod | Gang] = Queue()
+        self._placed: list[Outcome] = []
+        self._waiting: dict[str, tuple[PendingPod | Gang, Failure]] = {}
+        """By the unit's UID."""
+
+    def decided(self, units: Sequence[PendingPod | Gang]) -> tuple[Outcome, ...]:
+        """Decide until nobody is left who may fit."""
+        self._keep_for_nominees(units)
+        for each in units:
+            self._queue.put(each)
+        while (unit := self._queue.pop(0.0)) is not None:
+            outcome = self._queue.parked_failure(unit) or self._decided(unit)
+            if isinstance(outcome, Failure):
+                self._queue.park(unit, outcome)
+                self._waiting[unit.uid] = unit, outcome
+            else:
+                self._queue.remove(unit.uid)
+                self._waiting.pop(unit.uid, None)
+                self._place(unit, outcome)
+        waiting = [Outcome(pod=pod, result=why) for unit, why in self._waiting.values() for pod in pods_of(unit)]
+        return (*self._placed, *waiting)
+
+    def _keep_for_nominees(self, units: Iterable[PendingPod | Gang]) -> None:
+        for pod in nominated(each for unit in units for each in pods_of(unit)):
+            if (kept := holds(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
+                self._fleet.nominate(kept)
+
+    def _decided(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
+        try:
+            return self._decide(unit)
+        except PluginFailedError as error:
+            return unasked(error)
+
+    def _decide(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
+        policy = self._policies[pods_of(unit)[0].scheduler]
+        if isinstance(unit, Gang):
+            found = decide_gang(self._fleet, unit, policy)
+            return self._with_gangs_victims(unit, found, policy) if isinstance(found, Failure) else found
+        outcome = decide(self._fleet, unit, policy)
+        return [outcome] if isinstance(outcome, Placement) else self._with_victims(unit, outcome, policy)
+
+    def _with_victims(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
+        """Tell whom the operator would have leave for the pod."""
+        found = None if pod.error else preempt(self._fleet, pod, policy, self._budgets)
+        if found is None or not found.victims:
+            return failure
+        victims = ", ".join(each.pod for each in found.victims)
+        return told(failure, f"{found.nominee.node} would be cleared of {victims}")
+
+    def _with_gangs_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
+        """Tell the same for a gang."""
+        found = preempt_gang(self._fleet, gang, policy, self._budgets)
+        if found is None or not found.victims:
+            return failure
+        victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in found.victims))
+        return told(failure, f"for all its members {victims} would leave")
+
+    def _place(self, unit: PendingPod | Gang, placements: Sequence[Placement]) -> None:
+        for each in placements:
+            self._fleet.charge(each.charge)
+            self._placed.append(Outcome(pod=each.pod, result=each))
+        if isinstance(unit, Gang) and (rest := _without(unit, placements)).members:
+            self._queue.put(rest)
+        for each in placements:
+            event = ClusterEvent(change=Change.PLACED, node=each.node, after=each.charge)
+            self._queue.wake(Change.PLACED, waking.EventHint(self._fleet, event))
+
+
+def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
+    """Give what is left of a gang once some of its members have their places."""
+    placed = {each.pod.uid for each in placements}
+    return replace(
+        gang,
+        members=tuple(each for each in gang.members if each.uid not in placed),
+        placed=gang.placed + len(placements),
+        nodes=(*gang.nodes, *(each.node for each in placements)),
+    )

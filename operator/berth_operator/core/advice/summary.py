@@ -1,0 +1,154 @@
+"""What one node's devices are, what is free of them and who holds the rest, in the form of Koordinator's debug API.
+
+Amounts are quantities as Kubernetes writes them. Of a card that cannot be handed out nothing counts as offered or free,
+as in Koordinator; what pods hold of it is told all the same. `devices`, `ready` and `unaccounted` are ours.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from berth_api import allocation, names
+from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.fleet.cards import LINKS, NVLINK, Cards, card_id, is_listed, shown_minors
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.intern_table import Wiring
+
+Resources = dict[str, str]
+Amounts = Mapping[str, int]
+Detail = dict[str, dict[str, Resources]]
+"""Device type -> minor -> resources."""
+_WAYS: Final = {strength: name for name, strength in LINKS.items()}
+
+
+def nodes(fleet: Fleet) -> list[str]:
+    """Give the names of the nodes of which there is a summary: those with devices, be they only charged."""
+    return [name for name, row in fleet.rows.items() if _has_devices(fleet, row)]
+
+
+def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
+    """Give a node's summary; None if nothing is known of devices on a node of this name."""
+    row = fleet.rows.get(node)
+    if row is None or not _has_devices(fleet, row):
+        return None
+    report = _Report(fleet, row)
+    for kind in fleet.cards:
+        report.add(kind)
+    return {
+        "deviceTotal": report.total.sums(),
+        "deviceFree": report.free.sums(),
+        "deviceUsed": report.used.sums(),
+        "deviceTotalDetail": report.total.detail,
+        "deviceFreeDetail": report.free.detail,
+        "deviceUsedDetail": report.used.detail,
+        "allocateSet": _allocate_set(fleet, node),
+        "devices": report.devices,
+        "ready": bool(fleet.present[row] and fleet.has_device[row] and fleet.fresh[row]),
+        "unaccounted": _unaccounted(fleet, node),
+    }
+
+
+class _Sums:
+    """Amounts card by card, and all together."""
+
+    def __init__(self) -> None:
+        self.detail: Detail = {}
+        self._all: Counter[str] = Counter()
+
+    def add(self, kind: str, minor: int, amounts: Amounts) -> None:
+        self.detail.setdefault(kind, {})[str(minor)] = _resources(amounts.items())
+        self._all.update(amounts)
+
+    def sums(self) -> Resources:
+        return _resources(self._all.items())
+
+
+class _Report:
+    """The cards of one row."""
+
+    def __init__(self, fleet: Fleet, row: int) -> None:
+        self._fleet, self._row, self._only = fleet, row, np.array([row])
+        held = [grant for charge in fleet.on_node(fleet.names[row]) for grant in charge.grants]
+        self._shown = shown_minors(held)
+        self._absent = {(each.type, each.minor): card_id(each) for each in held if not is_listed(each)}
+        self.total, self.free, self.used = _Sums(), _Sums(), _Sums()
+        self.devices: dict[str, dict[str, Any]] = {}
+
+    def add(self, kind: str) -> None:
+        """Take in the cards of one type."""
+        cards = self._fleet.cards[kind]
+        found = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
+        for slot in cards.slots(self._row):
+            minor = int(cards.minor[self._row, slot])
+            offered = {name: total[0][slot] for name, total, _ in found if total[0][slot]}
+            taken = {name: used[0][slot] for name, _, used in found if used[0][slot] or name in offered}
+            shown = self._shown.get((kind, minor), minor)
+            self.total.add(kind, shown, offered)
+            self.free.add(kind, shown, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
+            self.used.add(kind, shown, taken)
+            self.devices.setdefault(kind, {})[str(shown)] = self._card(cards, slot, minor)
+
+    def _card(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
+        """Tell of a card itself; of one that is gone and still held, nobody knows more."""
+        row, catalogue = self._row, self._fleet.catalogue
+        if not cards.present[row, slot]:
+            return {"id": self._absent.get((cards.kind, minor), ""), "model": "", "health": False}
+        return {
+            "id": cards.ids[row].get(minor, ""),
+            "model": catalogue.models[int(cards.model[row, slot])],
+            "health": bool(cards.healthy[row, slot]) or minor in cards.instances.get(row, ()),
+            "topology": self._topology(cards, slot, minor),
+        }
+
+    def _topology(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
+        """Tell where a card sits, as far as its Device tells."""
+        numa, catalogue = int(cards.numa[self._row, slot]), self._fleet.catalogue
+        switch = catalogue.switches[int(cards.pcie[self._row, slot])]
+        links = _links(catalogue.wirings[int(cards.wiring[self._row])], minor)
+        found = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
+        return {name: each for name, each in found.items() if each is not None}
+
+
+def _links(wiring: Wiring, minor: int) -> dict[str, str]:
+    """Name the way from a card to each other one that it is told of."""
+    return {str(other): _way(strength) for _, own, links in wiring if own == minor for other, strength in links}
+
+
+def _way(strength: int) -> str:
+    return f"NVLink x{strength // NVLINK}" if strength >= NVLINK else _WAYS[strength]
+
+
+def _has_devices(fleet: Fleet, row: int) -> bool:
+    return bool(fleet.has_device[row]) or any(each.users[row].any() for each in fleet.cards.values())
+
+
+def _resources(amounts: Iterable[tuple[str, int]]) -> Resources:
+    return {allocation.long(name, names.PREFIX): allocation.text(name, amount) for name, amount in amounts}
+
+
+def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
+    held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
+    shown = shown_minors(grant for charge in fleet.on_node(node) for grant in charge.grants)
+    for charge in fleet.on_node(node):
+        for grant in charge.grants:
+            # Of a card in MIG mode a pod may hold several instances.
+            of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
+            of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
+    return {
+        kind: {
+            pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
+            for pod, cards in pods.items()
+        }
+        for kind, pods in held.items()
+    }
+
+
+def _unaccounted(fleet: Fleet, node: str) -> dict[str, list[str]]:
+    """Name the pods that may hold any card of a type, because their allocation is missing or cannot be read."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for charge in fleet.on_node(node):
+        for kind in charge.unknown:
+            found[kind].append(charge.pod)
+    return found

@@ -1,0 +1,252 @@
+"""Cards that are given out in pieces, instances under MIG or slices of time: how many each has left, and which.
+
+`Cards.users` counts who holds something of a card, and `used` how many of its pieces are held. So a card gives pieces
+of one kind while the two are equal, and none while anybody holds it in another way.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from berth_api import mig
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, text
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.request import CARD, Part
+from berth_operator.core.allocators import candidates, locality, shortage
+from berth_operator.core.allocators.locality import Reach
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import SHARED, Cards, Column, Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+
+UNLOCATED: Final = "MIG devices withheld, as pods hold MIG devices that the Device lists no more"
+Wanted = Sequence[tuple[Part, Column]]
+"""Parts, and how many pieces for each every card has."""
+
+
+# --- how many ---------------------------------------------------------------------------------------------------
+
+
+def instances(cards: Cards) -> list[str]:
+    """Give the resources of all MIG profiles that were ever seen."""
+    return [name for name in cards.index if mig.is_resource(name)]
+
+
+def offered(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
+    """Give how many pieces of these resources each card has."""
+    return _summed(cards, cards.total, names, rows)
+
+
+def held(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
+    """Give how many of them pods hold."""
+    return _summed(cards, cards.used, names, rows)
+
+
+def _summed(cards: Cards, column: Column, names: Iterable[str], rows: Rows) -> Column:
+    found: Column = np.zeros_like(cards.present[rows], np.int64)
+    for name in names:
+        if name in cards.index:
+            found += column[cards.index[name], rows]
+    return found
+
+
+def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
+    """Give how many instances of these profiles each card can give now."""
+    left = np.zeros_like(cards.present[rows], np.int64)
+    for name in names:
+        left += np.maximum(offered(cards, [name], rows) - held(cards, [name], rows), 0)
+    alone = cards.users[rows] == held(cards, instances(cards), rows)
+    return np.where(alone & (cards.unlocated[rows] == 0)[:, np.newaxis], left, 0)
+
+
+def free_replicas(cards: Cards, rows: Rows) -> Column:
+    """Give how many replicas each card can give now; each takes its part of the card's amounts."""
+    there, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
+    left = np.maximum(there - taken, 0)
+    for name in SHARED:
+        total, used = (column[cards.index[name], rows] for column in (cards.total, cards.used))
+        # How many slices there are may change while pods hold some: those keep what they were given.
+        left = np.minimum(left, np.maximum(total - used, 0) // np.maximum(total // np.maximum(there, 1), 1))
+    alone = cards.healthy[rows] & (cards.users[rows] == taken)
+    return np.where(alone, left, 0)
+
+
+# --- together ---------------------------------------------------------------------------------------------------
+
+
+def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Give the cards whose pieces will do for a part, free or not."""
+    mask: Mask = candidates.accepted(fleet, request, part, rows) & candidates.large(fleet.cards[part.type], part, rows)
+    return mask
+
+
+def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Give the cards whose pieces will do for a part, and from which neither kubelet nor another pod keeps it away."""
+    mask: Mask = serving(fleet, request, part, rows) & ~_kept_away(fleet, part, rows)
+    return mask & ~fleet.cards[GPU].withheld[rows]
+
+
+def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+    """Give the cards of whose pieces another pod's exclusive policy keeps this one away."""
+    cards = fleet.cards[part.type]
+    return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
+
+
+def within(request: PodRequest, wanted: Wanted) -> Reach:
+    """Give what any two cards must have in common that a pod gets pieces of.
+
+    No NVLink leads from one piece to another: where that is asked for, all must be of one card.
+    """
+    part = replace(wanted[0][0], count=sum(each.count for each, _ in wanted))
+    found = locality.required(request, part)
+    return Reach(alone=True) if found.linked or found.alone else found
+
+
+def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mask:
+    """Give the rows that have enough for all parts, within what the pod asks for."""
+    common = within(request, wanted)
+    found = [together(fleet, common, column, rows) >= part.count for part, column in wanted]
+    mask: Mask = np.logical_and.reduce(found).any(axis=1)
+    return mask
+
+
+def together(fleet: Fleet, common: Reach, column: Column, rows: Rows) -> Column:
+    """Give for each card how many pieces there are on those that have what they must in common with it."""
+    if not common:
+        return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
+    found = np.zeros_like(column)
+    for slot in np.flatnonzero(column.any(axis=0)).tolist():
+        found += _alike(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
+    return found
+
+
+def _alike(cards: Cards, common: Reach, slot: int, rows: Rows) -> Mask:
+    """Give the cards of each row that have it in common with the one in a slot; that one is among them."""
+    places = [(getattr(cards, name)[rows], locality.NOWHERE[name]) for name in common.places]
+    mask = np.full_like(cards.present[rows], bool(places))
+    for at, nowhere in places:
+        mask &= (at == at[:, [slot]]) & (at != nowhere)
+    mask[:, slot] = True
+    return mask
+
+
+# --- which ------------------------------------------------------------------------------------------------------
+
+
+def preferred(
+    fleet: Fleet, row: int, request: PodRequest, wanted: Wanted, policy: Policy, *, near: Collection[int]
+) -> Indices:
+    """Give the slots of a row that may serve all parts together, the best first."""
+    cards, rows = fleet.cards[GPU], np.array([row])
+    [left] = fullness(cards, rows)
+    # The last key sorts first.
+    order: Indices = np.lexsort((cards.minor[row], left if policy.spreads_cards else -left, _far(cards, row, near)))
+    common = within(request, wanted)
+    if not common:
+        return order
+    found = [together(fleet, common, column, rows)[0] >= part.count for part, column in wanted]
+    [first, *_] = order[np.logical_and.reduce(found)[order]]
+    [alike] = _alike(cards, common, int(first), rows)
+    beside: Indices = order[alike[order]]
+    return beside
+
+
+def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
+    return ~np.isin(cards.pcie[row], tuple(near))
+
+
+def fullness(cards: Cards, rows: Rows) -> Column:
+    """Give the hundredths of each card's pieces that are in use."""
+    names = [*instances(cards), REPLICAS]
+    used = np.minimum(held(cards, names, rows), there := offered(cards, names, rows))
+    return CARD * used // np.maximum(there, 1)
+
+
+def unused(cards: Cards, free: Column, rows: Rows) -> Column:
+    """Give the hundredths of each card's pieces that are left after one of the free ones; all where none is free."""
+    names = [*instances(cards), REPLICAS]
+    there, used = offered(cards, names, rows), held(cards, names, rows)
+    after = np.minimum(CARD * (used + 1) // np.maximum(there, 1), CARD)
+    return CARD - np.where(free > 0, after, 0)
+
+
+def in_turns(free: Column, count: int) -> list[int]:
+    """Give so many places, each as often as it has something free: all of them once, then all once more."""
+    turns = [(turn, place) for place, number in enumerate(free.tolist()) for turn in range(min(number, count))]
+    return [place for _, place in sorted(turns)[:count]]
+
+
+def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collection[str]) -> Iterator[Grant]:
+    """Give the free instances of these profiles that a card has, in the order of the Device."""
+    cards = fleet.cards[GPU]
+    minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
+    there, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
+    for uuid, name in there:
+        if name in names and uuid not in taken:
+            yield Grant(type=GPU, minor=minor, amounts=((name, 1),), id=uuid, exclusive=part.exclusive, parent=parent)
+
+
+def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
+    """Give the free replicas of a card, the lowest number first."""
+    cards = fleet.cards[GPU]
+    minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
+    there, parent = int(cards.total[cards.index[REPLICAS], row, slot]), cards.ids[row][minor]
+    for number in range(there):
+        if (name := f"{parent}{REPLICA_MARK}{number}") not in taken:
+            amounts = cards.of_replica(row, slot)
+            yield Grant(type=GPU, minor=minor, amounts=amounts, id=name, exclusive=part.exclusive, parent=parent)
+
+
+def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
+    """Give what was found, which must be all.
+
+    Raises:
+        LookupError: the row does not pass.
+    """
+    if len(found) < part.count:
+        raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
+    return tuple(found)
+
+
+# --- why not ----------------------------------------------------------------------------------------------------
+
+
+def reasons(
+    fleet: Fleet, request: PodRequest, wanted: Wanted, there: Column, name: str, *, rejected: Mask
+) -> Iterator[tuple[str, Mask]]:
+    """Give what may be missing of the first part, or of all of them together, and the rows where it is.
+
+    `there` are the pieces that cards have, held or not; `name` is what users call them.
+    """
+    part, free = wanted[0]
+    yield f"fewer than {part.count} {name}", _few(there, part)
+    yield f"GPU model is not {request.model}", _few(there * candidates.of_model(fleet, request, part), part)
+    accepted = there * candidates.accepted(fleet, request, part)
+    yield "GPU devices have other labels than the pod's selector asks for", _few(accepted, part)
+    serves = there * serving(fleet, request, part, ALL)
+    yield f"GPU devices have less memory than {text(GPU_MEMORY, part.min_memory)}", _few(serves, part)
+    yield "GPU devices held by pods whose allocation is unknown", fleet.cards[GPU].unknown > 0
+    yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
+    kept = f"GPU devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
+    yield kept, _few(serves * ~_kept_away(fleet, part, ALL), part)
+    yield shortage.WITHHELD, _few(there * open_to(fleet, request, part, ALL), part)
+    common = within(request, wanted)
+    best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
+    told = f"{part.count} wanted{f' {common}' if common else ''}, at most {best} free"
+    yield f"insufficient free {name} ({told})", ~enough(fleet, request, wanted[:1], ALL)
+    if common:
+        yield f"not all that is asked for is free {common}", ~enough(fleet, request, wanted, ALL)
+
+
+def _withheld_instances(cards: Cards) -> Mask:
+    """Return the rows with instances that are withheld, since pods hold some of which no card is known."""
+    mask: Mask = offered(cards, instances(cards), ALL).any(axis=1) & (cards.unlocated > 0)
+    return mask
+
+
+def _few(there: Column, part: Part) -> Mask:
+    few: Mask = there.sum(axis=1) < part.count
+    return few

@@ -1,0 +1,52 @@
+"""How many pods of one class each node may take: an estimate that is never too low.
+
+It looks at each resource by itself and at nothing that pods of the class do to each other, so a real placement may come
+to fewer. It costs about as much as one decision.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from berth_api.request import Part
+from berth_operator.core import allocators
+from berth_operator.core.allocators import candidates
+from berth_operator.core.fleet.cards import Column, Mask
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+
+NAME: Final = "room"
+MOST: Final = 1_000_000
+"""Pods of a node, where nothing limits them."""
+
+
+def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
+    """Give for each row how many such pods it may take; `fits` are the rows that can take one."""
+    key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
+    return np.where(fits, fleet.rowwise.column(key, lambda rows: _room(fleet, request, rows)), 0)
+
+
+def _room(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
+    room = np.full_like(fleet.vendor[rows], 1 if request.ports else MOST, np.int64)
+    for name, amount in request.resources:
+        if amount:
+            room = np.minimum(room, fleet.left(name, rows) // amount)
+    for part in request.devices.parts:
+        room = np.minimum(room, _on_cards(fleet, request, part, rows))
+    return np.maximum(room, 0)
+
+
+def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Give for each row how many pods its cards may serve with one part."""
+    if allocators.in_pieces(fleet, part):
+        left = allocators.pieces_left(fleet, request, part, rows)
+        several: Column = left.sum(axis=1) // part.count
+        return several
+    cards = fleet.cards[part.type]
+    times = np.where(candidates.fitting(fleet, request, part, rows), MOST, 0)
+    for index, amount in candidates.needs(cards, part, rows):
+        free = cards.left(index, rows)
+        times = np.minimum(times, np.maximum(free, 0) // np.maximum(amount, 1))
+    served: Column = times.sum(axis=1) // part.count
+    return served

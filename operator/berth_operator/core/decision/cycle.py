@@ -1,0 +1,190 @@
+"""One decision: which node and which cards a pod gets, or why none.
+
+    decide(fleet, pod, policy)  ->  Placement | Failure
+
+It reads the Fleet and changes nothing. The caller charges a placement to the Fleet at once, so that the next
+decision sees it, and binds concurrently.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.allocation import Grant
+from berth_operator.core import allocators, filters, scores
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import Filter
+from berth_operator.core.fleet import volume_choice
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
+from berth_operator.core.values.mounts import NOTHING_CHOSEN, Chosen
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import Change
+
+Floats = npt.NDArray[np.float64]
+
+MAX_MESSAGE: Final = 1000
+"""Characters; an Event's note holds 1,024."""
+ONLY_NOMINATED: Final = "would take it only beside pods that wait for a place there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A pod's node and cards."""
+
+    pod: PendingPod
+    node: str
+    grants: tuple[Grant, ...] = ()
+    chosen: Chosen = NOTHING_CHOSEN
+    """What is to be done for its claims before it is bound."""
+
+    @property
+    def charge(self) -> Charge:
+        """Give what the placement takes of the node."""
+        return Charge(
+            uid=self.pod.uid,
+            pod=self.pod.key,
+            node=self.node,
+            resources=self.pod.request.resources,
+            assumed=self.pod.request.assumed,
+            asked=self.pod.request.asked,
+            ports=self.pod.request.ports,
+            grants=self.grants,
+            identity=self.pod.request.identity,
+            wishes=self.pod.request.wishes,
+            mounts=self.pod.request.mounts,
+            chosen=self.chosen,
+            gang=self.pod.gang,
+            priority=self.pod.priority,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a pod fits nowhere, and what may change that."""
+
+    reasons: tuple[tuple[str, int], ...] = ()
+    """(reason, number of nodes); the numbers add up to the nodes."""
+    message: str
+    wakes_on: Change
+    asked: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
+    """The filters that may reject it; without any, each of these changes wakes it."""
+    rejected_by: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
+    """Those of them that rejected a node before any other did."""
+
+
+def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = None) -> Placement | Failure:
+    """Choose the best node that passes every filter, and its cards; what others leave for a pod is kept for it.
+
+    `pull` is added to the rows' scores; -inf takes a row out.
+    """
+    if pod.error:
+        return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
+    if not fleet.nominees:
+        return _decide(fleet, pod, policy, pull)
+    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        return _decide(fleet, pod, policy, pull)
+
+
+def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) -> Placement | Failure:
+    asked = filters.of(pod.request, policy)
+    fits = feasible(fleet, pod.request, asked)
+    if fleet.nominees and _leans(pod.request):
+        with fleet.without(tuple(fleet.nominees.values())):
+            fits = fits & feasible(fleet, pod.request, asked)
+    if pull is not None:
+        fits = fits & (pull > -np.inf)
+    if not fits.any():
+        return failure(fleet, pod.request, asked, others=ONLY_NOMINATED if fleet.nominees else "")
+    if pod.nominated and (own := fits & fleet.named(pod.nominated)).any():
+        fits = own
+    row = _best(fleet, pod.request, policy, fits, pull)
+    return Placement(
+        pod=pod,
+        node=fleet.names[row],
+        grants=allocators.choose(fleet, row, pod.request, policy),
+        chosen=volume_choice.choose(fleet, row, pod.request.mounts),
+    )
+
+
+def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
+    """Give the rows that pass every filter, or those that are given; not to be changed, it may be the Fleet's own."""
+    fits = fleet.present
+    for each in filters.of(request, Policy()) if order is None else order:
+        if (passing := each.passes(fleet, request)) is not fleet.present:
+            fits = fits & passing
+    return fits
+
+
+def _leans(request: PodRequest) -> bool:
+    """Tell whether pods that are only nominated could make a row pass that would not pass without them."""
+    return bool(request.wishes.near or request.wishes.spread or request.mounts)
+
+
+def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: Floats | None) -> int:
+    weights = dict(policy.weights)
+    total = np.where(fits, 0.0 if pull is None else pull, -np.inf)
+    for each in scores.ALL:
+        if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
+            total += weight * found
+    for own, weight in (*policy.own_scores, *_of_plugins(fleet, request)):
+        if (found := own.score(fleet, request, fits)) is not None:
+            total += weight * found
+    # Equal scores go to the lowest row, so that the same fleet gives the same answer.
+    return int(np.argmax(total))
+
+
+def _of_plugins(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Score, float]]:
+    """Give the scores that plug-ins have for what the pod requests of their devices."""
+    if fleet.plugins:
+        for part in request.devices.parts:
+            plugin = fleet.plugins.get(part.type)
+            if plugin is not None and plugin.score is not None:
+                yield plugin.score, SCORE_WEIGHT
+
+
+def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:
+    """Explain why a pod fits nowhere; rows that pass every filter all the same count under `others`."""
+    counts: Counter[str] = Counter()
+    rejected_by: list[Filter] = []
+    # A new node may pass where all others fail, whatever the filter.
+    wakes_on = Change.NODE_ADDED
+    left = fleet.present.copy()
+    for each in asked:
+        rejected = left & ~each.passes(fleet, request)
+        if rejected.any():
+            counts.update(each.explain(fleet, request, rejected))
+            wakes_on |= each.WAKES_ON
+            rejected_by.append(each)
+        left &= ~rejected
+        if not left.any():
+            break
+    if others and left.any():
+        counts[others] += int(left.sum())
+        wakes_on |= Change.PLACED | Change.RELEASED
+    reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+    message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
+    return Failure(
+        reasons=reasons, message=message, wakes_on=wakes_on, asked=tuple(asked), rejected_by=tuple(rejected_by)
+    )
+
+
+def unasked(why: PluginFailedError) -> Failure:
+    """Give what a pod is told that could not be decided; no change makes it active again."""
+    return Failure(message=cut(str(why)), wakes_on=Change(0))
+
+
+def _message(nodes: int, reasons: tuple[tuple[str, int], ...], hint: str) -> str:
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "the cluster has no nodes"
+    text = f"0/{nodes} nodes available: {told}" + (f"; {hint}" if hint else "")
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """Cut a message so that an Event can hold it."""
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

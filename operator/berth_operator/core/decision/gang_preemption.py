@@ -1,0 +1,207 @@
+"""Which pods of lower priority are to leave so that a whole gang fits.
+
+    preempt_gang(fleet, gang, policy, budgets, unconfirmed)  ->  GangPreemption | None
+
+On a copy of the Fleet as many members are placed as there is room for. For each of the others that is needed, the
+largest first, victims are chosen as for any pod (`preemption`), and in the copy they leave and the member is nominated,
+so that the next one sees it. Nobody is to leave unless without the victims `decide_gang` itself places the gang there;
+and who turns out not to have been in its way is spared.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import filters
+from berth_operator.core.decision import capacity
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, feasible
+from berth_operator.core.decision.gang import Class, Gang, decide_gang, order, place_most, yielding
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import (
+    NO_VICTIM,
+    OFFSET,
+    Preemption,
+    emptied,
+    has_lower,
+    helpable,
+    helped,
+    preempt,
+)
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+AT_ONCE: Final = 32
+"""Members of a class for which the best nodes are looked for at once."""
+MOST_SPARED: Final = 2048
+"""Decisions of members that may be spent to spare victims, half a second."""
+
+
+Cost = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangPreemption:
+    """Where the members that a gang needs will be, and who is to leave for them."""
+
+    nominees: tuple[Charge, ...]
+    victims: tuple[Charge, ...]
+    """None if those suffice that leave already."""
+
+
+def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
+    """Tell whether others may have to leave for a gang: for members that it needs, of pods below all of them."""
+    return policy.preemption and gang.needed > 0 and has_lower(fleet, gang.lowest)
+
+
+def preempt_gang(
+    fleet: Fleet, gang: Gang, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
+) -> GangPreemption | None:
+    """Choose victims for a gang that does not fit; None where that would not help. The Fleet is left as it is.
+
+    `unconfirmed` are UIDs of pods that are not certainly bound yet; they are no victims.
+    """
+    if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
+        return None
+    stage = fleet.copy()
+    for each in yielding(stage, gang):
+        stage.withdraw(each.uid)
+    members = tuple(replace(each, nominated="") for each in gang.members)
+    return _Clearing(stage, replace(gang, members=members), policy, budgets, unconfirmed).found()
+
+
+def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
+    """Give those of the pods below a priority that are on their way out."""
+    return [each for each in pods if each.priority < priority and fleet.is_leaving(each)]
+
+
+class _Clearing:
+    """Makes room on a copy of the Fleet, which is its own."""
+
+    def __init__(
+        self, stage: Fleet, gang: Gang, policy: Policy, budgets: Budgets, unconfirmed: Collection[str]
+    ) -> None:
+        self._stage, self._gang, self._policy = stage, gang, policy
+        self._lowest = gang.lowest
+        self._budgets, self._unconfirmed = budgets, unconfirmed
+        self._nodes: dict[str, str] = {}
+        """UID of a member -> where it goes."""
+        self._victims: dict[str, Charge] = {}
+        self._best = np.zeros(len(stage.names), np.bool_)
+        """The rows where evictions cost least, when it was last looked."""
+        self._for_class: PodRequest | None = None
+        self._for_more = 0
+        """For whom they are the best: the class, and for how many more members of it."""
+        self._last = ""
+        """The node of the member before."""
+        self._elsewhere: Cost | None = None
+        """What the best place cost when it was last compared with others; it becomes no cheaper."""
+
+    def found(self) -> GangPreemption | None:
+        """Give who is to leave, if that helps."""
+        if self._possible() < self._gang.needed:
+            return None
+        for placement in place_most(self._stage, self._gang, self._policy):
+            self._nominate(placement.charge)
+        self._help(sorted((each for each in self._gang.members if each.uid not in self._nodes), key=order))
+        if len(self._nodes) < self._gang.needed:
+            return None
+        self._leave()
+        placed = self._decided()
+        return None if placed is None else self._spared(placed)
+
+    def _possible(self) -> int:
+        """Give how many members there might be room for if all pods below were gone, never too few."""
+        stage, policy, total = self._stage, self._policy, 0
+        without = emptied(stage, self._lowest, self._unconfirmed)
+        for request, count in Counter(each.request for each in self._gang.members).items():
+            helped = helpable(stage, request, policy) | feasible(stage, request, filters.of(request, policy))
+            fits = feasible(without, request, filters.LOCAL) & helped
+            total += Class(request=request, count=count, room=capacity.of_class(without, request, fits)).possible
+        return total
+
+    # --- one member after the other -------------------------------------------------------------------------------
+
+    def _help(self, members: Iterable[PendingPod]) -> None:
+        """Make room for members, until as many are placed as are needed."""
+        hopeless: set[PodRequest] = set()
+        for pod in members:
+            if len(self._nodes) == self._gang.needed:
+                return
+            if pod.request in hopeless:
+                continue
+            # Only pods below all members leave, for whichever of them.
+            if (found := self._for(replace(pod, priority=self._lowest))) is None:
+                hopeless.add(pod.request)
+                continue
+            self._victims |= {each.uid: each for each in found.victims}
+            self._stage.leaving.update(each.uid for each in found.victims)
+            self._nominate(found.nominee)
+
+    def _for(self, pod: PendingPod) -> Preemption | None:
+        """Choose a node and victims for a member: beside the one before it, if no other node costs less."""
+        if pod.request != self._for_class:
+            self._for_class, self._for_more, self._elsewhere = pod.request, 0, None
+        here = self._within(pod, self._stage.named(self._last)) if self._last else None
+        if here is not None and self._elsewhere is not None and _cost(here) <= self._elsewhere:
+            return here
+        there = self._anywhere(pod)
+        self._elsewhere = None if there is None else _cost(there)
+        return here if here is not None and (there is None or _cost(here) <= _cost(there)) else there
+
+    def _anywhere(self, pod: PendingPod) -> Preemption | None:
+        """Choose the best node.
+
+        Each member changes a single row. So of as many best rows as there are members one is the best for each of them.
+        """
+        if not self._for_more:
+            self._best[:] = False
+            self._best[helped(self._stage, pod, self._policy, self._budgets, self._unconfirmed)[:AT_ONCE]] = True
+            self._for_more = AT_ONCE
+        self._for_more -= 1
+        return self._within(pod, self._best)
+
+    def _within(self, pod: PendingPod, rows: Mask) -> Preemption | None:
+        return preempt(self._stage, pod, self._policy, self._budgets, self._unconfirmed, within=rows)
+
+    def _nominate(self, charge: Charge) -> None:
+        self._stage.nominate(charge)
+        self._nodes[charge.uid] = self._last = charge.node
+
+    # --- all of them ----------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Let everybody go who leaves, and forget what was kept meanwhile."""
+        for uid in self._nodes:
+            self._stage.withdraw(uid)
+        for each in leaving(self._stage, self._stage.charges.values(), self._lowest):
+            self._stage.release(each.uid)
+
+    def _decided(self) -> list[Placement] | None:
+        """Decide the gang as it will be decided then."""
+        told = tuple(replace(each, nominated=self._nodes.get(each.uid, "")) for each in self._gang.members)
+        outcome = decide_gang(self._stage, replace(self._gang, members=told), self._policy)
+        return None if isinstance(outcome, Failure) else outcome
+
+    def _spared(self, placed: Sequence[Placement]) -> GangPreemption:
+        """Keep those victims out of it without whom the gang is placed all the same, the most important first."""
+        trials = MOST_SPARED // self._gang.needed
+        for each in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
+            self._stage.charge(each)
+            if (others := self._decided()) is None:
+                self._stage.release(each.uid)
+            else:
+                del self._victims[each.uid]
+                placed = others
+        needed = sorted(placed, key=lambda each: each.pod.uid not in self._nodes)[: self._gang.needed]
+        return GangPreemption(nominees=tuple(each.charge for each in needed), victims=tuple(self._victims.values()))
+
+
+def _cost(found: Preemption) -> Cost:
+    """Give what kube-scheduler compares nodes by, but for the victims' age."""
+    highest = max((each.priority for each in found.victims), default=NO_VICTIM)
+    return found.violations, highest, sum(each.priority + OFFSET for each in found.victims)

@@ -1,0 +1,465 @@
+"""Which pods of lower priority are to leave a node so that a pod fits there.
+
+    preempt(fleet, pod, policy, budgets, unconfirmed)  ->  Preemption | None
+
+As kube-scheduler's DefaultPreemption does it: a node can be helped if the first filter that rejects it says so. All
+pods of lower priority are taken away there; if the pod then fits, as many as possible are given back, those first that
+a PodDisruptionBudget protects, then by priority and age. What is left are the victims, so each of them helps: by its
+cpu, its port, or the very cards that the pod needs. Of all nodes the one is taken with the fewest broken budgets, then
+the lowest highest priority, the lowest sum of priorities, the fewest victims, and the youngest of the most important.
+
+Beyond kube-scheduler it looks at every node and not at a tenth of them, and goes on to look for fewer victims on the
+best of them (docs/decisions/0008-preemption.md). Pods that leave already cost nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import allocators, filters
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.budgets import Budget, Budgets
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.what_if import Bench, sets
+from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import Verdict
+
+MOST_TRIALS: Final = 2**13
+"""What-ifs that the search for fewer victims may take, some 10 ms."""
+MOST_COUPLED: Final = 100
+"""Nodes that are looked at where pods of other nodes matter, and so each is a question about the whole fleet."""
+
+NO_VICTIM: Final = -(2**62)
+"""The highest priority of none; lower than any."""
+OFFSET: Final = 2**31
+"""Makes every priority positive in sums, so that more victims weigh more; as in kube-scheduler."""
+
+Keys = tuple[Column, ...]
+"""What nodes are compared by, the lowest is best: shape (nodes,) each, the most important first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """A node, and who is to leave it."""
+
+    nominee: Charge
+    """What the pod will take of the node."""
+    victims: tuple[Charge, ...]
+    """The most important first; none if those suffice that leave already."""
+    violations: int = 0
+    """How many of them break a PodDisruptionBudget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """Victims on one row: numbers of occupants."""
+
+    place: int
+    victims: Indices
+
+
+def preempt(
+    fleet: Fleet,
+    pod: PendingPod,
+    policy: Policy,
+    budgets: Budgets,
+    unconfirmed: Collection[str] = frozenset(),
+    *,
+    within: Mask | None = None,
+) -> Preemption | None:
+    """Choose a node and its victims for a pod that fits nowhere; None where that would not help.
+
+    `unconfirmed` are UIDs of pods that are not certainly bound yet; they are no victims. Of nodes only those `within` a
+    mask are looked at, if there is one.
+    """
+    if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
+        return None
+    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        lower = _lower(fleet, pod, policy, unconfirmed, within)
+        return _Search(fleet, pod, policy, lower, budgets).found() if lower.any() else None
+
+
+def helped(
+    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
+) -> Indices:
+    """Give the rows where evictions would make room for a pod, the best first, by the rows' own pods."""
+    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        lower = _lower(fleet, pod, policy, unconfirmed)
+        return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
+
+
+def _lower(
+    fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str], within: Mask | None = None
+) -> Mask:
+    """Give for each occupant whether it may be a victim, and may help."""
+    rows = helpable(fleet, pod.request, policy)
+    if within is not None:
+        rows &= within
+    lower = _below(fleet, pod.priority, unconfirmed)
+    lower &= rows[fleet.census.current(fleet).rows]
+    return lower
+
+
+def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
+    """Give for each occupant whether it is there for certain, and below a priority."""
+    occupants = fleet.census.current(fleet)
+    found = np.zeros(len(occupants.charges), np.bool_)
+    found[fleet.census.numbers()] = True
+    found[fleet.census.numbers_of(unconfirmed)] = False
+    found &= occupants.priority < priority
+    return found
+
+
+def emptied(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
+    """Give all rows as they were without the pods below a priority; only resources and devices may be asked of them."""
+    occupants = fleet.census.current(fleet)
+    bench = Bench(fleet, np.arange(len(fleet.names)), occupants)
+    for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), occupants.rows):
+        bench.take(occupants.rows[pods], pods)
+    return bench.fleet
+
+
+def has_lower(fleet: Fleet, priority: int) -> bool:
+    """Tell whether there is any placed pod below a priority."""
+    return any(each < priority for each in fleet.priorities)
+
+
+def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
+    """Give what a pod will take of a node once those below it that leave the node are gone; None if it will not fit.
+
+    Nor where a plug-in fails: nothing can be kept then, and the pod's decision will tell.
+
+    Where pods of other nodes matter, nothing more is asked while some leave than what no eviction could change: that
+    is looked at when they are gone, as in kube-scheduler.
+    """
+    row = fleet.rows.get(node)
+    if row is None:
+        return None
+    try:
+        with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+            return _held(fleet, row, pod, policy, node)
+    except PluginFailedError:
+        return None
+
+
+def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
+    going = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
+    stage = _excerpt_without(fleet, row, going)
+    others = [each for each in filters.of(pod.request, policy) if each not in filters.LOCAL]
+    if going and not is_local(fleet, pod.request):
+        others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
+    fits = cycle.feasible(stage, pod.request, filters.LOCAL)[0] and cycle.feasible(fleet, pod.request, others)[row]
+    return _nominee(stage, 0, pod, policy, node) if fits else None
+
+
+def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
+    """Give the pods for which others leave a node, in the order in which they are to be given their places."""
+    found = (each for each in pods if each.nominated)
+    return sorted(found, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
+
+
+class Emptied:
+    """What a node would have for pods of each priority if all below them were evicted there; of one moment."""
+
+    def __init__(self, fleet: Fleet, node: str) -> None:
+        self._fleet, self._node = fleet, node
+        self._stages: dict[int, Fleet] = {}
+
+    def may_take(self, unit: PendingPod | Gang, gone: Charge) -> bool:
+        """Tell whether a unit that found no victims may find some now that a pod has gone that it could not evict."""
+        priority = unit.lowest if isinstance(unit, Gang) else unit.priority
+        if gone.priority < priority:
+            return False
+        if priority not in self._stages:
+            lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
+            self._stages[priority] = _excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
+        return any(filters.has_room(self._stages[priority], each, 0) for each in set(unit.requests))
+
+
+def told(failure: Failure, text: str) -> Failure:
+    """Add to a failure what became of preemption."""
+    return replace(failure, message=cycle.cut(f"{failure.message}; preemption: {text}"))
+
+
+# --- whom and where -----------------------------------------------------------------------------------------------
+
+
+def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
+    """Give the rows whose first rejection may be undone by pods that leave."""
+    left, found = fleet.present.copy(), np.zeros(len(fleet.names), np.bool_)
+    for each in filters.of(request, policy):
+        rejected = left & ~each.passes(fleet, request)
+        if each.VERDICT is Verdict.UNSCHEDULABLE:
+            found |= rejected
+        left &= ~rejected
+    for bounded in filters.BOUNDED:
+        found &= bounded.could_pass(fleet, request)
+    return found
+
+
+def is_local(fleet: Fleet, request: PodRequest) -> bool:
+    """Tell whether of all placed pods only those of a row decide about it, by their resources and devices."""
+    wishes = request.wishes
+    if request.ports or request.mounts or wishes.near or wishes.apart or wishes.spread:
+        return False
+    return not any(True for _ in fleet.neighbours.repelled(request.identity))
+
+
+def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
+    bench = Bench(fleet, np.array([row]), Occupants.of(fleet, gone))
+    for pod in range(len(gone)):
+        bench.take(np.array([0]), np.array([pod]))
+    bench.let_go(0, np.arange(len(gone)))
+    return bench.fleet
+
+
+def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) -> Charge:
+    grants = allocators.choose(stage, at, pod.request, policy)
+    return Placement(pod=pod, node=node, grants=grants).charge
+
+
+# --- the search ---------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    """Looks for the best victims of one pod; places are rows that can be helped, and pods are numbers of occupants."""
+
+    def __init__(self, fleet: Fleet, pod: PendingPod, policy: Policy, lower: Mask, budgets: Budgets) -> None:
+        self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
+        self._asked = filters.of(pod.request, policy)
+        self._occupants = occupants = fleet.census.current(fleet)
+        inhabited = np.zeros(len(fleet.names), np.bool_)
+        inhabited[occupants.rows[lower]] = True
+        self._rows = np.flatnonzero(inhabited)
+        self._place = (np.cumsum(inhabited) - 1)[occupants.rows]
+        self._sorts_by = self._place.astype(np.min_scalar_type(len(self._rows)))
+        """The same in few bits: those are sorted ten times as fast."""
+        leaving = occupants.terminating.copy()
+        leaving[fleet.census.numbers_of(fleet.leaving)] = True
+        self._going = np.flatnonzero(lower & leaving)
+        self._base = Bench(fleet, self._rows, occupants)
+        """All places without the pods that leave them already."""
+        for pods in _turns(self._going, self._sorts_by):
+            self._base.take(self._place[pods], pods)
+        ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
+        self._violating = _violating(fleet, occupants, ranked, self._place, budgets)
+        self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
+        """Those that may be victims: who is given back first comes first."""
+
+    def _by_importance(self, pods: Indices) -> Indices:
+        """Give pods in the order of their importance."""
+        order = np.lexsort((self._occupants.started[pods], -self._occupants.priority[pods]))
+        ranked: Indices = pods[order]
+        return ranked
+
+    def ranked(self) -> Indices:
+        """Give the rows where the pod would fit, the best first."""
+        fits, victims = self._fewest()
+        found: Indices = self._rows[self._order(victims, fits)]
+        return found
+
+    def found(self) -> Preemption | None:
+        """Give the best node with its victims."""
+        fits, victims = self._fewest()
+        order = self._order(victims, fits)
+        if not order.size:
+            return None
+        if is_local(self._fleet, self._request):
+            return self._preemption(self._fewer(order, victims) or self._choice(order[0], victims))
+        return self._coupled(order, victims)
+
+    # --- rows side by side --------------------------------------------------------------------------------------
+
+    def _fewest(self) -> tuple[Mask, Mask]:
+        """Tell where the pod would fit, as far as the row's own pods decide, and who would have to leave there."""
+        bench = Bench(self._base.fleet, np.arange(len(self._rows)), self._occupants)
+        for pods in _turns(self._staying, self._sorts_by):
+            bench.take(self._place[pods], pods)
+        fits, victims = bench.fits(self._request), np.zeros(len(self._place), np.bool_)
+        for pods in _turns(self._staying[fits[self._place[self._staying]]], self._sorts_by):
+            bench.give_back(self._place[pods], pods)
+            needed = pods[~bench.fits(self._request)[self._place[pods]]]
+            bench.take(self._place[needed], needed)
+            victims[needed] = True
+        return fits, victims
+
+    def _order(self, victims: Mask, fits: Mask) -> Indices:
+        """Give the places where the pod would fit, the best first."""
+        pods = np.flatnonzero(victims)
+        keys = self._keys(self._place[pods], pods, len(self._rows))
+        order = np.lexsort(keys[::-1])
+        found: Indices = order[fits[order]]
+        return found
+
+    def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
+        """Give what sets of victims are compared by; `of` tells to which set each pod belongs."""
+        priority = self._occupants.priority[pods]
+        violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
+        highest, weight = np.full(sets, NO_VICTIM), np.zeros(sets, np.int64)
+        np.maximum.at(highest, of, priority)
+        np.add.at(weight, of, priority + OFFSET)
+        top, started = priority == highest[of], np.full(sets, 2**62)
+        np.minimum.at(started, of[top], self._occupants.started[pods[top]])
+        return violations.astype(np.int64), highest, weight, number, -started
+
+    def _choice(self, place: int, victims: Mask) -> _Choice:
+        return _Choice(place=int(place), victims=np.flatnonzero(victims & (self._place == place)))
+
+    # --- fewer victims ------------------------------------------------------------------------------------------
+
+    def _fewer(self, order: Indices, victims: Mask) -> _Choice | None:
+        """Look for a better set of victims among the best places; giving back one by one need not find the smallest."""
+        pods = np.flatnonzero(victims)
+        violations, highest, _, number, _ = self._keys(self._place[pods], pods, len(self._rows))
+        best = order[0]
+        equal = (violations[order] == violations[best]) & (highest[order] == highest[best])
+        finalists = order[equal & (number[order] > 1)]
+        allowed = self._staying[self._occupants.priority[self._staying] <= highest[best]]
+        if not violations[best]:
+            allowed = allowed[~self._violating[allowed]]
+        known, left = self._choice(best, victims), MOST_TRIALS
+        for size in range(1, int(number[best]) + 1 if finalists.size else 0):
+            places, found_sets = sets(self._sorts_by, allowed, finalists, size, left)
+            found = self._best_of([*self._fitting(places, found_sets), known])
+            left -= len(found_sets)
+            if found is not known:
+                return found
+        return None
+
+    def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
+        """Give those of the sets without which the pod fits."""
+        bench, every = Bench(self._base.fleet, places, self._occupants), np.arange(len(places))
+        for pods in sets.T:
+            bench.take(every, pods)
+        for at in np.flatnonzero(bench.fits(self._request)).tolist():
+            yield _Choice(place=int(places[at]), victims=sets[at])
+
+    def _best_of(self, choices: Sequence[_Choice]) -> _Choice:
+        of = np.repeat(np.arange(len(choices)), [len(each.victims) for each in choices])
+        pods = np.concatenate([each.victims for each in choices])
+        places = np.array([each.place for each in choices])
+        return choices[int(np.lexsort((places, *self._keys(of, pods, len(choices))[::-1]))[0])]
+
+    # --- one place after the other ------------------------------------------------------------------------------
+
+    def _coupled(self, order: Indices, victims: Mask) -> Preemption | None:
+        """Look at the best places once more, by all filters, until none of those left can be better."""
+        whole, best = self._fleet.copy(), None
+        for place in order[:MOST_COUPLED].tolist():
+            least = self._choice(place, victims)
+            if best is not None and self._key(best) <= self._bound(least):
+                break
+            exact = self._reprieved(whole, least)
+            if exact is not None:
+                best = exact if best is None else self._best_of([best, exact])
+        return None if best is None else self._preemption(best)
+
+    def _key(self, choice: _Choice) -> tuple[int, ...]:
+        """Give what a choice is compared by, but for the age of its victims."""
+        of = np.zeros(len(choice.victims), np.intp)
+        return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
+
+    def _bound(self, least: _Choice) -> tuple[int, ...]:
+        """Give what no choice on a place is below, by the victims that its resources and cards ask for.
+
+        Who else has to go may make room for some of those: nothing is certain but one of the highest priority.
+        """
+        violations, highest, *_ = self._key(least)
+        if violations or not len(least.victims):
+            return min(violations, 1), NO_VICTIM
+        return 0, highest, highest + OFFSET, 1
+
+    def _reprieved(self, whole: Fleet, least: _Choice) -> _Choice | None:
+        """Give the victims on a place, the least if they will do; None if the pod does not fit even without all."""
+        row, certain = self._rows[least.place], set(least.victims.tolist())
+        going = self._going[self._place[self._going] == least.place].tolist()
+        pods = self._staying[self._place[self._staying] == least.place].tolist()
+        with released(whole, [self._occupants.charges[each] for each in (*going, *pods)]):
+            if not cycle.feasible(whole, self._request, self._asked)[row]:
+                return None
+            spared = [each for each in pods if each not in certain]
+            if self._give_back(whole, row, spared):
+                return least
+            victims = [each for each in pods if not self._give_back(whole, row, [each])]
+        return _Choice(place=least.place, victims=np.array(victims, np.intp))
+
+    def _give_back(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
+        """Give pods back to their row if the new pod fits beside them; tell whether it does."""
+        for each in pods:
+            whole.charge(self._occupants.charges[each])
+        fits = bool(cycle.feasible(whole, self._request, self._asked)[row])
+        for each in () if fits else pods:
+            whole.release(self._occupants.charges[each].uid)
+        return fits
+
+    # --- the outcome --------------------------------------------------------------------------------------------
+
+    def _preemption(self, choice: _Choice) -> Preemption:
+        bench = Bench(self._base.fleet, np.array([choice.place]), self._occupants)
+        for pod in choice.victims:
+            bench.take(np.array([0]), np.array([pod]))
+        going = self._going[self._place[self._going] == choice.place]
+        bench.let_go(0, np.concatenate((choice.victims, going)))
+        node = self._fleet.names[self._rows[choice.place]]
+        return Preemption(
+            nominee=_nominee(bench.fleet, 0, self._pod, self._policy, node),
+            victims=tuple(self._occupants.charges[each] for each in self._by_importance(choice.victims)),
+            violations=int(self._violating[choice.victims].sum()),
+        )
+
+
+def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
+    """Give pods in turns, of each place at most one a turn, in the order in which they are given."""
+    if not pods.size:
+        return
+    by_place = pods[np.argsort(places[pods], kind="stable")]
+    turn = _turn(places[by_place])
+    by_turn = np.argsort(turn.astype(np.min_scalar_type(int(turn.max()))), kind="stable")
+    yield from np.split(by_place[by_turn], np.cumsum(np.bincount(turn))[:-1])
+
+
+@contextmanager
+def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
+    """Do as if these pods were gone."""
+    for each in charges:
+        fleet.release(each.uid)
+    yield
+    for each in charges:
+        fleet.charge(each)
+
+
+def _violating(fleet: Fleet, occupants: Occupants, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
+    """Tell which pods would break a budget: on each row the more important ones use it up, as in kube-scheduler."""
+    found = np.zeros(len(occupants.charges), np.bool_)
+    if not budgets:
+        return found
+    spent = budgets.spent(fleet)
+    for budget, protected in _protected(occupants, ranked, budgets).items():
+        pods = np.array(protected, np.intp)
+        by_place = pods[np.argsort(place[pods], kind="stable")]
+        found[by_place[_turn(place[by_place]) >= budget.allowed - spent[budget]]] = True
+    return found
+
+
+def _turn(places: Indices) -> Indices:
+    """Give for each how many there are before it of the same place; equal places stand together."""
+    return np.arange(len(places)) - np.searchsorted(places, places)
+
+
+def _protected(occupants: Occupants, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
+    """Give the pods of each budget, the most important first."""
+    found: defaultdict[Budget, list[int]] = defaultdict(list)
+    for pod in ranked.tolist():
+        for budget in budgets.counting(occupants.charges[pod]):
+            found[budget].append(pod)
+    return found

@@ -1,0 +1,112 @@
+"""What a placement writes on its pod, all of it in the Binding: see docs/protocol.md."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from berth_api import allocation, names
+from berth_api.allocation import Grant
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.fleet.cards import is_listed
+from berth_operator.core.fleet.kubelet_allocation import Case
+from berth_operator.core.values import limits
+
+MAX_OWN: Final = 200 * 1024
+MAX_ALL: Final = 250 * 1024
+"""Bytes of annotations, ours alone and with the pod's own. The API server does not check a Binding's annotations, and a
+pod with more than 256 KiB can never change again."""
+
+
+class RecordError(ValueError):
+    """A placement cannot be written."""
+
+
+def annotations(placement: Placement) -> dict[str, str]:
+    """Give the annotations that tell the pod's cards, and each container's.
+
+    Raises:
+        RecordError: they are too large for a pod.
+    """
+    if not placement.grants:
+        return {}
+    prefix = placement.pod.request.devices.prefix
+    found = {names.ALLOCATED: allocation.render(placement.grants, prefix)}
+    seen = _seen(placement)
+    found |= {container + names.VISIBLE_SUFFIX: _visible(grants) for container, grants in seen.items()}
+    cards = sum(grant.type == names.GPU for grant in placement.grants)
+    for limit in placement.pod.request.limits:
+        found |= limits.annotations(limit, seen.get(limit.container, ()), cards)
+    allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotated)
+    size = sum(len(key) + len(value) for key, value in found.items())
+    if size > allowed:
+        raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
+    return found
+
+
+def _seen(placement: Placement) -> dict[str, list[Grant]]:
+    """Give what each container sees of the pod's cards."""
+    gpus = [grant for grant in placement.grants if grant.type == names.GPU]
+    found: dict[str, list[Grant]] = {}
+    for share in placement.pod.request.shares:
+        found.setdefault(share.container, []).extend(gpus[share.first : share.end])
+    return found
+
+
+def _visible(grants: Sequence[Grant]) -> str:
+    """Give their ids, each once: of two replicas of a card a container sees one card."""
+    return ",".join(dict.fromkeys(grant.visible for grant in grants))
+
+
+def rewritten(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant]) -> dict[str, str] | None:
+    """Give the annotations of a bound pod that say what it holds, by what stands for what.
+
+    None if they say something else by now than what the pod was promised, or if the Device lists one of its cards no
+    more: that one has no minor that could be written.
+    """
+    try:
+        grants = allocation.parse(told[names.ALLOCATED])
+    except allocation.AllocationError:
+        return None
+    now = {(each.type, each.id): instead.get(each.id, each) for each in case.promised.grants}
+    if {(each.type, each.id) for each in grants} != now.keys() or not all(map(is_listed, now.values())):
+        return None
+    prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in told[names.ALLOCATED] else names.PREFIX
+    return {
+        names.ALLOCATED: allocation.render((_exchanged(each, now[each.type, each.id]) for each in grants), prefix),
+        **_visible_instead(told, case, instead),
+    }
+
+
+def _visible_instead(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant]) -> dict[str, str]:
+    """Give what each container sees: what kubelet gave it, or what stands for what it saw if kubelet tells no more."""
+    given = {
+        name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
+        for name, devices in case.given.containers
+    }
+    seen = {allocation.visible(name): allocation.visible(each.id) for name, each in instead.items()}
+    before = {key: value.split(",") for key, value in told.items() if key.endswith(names.VISIBLE_SUFFIX)}
+    return {
+        key: ",".join(dict.fromkeys(given.get(key) or [seen.get(each, each) for each in ids]))
+        for key, ids in before.items()
+    }
+
+
+def _exchanged(grant: Grant, now: Grant) -> Grant:
+    return replace(grant, minor=now.minor, id=now.id, parent=now.parent)
+
+
+def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:
+    """Give the Binding: node, cards and the leader's term in one object, for exactly this pod's UID."""
+    pod = placement.pod
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "labels": {names.FENCED_BY: lease},
+            "annotations": {names.EPOCH: str(epoch), **annotations(placement)},
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
+    }

@@ -1,0 +1,96 @@
+"""What if some placed pods were gone: the very filters that decide, asked about many rows at once.
+
+Taking away the third pod of each of five thousand rows is a few array expressions. That is exact for filters whose
+answer for a row depends on what that row's own pods take of its resources and devices (`filters.LOCAL`); where pods of
+other rows matter too, what-ifs take a `Fleet.copy`.
+"""
+
+import math
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+
+from berth_operator.core import filters
+from berth_operator.core.decision import cycle
+from berth_operator.core.fleet.cards import Cards, Indices, Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.placed_pods import Handles, Occupants
+from berth_operator.core.values.request import PodRequest
+
+
+class Bench:
+    """What-ifs side by side: each has a row of the Fleet and lacks some of its pods."""
+
+    def __init__(self, fleet: Fleet, rows: Indices, occupants: Occupants) -> None:
+        self.fleet = fleet.excerpt(rows)
+        self._occupants = occupants
+
+    def take(self, at: Indices, pods: Indices) -> None:
+        """Take away the pods, each from its what-if; of one what-if at most one pod in a call."""
+        self._move(at, pods, -1)
+
+    def give_back(self, at: Indices, pods: Indices) -> None:
+        """Undo that."""
+        self._move(at, pods, 1)
+
+    def let_go(self, at: int, pods: Indices) -> None:
+        """Take back what the pods, already taken away from a what-if, hold by name: which of it is free then.
+
+        By how many there are is told whether something fits; names are needed where it is to be chosen, which is once.
+        Only virtual functions are not all alike, and are taken back with their pods.
+        """
+        for pod in pods.tolist():
+            for grant in self._occupants.charges[pod].grants:
+                if not grant.functions:
+                    self.fleet.cards[grant.type].hold(at, grant.handles, -1)
+
+    def fits(self, request: PodRequest) -> Mask:
+        """Tell for each what-if whether its row has the resources and devices."""
+        return cycle.feasible(self.fleet, request, filters.LOCAL)
+
+    def _move(self, at: Indices, pods: Indices, sign: int) -> None:
+        self.fleet.rowwise.forget()
+        taken = self._occupants.amounts[:, self._occupants.kinds[pods]]
+        self.fleet.requested[: len(taken), at] += sign * taken
+        for kind, parts in self._occupants.parts.items():
+            cards = self.fleet.cards[kind]
+            cards.unknown[at] += sign * parts.unknown[pods]
+            found, places = parts.of(pods)
+            if not found.size:
+                continue
+            where = at[places] * cards.users.shape[1] + parts.slots[found]
+            # A pod may name a card twice, so these are no plain assignments; flat ones are much the fastest.
+            np.add.at(cards.users.reshape(-1), where, sign)
+            # The cards may have resources by now that no pod had when the occupants were read.
+            for used, amounts in zip(cards.used, parts.amounts, strict=False):
+                if amounts.any():
+                    np.add.at(used.reshape(-1), where, sign * amounts[parts.kinds[found]])
+            if parts.functions:
+                self._move_functions(cards, at[places], found, parts.functions, sign)
+
+    def _move_functions(
+        self, cards: Cards, rows: Indices, found: Indices, functions: Mapping[int, Handles], sign: int
+    ) -> None:
+        for row, part in zip(rows.tolist(), found.tolist(), strict=True):
+            if part in functions:
+                cards.hold(row, functions[part], sign)
+                cards.find_spare(row, self.fleet.catalogue)
+
+
+def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:
+    """Give at most so many sets of pods, of one place each: the place of each set, and its pods.
+
+    `of` tells the place of every pod there is.
+    """
+    by_place = pods[np.argsort(of[pods], kind="stable")]
+    first = np.searchsorted(of[by_place], places)
+    number = np.searchsorted(of[by_place], places, side="right") - first
+    found_places, found_sets = [np.zeros(0, np.intp)], [np.zeros((0, size), np.intp)]
+    for each in np.unique(number[number >= size]).tolist():
+        chosen = np.flatnonzero(number == each)[: max(most // math.comb(each, size), 0)]
+        picks = np.array(list(combinations(range(each), size)) if chosen.size else [], np.intp).reshape(-1, size)
+        found_places.append(np.repeat(places[chosen], len(picks)))
+        found_sets.append(by_place[(first[chosen][:, np.newaxis, np.newaxis] + picks)].reshape(-1, size))
+        most -= len(found_sets[-1])
+    return np.concatenate(found_places), np.concatenate(found_sets)

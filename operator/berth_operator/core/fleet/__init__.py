@@ -1,0 +1,1 @@
+"""The Fleet: nodes, devices and what pods hold of them, as columns."""

@@ -1,0 +1,88 @@
+"""How many volumes of each driver are on each node: a volume counts once a node, however many pods use it there.
+
+A node holds a volume while a pod there uses it, and while the API server says that it is attached (VolumeAttachment),
+which begins a little later and ends a little later.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.values.mounts import Attachable
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class Holders:
+    """Where one volume is: row -> number."""
+
+    pods: Counter[int] = field(default_factory=Counter)
+    attachments: Counter[int] = field(default_factory=Counter)
+
+    def hold(self, row: int) -> bool:
+        """Tell whether the volume is on a row."""
+        return bool(self.pods[row] or self.attachments[row])
+
+    def copy(self) -> "Holders":
+        """Give holders that can change without these."""
+        return Holders(pods=self.pods.copy(), attachments=self.attachments.copy())
+
+
+class Attached:
+    """The volumes of all nodes."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._counts: dict[str, Counts] = {}
+        """Driver -> volumes on each row."""
+        self._holders: dict[Attachable, Holders] = {}
+
+    def use(self, row: int, volume: Attachable, number: int) -> None:
+        """Count so many more pods (or fewer) of a row that use a volume."""
+        holders = self._holders.setdefault(volume, Holders())
+        self._change(row, volume, holders, holders.pods, number)
+
+    def attach(self, row: int, volume: Attachable, number: int) -> None:
+        """Count one more attachment (or one less) of a volume to a row."""
+        holders = self._holders.setdefault(volume, Holders())
+        self._change(row, volume, holders, holders.attachments, number)
+
+    def counts(self, driver: str) -> Counts:
+        """Give the number of a driver's volumes on each row; not to be changed."""
+        found = self._counts.get(driver)
+        return np.zeros(self._rows, np.int64) if found is None else found
+
+    def used(self, volume: Attachable) -> list[int]:
+        """Give the rows with pods that use a volume."""
+        holders = self._holders.get(volume)
+        return [row for row, number in holders.pods.items() if number] if holders else []
+
+    def copy(self) -> Self:
+        """Give volumes that can change without these."""
+        return with_own(
+            self,
+            _counts={driver: counts.copy() for driver, counts in self._counts.items()},
+            _holders={volume: holders.copy() for volume, holders in self._holders.items()},
+        )
+
+    def grow(self, rows: int) -> None:
+        """Make room for more rows."""
+        self._counts = {driver: np.pad(each, (0, rows - self._rows)) for driver, each in self._counts.items()}
+        self._rows = rows
+
+    def _change(self, row: int, volume: Attachable, holders: Holders, counter: Counter[int], number: int) -> None:
+        before = holders.hold(row)
+        counter[row] += number
+        change = holders.hold(row) - before
+        for each in (holders.pods, holders.attachments):
+            if not each[row]:
+                del each[row]
+        if not holders.pods and not holders.attachments:
+            del self._holders[volume]
+        if change:
+            self._counts.setdefault(volume.driver, np.zeros(self._rows, np.int64))[row] += change

@@ -1,0 +1,486 @@
+"""The cards of one type as columns: arrays of shape (nodes, slots), one slot a card.
+
+A device is its id, not its minor: drivers renumber cards. A slot belongs to one card of one node for as long as the
+Device lists the card or something is charged to it. A card that fails keeps what its pods hold. One that the Device
+lists no more keeps it in a slot of its own, so that neither its return nor a new card under its old minor is booked
+twice.
+"""
+
+import zlib
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api import allocation, mig
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
+from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
+from berth_api.selectors import Labels
+from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.intern_table import Catalogue, Functions, Links
+
+V = TypeVar("V")
+Mask = npt.NDArray[np.bool_]
+Column = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.intp]
+
+RESOURCES: Final = {
+    GPU: (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, NPU_CORE, NPU_CPU, NPU_DVPP),
+    RDMA: (RDMA,),
+    FPGA: (FPGA,),
+}
+"""Device type -> what is counted on each card; what only some cards have is counted from the first that has it on."""
+NVLINK: Final = 100
+LINKS: Final = {
+    "System": 10,
+    "SameNUMANode": 20,
+    "HostBridge": 30,
+    "MultiSwitch": 40,
+    "SingleSwitch": 50,
+    "SameBoard": 60,
+    "NVLink": NVLINK,
+}
+"""How good a way between two cards is; of NVLinks each counts so much."""
+
+SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
+"""What the replicas of a GPU divide evenly."""
+_WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
+REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
+"""By which name kubelet counts the replicas of a card; by the first, pods may ask for them by either of the others."""
+EMPTY: Final = -1
+"""The minor of a slot that holds no card."""
+_STAND_INS: Final = 2**31 - 1 - MAX_MINOR
+"""How many numbers above all minors a column has room for."""
+_MIG_ID: Final = "MIG-"
+"""How the driver's UUIDs of MIG instances begin."""
+_NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
+"""Counted on cards that have not come apart for it."""
+_NAMED: Final = _NO_PIECES | {REPLICAS}
+_PADDED: Final = (
+    "present",
+    "healthy",
+    "withheld",
+    "announced",
+    "replicas_as",
+    "model",
+    "users",
+    "pcie",
+    "labels",
+    "functions",
+    "spare",
+)
+"""Columns of slots in which an empty slot has a 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardInfo:
+    """One card as its Device tells."""
+
+    type: str
+    minor: int
+    id: str
+    model: str = ""
+    healthy: bool = True
+    """Also false for cards that cannot be handed out, whole or shared: in MIG mode, or contradicting the rest of the
+    Device."""
+    amounts: tuple[tuple[str, int], ...] = ()
+    """(resource, what the whole card offers): also how many instances of each profile, replicas and virtual functions
+    it has."""
+    numa: int = -1
+    socket: int = -1
+    pcie: str = ""
+    """The PCIe switch."""
+    module: int = -1
+    """Position on the baseboard."""
+    labels: Labels = ()
+    links: Links = ()
+    functions: Functions = ()
+    """Virtual functions."""
+    instances: tuple[tuple[str, str], ...] = ()
+    """(MIG UUID, resource) of each instance that can be handed out."""
+    parts: tuple[str, ...] = ()
+    """MIG UUIDs of all its instances, whether they can be handed out or not."""
+    replica_resource: str = ""
+    """The one name by which pods may ask for its replicas; empty for either."""
+
+
+def is_listed(grant: Grant) -> bool:
+    """Return whether the Device lists the card of a charged grant."""
+    return grant.minor <= MAX_MINOR
+
+
+def card_id(grant: Grant) -> str:
+    """Return the id of the card that a grant is of, as far as the grant itself names it."""
+    return grant.parent or grant.visible
+
+
+def shown_minors(grants: Iterable[Grant]) -> Mapping[tuple[str, int], int]:
+    """Return by which minor people are shown each card of some charged grants: -1, -2 and so on if it is not listed."""
+    cards = sorted({(each.type, each.minor) for each in grants})
+    absent = [card for card in cards if card[1] > MAX_MINOR]
+    return {card: card[1] for card in cards} | {card: -1 - number for number, card in enumerate(absent)}
+
+
+def is_unlocated(grant: Grant) -> bool:
+    """Return whether a charged grant is of a MIG instance of which no card is known: the Device lists it no more."""
+    if is_listed(grant) or grant.parent:
+        return False
+    return grant.id.startswith(_MIG_ID) or any(mig.is_resource(name) for name, _ in grant.amounts)
+
+
+def _stand_in(name: str) -> int:
+    """Return the number of the slot of a card that the Device does not list: above all minors, the same for one id.
+
+    Two ids that get the same number share a slot that is never given out, which does no harm.
+    """
+    return MAX_MINOR + 1 + zlib.crc32(name.encode()) % _STAND_INS
+
+
+def is_counted(kind: str, name: str) -> bool:
+    """Tell whether this is counted on cards of this type; of those that plug-ins bring, whatever is told."""
+    return kind not in RESOURCES or name in RESOURCES[kind] or _has_a_name(name)
+
+
+def _has_a_name(name: str) -> bool:
+    """Tell whether this counts what is no part of a card."""
+    return name in _NAMED or mig.is_resource(name)
+
+
+class Cards:
+    """All cards of one type.
+
+    Beside what each card offers and what is taken of it, there are columns of where it sits and what it is. `users`
+    counts who holds something of a card; whether they share it, have slices of it or instances shows by what is used.
+    """
+
+    def __init__(self, kind: str, rows: int, counted: Sequence[str] = ()) -> None:
+        self.kind = kind
+        self.counted = counted or RESOURCES[kind]
+        """What is counted on each card whether it tells of it or not."""
+        self.index = {name: i for i, name in enumerate(self.counted)}
+        """Resource -> its place in `total` and `used`."""
+        self.minor = np.full((rows, 1), EMPTY, np.int32)
+        self.present = np.zeros((rows, 1), np.bool_)
+        self.healthy = np.zeros((rows, 1), np.bool_)
+        self.withheld = np.zeros((rows, 1), np.bool_)
+        """Cards that kubelet cannot give out now, since its agent keeps them for pods with shares."""
+        self.announced = np.zeros((rows, 1), np.bool_)
+        """Healthy cards that are not withheld."""
+        self.replicas_as = np.zeros((rows, 1), np.int8)
+        """By `REPLICA_NAMES`: what pods must ask for to get replicas of it."""
+        self.model = np.zeros((rows, 1), np.int32)
+        self.users = np.zeros((rows, 1), np.int32)
+        self.numa = np.full((rows, 1), -1, np.int16)
+        self.pcie = np.zeros((rows, 1), np.int32)
+        """By `Catalogue.switches`; 0 where nobody told."""
+        self.labels = np.zeros((rows, 1), np.int32)
+        """By `Catalogue.labels`."""
+        self.functions = np.zeros((rows, 1), np.int32)
+        """By `Catalogue.functions`."""
+        self.spare = np.zeros((rows, 1), np.int32)
+        """Groups of virtual functions in which one is free: a bit each, in the order of the groups."""
+        self.wiring = np.zeros(rows, np.int32)
+        """By `Catalogue.wirings`."""
+        self.total = np.zeros((len(self.index), rows, 1), np.int64)
+        self.used = np.zeros((len(self.index), rows, 1), np.int64)
+        self.unknown = np.zeros(rows, np.int32)
+        """Pods of the node that may hold any of its cards."""
+        self.unlocated = np.zeros(rows, np.int32)
+        """MIG instances of the node that pods hold and of which no card is known: it may be any in MIG mode."""
+        self.ids: list[dict[int, str]] = [{} for _ in range(rows)]
+        """Per node: minor -> id."""
+        self.places: list[dict[str, tuple[int, str]]] = [{} for _ in range(rows)]
+        """Per node: id of a card, instance or virtual function -> (minor of the card, resource of an instance)."""
+        self.instances: dict[int, dict[int, tuple[tuple[str, str], ...]]] = {}
+        """Row -> minor -> (MIG UUID, resource) of each instance; only rows that have some."""
+        self.taken: dict[int, tuple[str, ...]] = {}
+        """Row -> names of all instances, replicas and virtual functions that pods hold; only rows where they do."""
+
+    @property
+    def free(self) -> Column:
+        """What is left of each card, negative where more is charged than there is."""
+        return self.total - self.used
+
+    def left(self, index: int, rows: Rows) -> Column:
+        """Give what is left of one resource of each card, negative where more is charged than there is."""
+        return pick(self.total[index], rows) - pick(self.used[index], rows)
+
+    def grow(self, rows: int, slots: int) -> None:
+        """Make room, keeping what is there."""
+        rows, slots = max(rows, self.minor.shape[0]), max(slots, self.minor.shape[1])
+        more = ((0, rows - self.minor.shape[0]), (0, slots - self.minor.shape[1]))
+        self.minor = np.pad(self.minor, more, constant_values=EMPTY)
+        self.numa = np.pad(self.numa, more, constant_values=-1)
+        for name in _PADDED:
+            setattr(self, name, np.pad(getattr(self, name), more))
+        self.total = np.pad(self.total, ((0, 0), *more))
+        self.used = np.pad(self.used, ((0, 0), *more))
+        self.unknown = np.pad(self.unknown, more[0])
+        self.unlocated = np.pad(self.unlocated, more[0])
+        self.wiring = np.pad(self.wiring, more[0])
+        self.ids += [{} for _ in range(rows - len(self.ids))]
+        self.places += [{} for _ in range(rows - len(self.places))]
+
+    def resource(self, name: str) -> int:
+        """Give a resource's place, making one if need be."""
+        if name not in self.index:
+            # A new one: copies share the old.
+            self.index = {**self.index, name: len(self.index)}
+            self.total = np.pad(self.total, ((0, 1), (0, 0), (0, 0)))
+            self.used = np.pad(self.used, ((0, 1), (0, 0), (0, 0)))
+        return self.index[name]
+
+    def nature(self, row: int) -> Hashable:
+        """Give all that is known of a row's cards but who holds what of them; equal rows give the same."""
+        flags = (self.present, self.healthy, self.withheld, self.announced)
+        columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
+        known = b"".join(each[row].tobytes() for each in columns)
+        return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
+
+    def state(self, row: int) -> bytes:
+        """Give what is held of a row's cards; equal rows give the same."""
+        if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
+            return b""  # of most types a fleet has none
+        named = repr(self.taken[row]).encode() if row in self.taken else b""
+        columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row])
+        unsure = (self.unknown[row], self.unlocated[row])
+        return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
+
+    def in_pieces(self, rows: Rows = ALL) -> Mask:
+        """Give the cards of which a pod holds an instance or a replica."""
+        names = self.index.keys() - self.counted - _NO_PIECES
+        used: Mask = np.zeros_like(self.present[rows])
+        for name in names:
+            used |= self.used[self.index[name], rows] > 0
+        return used
+
+    def excerpt(self, rows: Indices) -> Self:
+        """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
+        by_row = {
+            name: getattr(self, name)[rows] for name in ("minor", "numa", *_PADDED, "unknown", "unlocated", "wiring")
+        }
+        # Whoever asks what would be if some pods were gone means: once the agent has seen it too.
+        by_row |= {"withheld": np.zeros_like(by_row["present"]), "announced": by_row["healthy"].copy()}
+        return with_own(
+            self,
+            total=self.total.take(rows, axis=1),
+            used=self.used.take(rows, axis=1),
+            ids=list(map(self.ids.__getitem__, rows.tolist())),
+            places=list(map(self.places.__getitem__, rows.tolist())),
+            instances=_of_rows(self.instances, rows),
+            taken=_of_rows(self.taken, rows),
+            **by_row,
+        )
+
+    def put(self, row: int, cards: Iterable[CardInfo], catalogue: Catalogue) -> None:
+        """Replace a node's inventory; what is charged stays."""
+        self.clear(row)
+        wiring: list[tuple[int, int, Links]] = []
+        for card in cards:
+            slot = self._slot_for(row, card.minor)
+            self._describe(row, slot, card, catalogue)
+            self.ids[row][card.minor] = card.id
+            self._find_places(row, card)
+            for name, amount in card.amounts:
+                if name in self.counted or _has_a_name(name):
+                    index = self.resource(name)  # first: it may put a wider array in place of this one
+                    self.total[index, row, slot] = amount
+            if card.instances:
+                self.instances.setdefault(row, {})[card.minor] = card.instances
+            wiring.append((slot, card.minor, card.links))
+        linked = any(links for _, _, links in wiring)
+        self.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
+        self.find_spare(row, catalogue)
+
+    def _find_places(self, row: int, card: CardInfo) -> None:
+        """Take down where what has a name is; of two cards with one id, which are not given out, the first has it."""
+        places = self.places[row]
+        places.setdefault(card.id, (card.minor, ""))
+        for name, resource in card.instances:
+            places[name] = (card.minor, resource)
+        for name in card.parts:
+            places.setdefault(name, (card.minor, ""))
+        for _, functions in card.functions:
+            for _, bus_id in functions:
+                places.setdefault(bus_id, (card.minor, ""))
+
+    def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
+        self.present[row, slot] = True
+        self.healthy[row, slot] = self.announced[row, slot] = card.healthy
+        self.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
+        self.model[row, slot] = catalogue.models.number(card.model)
+        self.numa[row, slot] = card.numa
+        self.pcie[row, slot] = catalogue.switches.number(card.pcie)
+        self.labels[row, slot] = catalogue.labels.number(card.labels)
+        self.functions[row, slot] = catalogue.functions.number(card.functions)
+
+    def clear(self, row: int) -> None:
+        """Forget a node's inventory, but not what is charged."""
+        self.present[row] = self.healthy[row] = self.withheld[row] = self.announced[row] = False
+        self.numa[row] = -1
+        self.replicas_as[row] = 0
+        self.pcie[row] = self.labels[row] = self.functions[row] = self.spare[row] = self.wiring[row] = 0
+        self.total[:, row] = 0
+        # New values, since copies share the old.
+        self.ids[row], self.places[row] = {}, {}
+        self.instances.pop(row, None)
+        self.minor[row, self.users[row] == 0] = EMPTY
+
+    def withhold(self, row: int, minors: Collection[int]) -> None:
+        """Take which cards of a node kubelet cannot give out, until its inventory is replaced."""
+        self.withheld[row] = self.present[row] & np.isin(self.minor[row], tuple(minors))
+        self.announced[row] = self.healthy[row] & ~self.withheld[row]
+
+    def charge(self, row: int, grant: Grant, sign: int) -> None:
+        """Add (sign 1) or take back (sign -1) a pod's part of a card."""
+        slot = self._slot_for(row, grant.minor)
+        for name, amount in grant.counted:
+            if name in self.index or _has_a_name(name):
+                index = self.resource(name)
+                self.used[index, row, slot] += sign * amount
+        self.users[row, slot] += sign
+        if is_unlocated(grant):
+            self.unlocated[row] += sign
+        if handles := grant.handles:
+            self.hold(row, handles, sign)
+        if not self.users[row, slot] and not self.present[row, slot]:
+            self.minor[row, slot] = EMPTY
+
+    def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
+        """Take (sign 1) or give back (sign -1) what pods hold by name, and nothing else."""
+        # A new value, since copies share the old; in order, so that what is given back leaves it as it was.
+        held = list(self.taken.pop(row, ()))
+        for each in handles:
+            held.append(each) if sign > 0 else held.remove(each)
+        if held:
+            self.taken[row] = tuple(sorted(held))
+
+    def find_spare(self, row: int, catalogue: Catalogue) -> None:
+        """Find out anew in which groups the node's cards have a virtual function that nobody holds."""
+        # Of all its cards: what a pod holds by name may, by mistake, be of another than the pod says.
+        for slot in np.flatnonzero(self.functions[row]).tolist():
+            groups = range(len(catalogue.functions[self.functions[row, slot]]))
+            free = (1 << group for group in groups if any(self.free_functions(row, slot, catalogue, group)))
+            self.spare[row, slot] = sum(free)
+
+    def free_functions(self, row: int, slot: int, catalogue: Catalogue, group: int) -> Iterator[Function]:
+        """Give the virtual functions of one group of a card that nobody holds."""
+        held, minor = set(self.taken.get(row, ())), int(self.minor[row, slot])
+        _, functions = catalogue.functions[self.functions[row, slot]][group]
+        for number, bus_id in functions:
+            function = Function(minor=number, bus_id=bus_id)
+            if allocation.handle(self.kind, minor, function) not in held:
+                yield function
+
+    def named(self, row: int, grant: Grant) -> str:
+        """Return the id of the card that a grant without one is of: by its virtual functions, or else by its minor."""
+        found = (self.places[row].get(each.bus_id) for each in grant.functions)
+        minor = next((place[0] for place in found if place is not None), grant.minor)
+        return self.ids[row].get(minor, "")
+
+    def located(self, row: int, grant: Grant) -> Grant:
+        """Return a grant on the card that has its id now, whatever minor was recorded; one without an id as it is.
+
+        If the Device does not list the id, it is of its parent, or else of a slot of its own. An instance is what has
+        its name now: a card that is divided differently may use a name again.
+        """
+        place = self.places[row].get(grant.id) if grant.id else (grant.minor, "")
+        if place is None:
+            card = grant.parent or grant.visible
+            place = self.places[row].get(card) or (_stand_in(card), "")
+        minor, resource = place
+        if resource:
+            return replace(grant, minor=minor, amounts=((resource, 1),))
+        return grant if minor == grant.minor else replace(grant, minor=minor)
+
+    def completed(self, row: int, grant: Grant) -> Grant:
+        """Return a grant on the card that it is of now, with what it leaves out filled in."""
+        return self.filled(row, self.located(row, grant))
+
+    def filled(self, row: int, grant: Grant) -> Grant:
+        """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
+        if self.kind != GPU:
+            return grant
+        amounts = dict(grant.amounts)
+        if (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
+            return grant
+        slot = self._slot_of(row, grant.minor)
+        memory = 0 if slot is None else int(self.total[self.index[GPU_MEMORY], row, slot])
+        if not memory:
+            return grant
+        if GPU_MEMORY in amounts:
+            amounts[GPU_MEMORY_RATIO] = amounts[GPU_MEMORY] * CARD // memory
+        else:
+            amounts[GPU_MEMORY] = amounts[GPU_MEMORY_RATIO] * memory // CARD
+        # Written out: `replace` would take longer than all of the rest.
+        named = tuple(sorted(amounts.items()))
+        return Grant(
+            type=grant.type,
+            minor=grant.minor,
+            amounts=named,
+            id=grant.id,
+            functions=grant.functions,
+            exclusive=grant.exclusive,
+            parent=grant.parent,
+        )
+
+    def given(self, row: int | None, minor: int, name: str) -> Grant:
+        """Return what a pod takes to which kubelet gave a device by its id: an instance, a replica, or else a card.
+
+        Without an id it is the card that has the minor now. What the Device does not list counts as a whole card:
+        nobody knows how much of it is left.
+        """
+        whole = tuple((each, CARD) for each in _WHOLE.get(self.kind, (self.kind,)))
+        grant = Grant(type=self.kind, minor=minor, amounts=whole, id=name)
+        if row is None:
+            return grant
+        grant = self.located(row, grant)
+        slot, card = self._slot_of(row, grant.minor), self.ids[row].get(grant.minor, "")
+        if slot is not None and not grant.is_piece and grant.visible != name:
+            grant = replace(grant, amounts=self.of_replica(row, slot) or whole)
+        return self.filled(row, replace(grant, parent=card) if grant.is_piece else replace(grant, id=name or card))
+
+    def worth(self, row: int, grant: Grant) -> Hashable:
+        """Give what a grant is worth: the same for any two of which one is as good as the other."""
+        now = self.completed(row, grant)
+        slot = self._slot_of(row, now.minor)
+        card = None if slot is None else (int(self.model[row, slot]), self.total[:, row, slot].tobytes())
+        # What memory is written as may have been rounded; the card tells how much it has.
+        return card, tuple(sorted(each for each in now.counted if each[0] != GPU_MEMORY))
+
+    def of_replica(self, row: int, slot: int) -> tuple[tuple[str, int], ...]:
+        """Give what a replica of a card takes; nothing of a card that has none."""
+        there = int(self.total[self.index[REPLICAS], row, slot]) if REPLICAS in self.index else 0
+        if not there:
+            return ()
+        shares = [(name, int(self.total[self.index[name], row, slot]) // there) for name in SHARED]
+        return (*shares, (REPLICAS, 1))
+
+    def slots(self, row: int) -> Iterator[int]:
+        """Give the node's slots in use, by minor."""
+        used = np.flatnonzero(self.minor[row] != EMPTY)
+        return iter(used[np.argsort(self.minor[row, used])].tolist())
+
+    def _slot_of(self, row: int, minor: int) -> int | None:
+        # For eight slots a list is several times as fast as an array expression.
+        minors = self.minor[row].tolist()
+        return minors.index(minor) if minor in minors else None
+
+    def _slot_for(self, row: int, minor: int) -> int:
+        slot = self._slot_of(row, minor)
+        if slot is None:
+            slot = self._slot_of(row, EMPTY)
+            if slot is None:
+                slot = self.minor.shape[1]
+                self.grow(self.minor.shape[0], 2 * slot)
+            self.minor[row, slot] = minor
+        return slot
+
+
+def _of_rows(sparse: Mapping[int, V], rows: Indices) -> dict[int, V]:
+    """Give what these rows have, under their new numbers."""
+    return {new: sparse[row] for new, row in enumerate(rows.tolist()) if row in sparse} if sparse else {}

@@ -1,0 +1,583 @@
+"""The Fleet: all nodes and cards as columns, and what is charged to them.
+
+It is the only thing that decisions read. A node's row exists while its Node, its Device or a charge does, since
+the three arrive in any order. Changing the Fleet is arithmetic in memory, without I/O.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api import partitions
+from berth_api.allocation import Grant
+from berth_api.model import ModelConstraint
+from berth_api.names import GPU
+from berth_api.partitions import Table
+from berth_api.resources import CPU, MEMORY, PODS
+from berth_operator.core.fleet.affinity_index import Neighbours
+from berth_operator.core.fleet.cards import RESOURCES, CardInfo, Cards, Column, Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL, Rows, Rowwise, pick
+from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.images import Images
+from berth_operator.core.fleet.intern_table import Catalogue
+from berth_operator.core.fleet.labels import Labels
+from berth_operator.core.fleet.placed_pods import Census
+from berth_operator.core.fleet.ports import Ports
+from berth_operator.core.fleet.volumes import Volumes
+from berth_operator.core.fleet.workload import Workload
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
+from berth_operator.core.values.affinity import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.values.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.values.request import HostPort, Membership, Taint
+
+ANY_VENDOR: Final = ""
+DEFAULT_VENDOR: Final = "nvidia"
+"""The vendor of a Device that names none."""
+NOT_STARTED: Final = 2**62
+"""When a pod started that has not."""
+
+ROWS: Final = 16
+"""Room for so many nodes at first."""
+
+_Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
+_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "single")
+_PLAIN: Final = (np.ndarray, dict, list, set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What scheduling reads of a Node."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, int]
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+    unreachable: bool = False
+    """Not ready because nobody hears of it."""
+    features: tuple[str, ...] = ()
+    """What its kubelet declares that it can do."""
+    images: tuple[tuple[str, int], ...] = ()
+    """(name, bytes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInventory:
+    """What scheduling reads of a Device."""
+
+    cards: tuple[CardInfo, ...] = ()
+    vendor: str = DEFAULT_VENDOR
+    partitions: Table = ()
+    """The partitions of the node's NVSwitch; none where it has none."""
+    honors: bool | None = None
+    """Whether whole cards are given by partition alone, and not only rather so; None where the Node's label says it."""
+    single: bool = False
+    """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
+
+
+NO_DEVICE: Final = DeviceInventory(vendor=ANY_VENDOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one pod takes of its node."""
+
+    uid: str
+    pod: str
+    """namespace/name."""
+    node: str
+    resources: tuple[tuple[str, int], ...] = ()
+    assumed: tuple[int, int] = (0, 0)
+    """cpu and memory, with what is assumed of containers that name none."""
+    asked: tuple[tuple[str, int], ...] = ()
+    """(name, amount) of the device resources that it requests, as kubelet counts them."""
+    ports: tuple[HostPort, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
+    identity: Identity = NOBODY
+    wishes: Wishes = NO_WISHES
+    mounts: Mounts = NO_MOUNTS
+    chosen: Chosen = NOTHING_CHOSEN
+    """What it was promised, until the API server says the same."""
+    terminating: bool = False
+    gang: Membership | None = None
+    priority: int = 0
+    started: int = field(default=NOT_STARTED, compare=False)
+    """Seconds since 1970, as its kubelet tells; what the pod takes does not depend on it."""
+
+
+def _cards(rows: int, plugins: Mapping[str, DevicePlugin]) -> dict[str, Cards]:
+    """Make the columns for the cards of each type: the built-in ones, and those that plug-ins bring."""
+    brought = {name: Cards(name, rows, each.kind.all_counted) for name, each in plugins.items()}
+    return {kind: Cards(kind, rows) for kind in RESOURCES} | brought
+
+
+class Fleet:
+    """All nodes and cards."""
+
+    device_classes: Mapping[str, str] = MappingProxyType({})
+    """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced and never changed."""
+
+    def __init__(self, rows: int = ROWS, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS) -> None:
+        self.rows: dict[str, int] = {}
+        """Node name -> row."""
+        self.names: list[str] = [""] * rows
+        self.labels = Labels(rows)
+        self.present: Mask = np.zeros(rows, np.bool_)
+        """Rows whose Node exists; all others fit nothing and count for nothing."""
+        self.ready: Mask = np.zeros(rows, np.bool_)
+        self.unreachable: Mask = np.zeros(rows, np.bool_)
+        self.cordoned: Mask = np.zeros(rows, np.bool_)
+        self.has_device: Mask = np.zeros(rows, np.bool_)
+        self.fresh: Mask = np.zeros(rows, np.bool_)
+        """Rows whose agent is alive."""
+        self.vendor = np.zeros(rows, np.int32)
+        self.partitions = np.zeros(rows, np.int32)
+        """By `Catalogue.tables`."""
+        self.honors, self.single = np.zeros((2, rows), np.bool_)
+        """Both as `DeviceInventory` has them, the first by the Node's label where the Device leaves it open."""
+        self._node_honors, self._device_decides = np.zeros((2, rows), np.bool_)
+        self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
+        """Resource name -> index of its column."""
+        self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
+        self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
+        self.assumed: Column = np.zeros((2, rows), np.int64)
+        """Requested cpu and memory, with what is assumed of containers that name none."""
+        self.plugins, self.cards = plugins, _cards(rows, plugins)
+        self.catalogue = Catalogue()
+        self.charges: dict[str, Charge] = {}
+        """Pod UID -> its charge."""
+        self.nominees: dict[str, Charge] = {}
+        """Pod UID -> what a pod that waits for others to leave a node will take of it."""
+        self.leaving: set[str] = set()
+        """UIDs of placed pods that were told to leave, whether the API server says so yet or not."""
+        self.priorities: Counter[int] = Counter()
+        """How many placed pods have each priority."""
+        self.census = Census()
+        self.neighbours = Neighbours(rows)
+        self.ports = Ports(rows)
+        self.images = Images(rows)
+        self.volumes = Volumes(rows, self.rows)
+        self.rowwise = Rowwise(self.nature, self.state)
+        self.workload = Workload()
+        """What pods typically ask for; no charge changes it."""
+        self._on_node: dict[str, dict[str, Charge]] = {}
+        # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
+        self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
+        self._free_rows = list(range(rows - 1, -1, -1))
+        self._words: dict[str, int] = {ANY_VENDOR: 0}
+        self._accepting: _Accepting = (((), 0), np.zeros((0, 0)))
+        self._model_masks: dict[ModelConstraint, Mask] = {}
+        self._taints: dict[Taint, Mask] = {}
+        self._features: dict[str, Mask] = {}
+
+    # --- nodes ------------------------------------------------------------------------------------------------
+
+    def put_node(self, node: NodeInfo) -> None:
+        """Add a Node or replace what is known of it."""
+        row = self._row(node.name)
+        self.rowwise.alter(row)
+        self.labels.put(row, node.labels)
+        self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
+        self.unreachable[row] = node.unreachable
+        self._set_node_policy(row, honors=partitions.is_honored(node.labels))
+        self.images.put(row, node.images)
+        for name in node.features:
+            self._features.setdefault(name, np.zeros(len(self.names), np.bool_))
+        for name, mask in self._features.items():
+            mask[row] = name in node.features
+        self._set_allocatable(row, node.allocatable)
+        for taint in node.taints:
+            self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
+        for taint, mask in self._taints.items():
+            mask[row] = taint in node.taints
+        self._forget_taints()
+
+    def remove_node(self, name: str) -> None:
+        """Take a Node away; its Device and its pods' charges stay until they go themselves."""
+        if (row := self.rows.get(name)) is not None:
+            self.rowwise.alter(row)
+            self.present[row] = False
+            self.allocatable[:, row] = 0
+            self._set_node_policy(row, honors=False)
+            self._drop_if_empty(name)
+
+    def set_fresh(self, name: str, *, fresh: bool) -> None:
+        """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
+        if (row := self.rows.get(name)) is not None:
+            self.rowwise.alter(row)
+            self.fresh[row] = fresh
+
+    # --- devices ----------------------------------------------------------------------------------------------
+
+    def put_device(self, name: str, inventory: DeviceInventory) -> None:
+        """Add a Device or replace its inventory; what is charged to its cards stays."""
+        row = self._row(name)
+        self.has_device[row] = True
+        self._put_inventory(name, inventory)
+
+    def remove_device(self, name: str) -> None:
+        """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
+        if (row := self.rows.get(name)) is not None:
+            self.has_device[row] = False
+            self._put_inventory(name, NO_DEVICE)
+            self._drop_if_empty(name)
+
+    def withhold(self, name: str, minors: Collection[int]) -> None:
+        """Say which GPUs of a node kubelet cannot give out now; a new inventory comes without any."""
+        if (row := self.rows.get(name)) is not None:
+            self.rowwise.alter(row)
+            self.cards[GPU].withhold(row, minors)
+
+    def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
+        """Replace a node's cards, and charge what is held or kept of them where each card is now."""
+        row = self.rows[name]
+        self.rowwise.alter(row)
+        charges = tuple(self.on_node(name))
+        nominees = tuple(each for each in self.nominees.values() if each.node == name)
+        for each in (*charges, *nominees):
+            self._apply_grants(each, row, -1)
+        self._tell_of(row, inventory)
+        for kind, cards in self.cards.items():
+            cards.put(row, [each for each in inventory.cards if each.type == kind], self.catalogue)
+        for each in map(self.resolved, charges):
+            self._apply_grants(each, row, 1)
+            self.charges[each.uid] = self._on_node[name][each.uid] = each
+            self.census.moved(each.uid)
+        for each in map(self.resolved, nominees):
+            self._apply_grants(each, row, 1)
+            self.nominees[each.uid] = each
+
+    def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
+        self.vendor[row] = self._word(inventory.vendor)
+        self.partitions[row] = self.catalogue.tables.number(inventory.partitions)
+        self._device_decides[row] = inventory.honors is not None
+        self.honors[row] = self._node_honors[row] if inventory.honors is None else inventory.honors
+        self.single[row] = inventory.single
+
+    def _set_node_policy(self, row: int, *, honors: bool) -> None:
+        self._node_honors[row] = honors
+        if not self._device_decides[row]:
+            self.honors[row] = honors
+
+    # --- charges ----------------------------------------------------------------------------------------------
+
+    def charge(self, charge: Charge) -> None:
+        """Charge a pod to its node, in place of what was charged to it before."""
+        self._take_back(charge.uid)
+        if self.nominees:
+            self.withdraw(charge.uid)
+        row = self._row(charge.node)
+        charge = self.resolved(charge)
+        self._apply(charge, row, 1)
+        self.charges[charge.uid] = charge
+        self.priorities[charge.priority] += 1
+        self.census.moved(charge.uid)
+        self._on_node.setdefault(charge.node, {})[charge.uid] = charge
+
+    def release(self, uid: str) -> Charge | None:
+        """Take a pod's charge back; give it, if there was one."""
+        self._frozen.pop(uid, None)
+        return self._take_back(uid)
+
+    def resolved(self, charge: Charge) -> Charge:
+        """Return a charge as it stands on the node's cards now: each grant on the card that has its id."""
+        if not charge.grants or (row := self.rows.get(charge.node)) is None:
+            return charge
+        grants = tuple(
+            self.cards[each.type].completed(row, each if each.id else self._identified(charge.uid, row, each))
+            for each in charge.grants
+        )
+        return charge if grants == charge.grants else replace(charge, grants=grants)
+
+    def _identified(self, uid: str, row: int, grant: Grant) -> Grant:
+        """Return a grant without an id with that of the card which it was of when we first knew it."""
+        key = (grant.type, grant.minor)
+        name = self._frozen.get(uid, {}).get(key) or self.cards[grant.type].named(row, grant)
+        if not name:
+            return grant
+        # A new value, since copies share the old.
+        self._frozen[uid] = {**self._frozen.get(uid, {}), key: name}
+        return replace(grant, id=name)
+
+    def _take_back(self, uid: str) -> Charge | None:
+        charge = self.charges.pop(uid, None)
+        if charge is not None:
+            self._apply(charge, self.rows[charge.node], -1)
+            self.census.moved(uid)
+            self.priorities[charge.priority] -= 1
+            if not self.priorities[charge.priority]:
+                del self.priorities[charge.priority]
+            del self._on_node[charge.node][uid]
+            self._drop_if_empty(charge.node)
+        return charge
+
+    def started(self, uid: str, at: int) -> None:
+        """Take when a placed pod started; what it takes is the same."""
+        charge = replace(self.charges[uid], started=at)
+        self.charges[uid] = self._on_node[charge.node][uid] = charge
+        self.census.moved(uid)
+
+    def on_node(self, name: str) -> Iterable[Charge]:
+        """Give what is charged to a node."""
+        return self._on_node.get(name, {}).values()
+
+    def given(self, node: str, kind: str, minor: int, name: str) -> Grant:
+        """Give what a pod takes to which kubelet gave a device by its id."""
+        return self.cards[kind].given(self.rows.get(node), minor, name)
+
+    def worth(self, node: str, grant: Grant) -> Hashable:
+        """Give what a grant of a known node is worth: the same for any two that may stand for each other."""
+        return grant.type, self.cards[grant.type].worth(self.rows[node], grant)
+
+    # --- nominees ---------------------------------------------------------------------------------------------
+
+    def nominate(self, charge: Charge) -> None:
+        """Keep for a pod what it will take of a node once others have left it, in place of what was kept before.
+
+        Other pods see it as taken, but it is no charge: it holds nothing yet, and is nobody's victim.
+        """
+        self.withdraw(charge.uid)
+        row = self._row(charge.node)
+        charge = self.resolved(charge)
+        self._apply(charge, row, 1)
+        self.nominees[charge.uid] = charge
+
+    def withdraw(self, uid: str) -> Charge | None:
+        """Keep nothing for a pod any more; give what was kept, if there was something."""
+        charge = self.nominees.pop(uid, None)
+        if charge is not None:
+            self._apply(charge, self.rows[charge.node], -1)
+            self._drop_if_empty(charge.node)
+        return charge
+
+    @contextmanager
+    def without(self, nominees: Iterable[Charge]) -> Iterator[None]:
+        """Do as if these were not nominated."""
+        aside = [each for each in nominees if self.withdraw(each.uid)]
+        try:
+            yield
+        finally:
+            for each in aside:
+                self.nominate(each)
+
+    def yielding(self, uid: str, priority: int) -> list[Charge]:
+        """Give the nominees that a pod need not mind: itself and those below it."""
+        return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
+
+    def is_leaving(self, charge: Charge) -> bool:
+        """Tell whether a placed pod is on its way out."""
+        return charge.terminating or charge.uid in self.leaving
+
+    # --- what-ifs ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        """Give a Fleet of the same nodes and Devices that can be charged and released without this one."""
+        plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, _PLAIN)}
+        every, rows = np.arange(len(self.names)), self.rows.copy()
+        deep = {
+            "rows": rows,
+            "census": self.census.copy(),
+            "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
+            "catalogue": self.catalogue.copy(),
+            "labels": self.labels.copy(),
+            "neighbours": self.neighbours.copy(),
+            "ports": self.ports.copy(),
+            "images": self.images.copy(),
+            "volumes": self.volumes.copy(rows),
+            "_on_node": {node: charges.copy() for node, charges in self._on_node.items()},
+            "_taints": {taint: mask.copy() for taint, mask in self._taints.items()},
+            "_features": {name: mask.copy() for name, mask in self._features.items()},
+        }
+        made = with_own(self, **{**plain, **deep})
+        made.rowwise = Rowwise(made.nature, made.state)
+        return made
+
+    def excerpt(self, rows: Indices) -> Self:
+        """Give copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
+
+        Only what they have of resources and devices is copied, and nothing else of the excerpt may be asked.
+        """
+        made = with_own(
+            self,
+            names=list(map(self.names.__getitem__, rows.tolist())),
+            allocatable=self.allocatable[:, rows],
+            requested=self.requested[:, rows],
+            cards={kind: cards.excerpt(rows) for kind, cards in self.cards.items()},
+            **{name: getattr(self, name)[rows] for name in ("present", "fresh", *_OF_DEVICES)},
+        )
+        made.rowwise = Rowwise(made.nature, made.state)
+        return made
+
+    # --- rows that look the same ------------------------------------------------------------------------------
+
+    def nature(self, row: int) -> Hashable:
+        """Give all that columns may read of a row but what is charged to it."""
+        flags = tuple(getattr(self, name)[row].item() for name in ("present", "fresh", *_OF_DEVICES))
+        return flags, self.allocatable[:, row].tobytes(), *(cards.nature(row) for cards in self.cards.values())
+
+    def state(self, row: int) -> bytes:
+        """Give all that columns may read of what is charged to a row."""
+        held = [cards.state(row) for cards in self.cards.values()]
+        return b"".join([self.requested[:, row].tobytes(), self.assumed[:, row].tobytes(), *held])
+
+    def _apply(self, charge: Charge, row: int, sign: int) -> None:
+        self.rowwise.move(row)
+        for name, amount in charge.resources:
+            index = self.resource(name)  # first: it may put a wider array in place of this one
+            self.requested[index, row] += sign * amount
+        self._apply_grants(charge, row, sign)
+        for kind in charge.unknown:
+            self.cards[kind].unknown[row] += sign
+        self.assumed[0, row] += sign * charge.assumed[0]
+        self.assumed[1, row] += sign * charge.assumed[1]
+        self.ports.charge(row, charge.ports, sign)
+        if charge.mounts:
+            self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
+        if charge.identity is not NOBODY:
+            self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
+
+    def _apply_grants(self, charge: Charge, row: int, sign: int) -> None:
+        for grant in charge.grants:
+            self.cards[grant.type].charge(row, grant, sign)
+            if grant.functions:
+                self.cards[grant.type].find_spare(row, self.catalogue)
+
+    # --- what filters ask -------------------------------------------------------------------------------------
+
+    def resource(self, name: str) -> int:
+        """Give the index of a resource's column, making one if need be."""
+        if name not in self.resources:
+            self.resources[name] = len(self.resources)
+            self.allocatable = np.pad(self.allocatable, ((0, 1), (0, 0)))
+            self.requested = np.pad(self.requested, ((0, 1), (0, 0)))
+        return self.resources[name]
+
+    def left(self, name: str, rows: Rows = ALL) -> Column:
+        """Give what is left of a resource on each row; none of one that nobody has."""
+        index = self.resources.get(name)
+        if index is None:
+            return np.zeros_like(self.vendor[rows], np.int64)
+        return pick(self.allocatable[index], rows) - pick(self.requested[index], rows)
+
+    def total(self, name: str) -> Column:
+        """Give what each row offers of a resource."""
+        index = self.resources.get(name)
+        return np.zeros(len(self.names), np.int64) if index is None else self.allocatable[index]
+
+    def taints(self) -> Mapping[Taint, Mask]:
+        """Give for each taint in the fleet the rows that carry it."""
+        return self._taints
+
+    def declaring(self, feature: str) -> Mask:
+        """Give the rows whose kubelet declares a feature."""
+        mask = self._features.get(feature)
+        return np.zeros(len(self.names), np.bool_) if mask is None else mask
+
+    def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
+        """Give for each of these and each model id 1 where the model is accepted: shape (constraints, models)."""
+        if self._accepting[0] != (constraints, self.models):
+            accepted = [self.accepted_models(each) for each in constraints]
+            matrix = np.array(accepted, np.float64).reshape(len(constraints), self.models)
+            self._accepting = ((constraints, self.models), matrix)
+        return self._accepting[1]
+
+    def named(self, name: str) -> Mask:
+        """Give the row of the node with this name, if there is one."""
+        mask = np.zeros(len(self.names), np.bool_)
+        if (row := self.rows.get(name)) is not None:
+            mask[row] = True
+        return mask
+
+    def of_vendor(self, vendor: str, rows: Rows = ALL) -> Mask:
+        """Give the rows whose Device is of this vendor."""
+        matching: Mask = self.vendor[rows] == self._words.get(vendor, -1)
+        return matching
+
+    @property
+    def models(self) -> int:
+        """Give how many models of cards there are."""
+        return len(self.catalogue.models)
+
+    def accepted_models(self, constraint: ModelConstraint) -> Mask:
+        """Give for each model id whether the constraint accepts it."""
+        mask = self._model_masks.get(constraint)
+        if mask is None or len(mask) != self.models:
+            mask = np.fromiter(map(constraint.accepts, self.catalogue.models), np.bool_, self.models)
+            self._model_masks[constraint] = mask
+        return mask
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> int:
+        if name in self.rows:
+            return self.rows[name]
+        if not self._free_rows:
+            self._grow()
+        row = self.rows[name] = self._free_rows.pop()
+        self.rowwise.alter(row)
+        self.names[row] = name
+        self.volumes.enter(row, name)
+        # Nothing is handed out until the lifecycle controller has seen the agent alive.
+        self.fresh[row] = False
+        return row
+
+    def _drop_if_empty(self, name: str) -> None:
+        row = self.rows[name]
+        if self.present[row] or self.has_device[row] or self._on_node.get(name):
+            return
+        if any(each.node == name for each in self.nominees.values()):
+            return
+        self._on_node.pop(name, None)
+        del self.rows[name]
+        self.volumes.leave(row, name)
+        self.names[row] = ""
+        self.labels.put(row, {})
+        self.images.put(row, ())
+        for mask in self._taints.values():
+            mask[row] = False
+        self._forget_taints()
+        self._free_rows.append(row)
+
+    def _forget_taints(self) -> None:
+        """Drop the taints that no node carries any more: some hold a time, and would pile up."""
+        self._taints = {taint: mask for taint, mask in self._taints.items() if mask.any()}
+
+    def _grow(self) -> None:
+        old = len(self.names)
+        more = (0, old)
+        self.rowwise.forget()
+        self.names += [""] * old
+        self.labels.grow(2 * old)
+        of_nodes = ("present", "ready", "unreachable", "cordoned", "fresh", "_node_honors", "_device_decides")
+        for name in (*of_nodes, *_OF_DEVICES):
+            setattr(self, name, np.pad(getattr(self, name), more))
+        self.allocatable = np.pad(self.allocatable, ((0, 0), more))
+        self.requested = np.pad(self.requested, ((0, 0), more))
+        self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
+        self._features = {name: np.pad(mask, more) for name, mask in self._features.items()}
+        for cards in self.cards.values():
+            cards.grow(2 * old, 1)
+        self.neighbours.grow(2 * old)
+        self.ports.grow(2 * old)
+        self.images.grow(2 * old)
+        self.assumed = np.pad(self.assumed, ((0, 0), more))
+        self.volumes.grow(2 * old)
+        self._free_rows = list(range(2 * old - 1, old - 1, -1))
+
+    def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
+        indexed = {self.resource(name): amount for name, amount in amounts.items()}
+        self.allocatable[:, row] = 0
+        for index, amount in indexed.items():
+            self.allocatable[index, row] = amount
+
+    def _word(self, text: str) -> int:
+        return self._words.setdefault(text, len(self._words))

@@ -1,0 +1,105 @@
+"""Numbers for what many cards and nodes have alike, so that columns can hold it and equal nodes cost nothing.
+
+A question about a value (does this selector match these labels?) is asked once for each different one; its answer for
+all cards is then one look-up in a short table.
+"""
+
+from collections.abc import Hashable, Iterator
+from typing import Final, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.partitions import Table
+from berth_api.selectors import Labels, LabelSelector
+from berth_operator.core.fleet.copies import with_own
+
+K = TypeVar("K", bound=Hashable)
+Mask = npt.NDArray[np.bool_]
+Bits = npt.NDArray[np.int32]
+
+Links = tuple[tuple[int, int], ...]
+"""(minor of the other card, how good the way there is)."""
+Wiring = tuple[tuple[int, int, Links], ...]
+"""(slot, minor, links) of each card of a node; nothing where none has links."""
+Functions = tuple[tuple[Labels, tuple[tuple[int, str], ...]], ...]
+"""Groups of a card's virtual functions: (labels, (minor, bus id) of each)."""
+
+MOST: Final = 512
+"""Selectors come from users' pods: rather than keep the answers for all that ever were, begin anew after so many."""
+
+
+class Numbered(Generic[K]):
+    """Values, each with the number of its coming; equal values have one number, and keep it."""
+
+    def __init__(self, *values: K) -> None:
+        self._numbers: dict[K, int] = {value: number for number, value in enumerate(values)}
+        self._values = list(values)
+
+    def number(self, value: K) -> int:
+        """Give a value's number."""
+        known = self._numbers.get(value)
+        if known is not None:
+            return known
+        self._values.append(value)
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def copy(self) -> Self:
+        """Give one that can grow without this one."""
+        return with_own(self, _numbers=self._numbers.copy(), _values=self._values.copy())
+
+    def __getitem__(self, number: int) -> K:
+        return self._values[number]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Catalogue:
+    """What the cards of a Fleet have alike; 0 stands for none of it, but among models."""
+
+    def __init__(self) -> None:
+        self.models: Numbered[str] = Numbered()
+        self.switches: Numbered[str] = Numbered("")
+        """PCIe switches; only those of one node can be compared."""
+        self.labels: Numbered[Labels] = Numbered(())
+        self.functions: Numbered[Functions] = Numbered(())
+        self.wirings: Numbered[Wiring] = Numbered(())
+        self.tables: Numbered[Table] = Numbered(())
+        """Partition tables of nodes."""
+        self._selected: dict[LabelSelector, Mask] = {}
+        self._offering: dict[LabelSelector, Bits] = {}
+
+    def copy(self) -> Self:
+        """Give one that can grow without this one."""
+        own = {name: each.copy() for name, each in vars(self).items() if isinstance(each, Numbered | dict)}
+        return with_own(self, **own)
+
+    def selected(self, selector: LabelSelector) -> Mask:
+        """Give for each set of labels whether a selector matches it."""
+        mask = self._selected.get(selector)
+        if mask is None or len(mask) != len(self.labels):
+            if len(self._selected) >= MOST:
+                self._selected.clear()
+            mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
+            self._selected[selector] = mask
+        return mask
+
+    def offering(self, selector: LabelSelector) -> Bits:
+        """Give for each kind of virtual functions the groups that a selector matches: a bit each, in their order."""
+        bits = self._offering.get(selector)
+        if bits is None or len(bits) != len(self.functions):
+            if len(self._offering) >= MOST:
+                self._offering.clear()
+            found = (_matching(groups, selector) for groups in self.functions)
+            bits = self._offering[selector] = np.fromiter(found, np.int32, len(self.functions))
+        return bits
+
+
+def _matching(groups: Functions, selector: LabelSelector) -> int:
+    """Give the groups that have virtual functions and match."""
+    matching = (bool(functions) and selector.matches(dict(labels)) for labels, functions in groups)
+    return sum(1 << place for place, matches in enumerate(matching) if matches)

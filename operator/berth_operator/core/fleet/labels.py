@@ -1,0 +1,123 @@
+"""Node labels as columns of integers: one for each key that anybody asks about.
+
+A column holds for each row the number of the label's value, and `ABSENT` where the node has no such label. A
+requirement on a label is then a short table, value's number -> yes or no, and its answer for all nodes is that table
+at the column:
+
+    zone          on rows 0 to 3:  [1, 2, 0, 1]           numbers: a=1, b=2
+    zone In (a)   as a table:      [no, yes, no]          -> rows 0 and 3
+"""
+
+from collections.abc import Mapping
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.selectors import IN, Requirement
+from berth_operator.core.fleet.copies import with_own
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+
+ABSENT: Final = 0
+"""The number of the value of a label that a node does not have."""
+MOST: Final = 512
+"""Keys and requirements come from users' pods: rather than keep all that ever were, begin anew after so many."""
+
+
+class LabelColumn:
+    """The values of one label."""
+
+    def __init__(self, key: str, labels: list[Mapping[str, str]]) -> None:
+        self.key = key
+        self.values: dict[str, int] = {}
+        """Value -> its number, from 1; one that no node has any more keeps it."""
+        self.numbers: Numbers = np.zeros(len(labels), np.intp)
+        self._tables: dict[Requirement, Mask] = {}
+        for row, each in enumerate(labels):
+            self.put(row, each)
+
+    def put(self, row: int, labels: Mapping[str, str]) -> None:
+        """Read the label of a node."""
+        value = labels.get(self.key)
+        self.numbers[row] = ABSENT if value is None else self.values.setdefault(value, len(self.values) + 1)
+
+    def copy(self) -> Self:
+        """Give a column that can change without this one."""
+        return with_own(self, values=self.values.copy(), numbers=self.numbers.copy(), _tables=self._tables.copy())
+
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether most values are of nodes that came and went."""
+        return len(self.values) > 2 * len(self.numbers)
+
+    def grow(self, rows: int) -> None:
+        """Make room for more nodes."""
+        self.numbers = np.pad(self.numbers, (0, rows - len(self.numbers)))
+
+    def meeting(self, requirement: Requirement) -> Mask:
+        """Give the rows whose value meets a requirement on this label."""
+        table = self._tables.get(requirement)
+        if table is None or len(table) <= len(self.values):
+            if len(self._tables) >= MOST:
+                self._tables.clear()
+            table = self._tables[requirement] = self._table(requirement)
+        found: Mask = table[self.numbers]
+        return found
+
+    def _table(self, requirement: Requirement) -> Mask:
+        if requirement.operator != IN:
+            answers = (requirement.accepts(value) for value in (None, *self.values))
+            return np.fromiter(answers, np.bool_, len(self.values) + 1)
+        # Looked up rather than asked one by one: of host names there are as many as nodes.
+        table = np.zeros(len(self.values) + 1, np.bool_)
+        table[[self.values[each] for each in requirement.values if each in self.values]] = True
+        return table
+
+
+class Labels:
+    """The labels of all nodes."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows: list[Mapping[str, str]] = [{}] * rows
+        self._columns: dict[str, LabelColumn] = {}
+        self.version = 0
+        """Higher after every change, for whoever remembers what follows from labels."""
+
+    def __getitem__(self, row: int) -> Mapping[str, str]:
+        """Give a node's labels."""
+        return self._rows[row]
+
+    def put(self, row: int, labels: Mapping[str, str]) -> None:
+        """Replace a node's labels."""
+        self.version += self._rows[row] != labels
+        self._rows[row] = labels
+        for column in self._columns.values():
+            column.put(row, labels)
+        for key in [key for key, column in self._columns.items() if column.is_stale]:
+            del self._columns[key]
+
+    def copy(self) -> Self:
+        """Give labels that can change without these."""
+        columns = {key: column.copy() for key, column in self._columns.items()}
+        return with_own(self, _rows=self._rows.copy(), _columns=columns)
+
+    def grow(self, rows: int) -> None:
+        """Make room for more nodes."""
+        self._rows += [{}] * (rows - len(self._rows))
+        for column in self._columns.values():
+            column.grow(rows)
+
+    def column(self, key: str) -> LabelColumn:
+        """Give a label's column, which is current until the next change; ask again rather than keep it."""
+        column = self._columns.get(key)
+        if column is None:
+            if len(self._columns) >= MOST:
+                self._columns.clear()
+            column = self._columns[key] = LabelColumn(key, self._rows)
+        return column
+
+    def meeting(self, requirement: Requirement) -> Mask:
+        """Give the rows whose labels meet a requirement."""
+        return self.column(requirement.key).meeting(requirement)

@@ -1,0 +1,32 @@
+"""Which nodes a pod's terms match: ANDed within a term, ORed between terms, as array expressions."""
+
+from collections.abc import Iterable
+from functools import reduce
+
+import numpy as np
+
+from berth_api.selectors import Requirement
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import NodeTerm
+
+
+def any_of(fleet: Fleet, terms: Iterable[NodeTerm]) -> Mask:
+    """Give the rows that at least one term matches."""
+    return reduce(np.logical_or, (matching(fleet, each) for each in terms), _none(fleet))
+
+
+def matching(fleet: Fleet, term: NodeTerm) -> Mask:
+    """Give the rows that one term matches."""
+    masks = [fleet.labels.meeting(each) for each in term.labels]
+    masks += [_named(fleet, each) for each in term.names]
+    return reduce(np.logical_and, masks) if masks else _none(fleet)
+
+
+def _named(fleet: Fleet, requirement: Requirement) -> Mask:
+    named = reduce(np.logical_or, (fleet.named(each) for each in requirement.values), _none(fleet))
+    return named if requirement.operator == "In" else ~named
+
+
+def _none(fleet: Fleet) -> Mask:
+    return np.zeros(len(fleet.names), np.bool_)

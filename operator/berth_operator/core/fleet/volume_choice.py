@@ -1,0 +1,143 @@
+"""Claims that wait for their first consumer: what each would get on each node, as array expressions over nodes.
+
+Where volumes of the claim's class can be reached, the smallest that fits is bound to it; a pod's claims choose one
+after the other, the smallest first, and not the same volume. Elsewhere a volume is made, if the class allows it there
+and its driver has enough left.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.fleet import node_terms
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.volumes import Rows
+from berth_operator.core.values.mounts import NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.values.storage import NO_PROVISIONER, Claim, StorageClass, Terms
+
+NONE: Final = -1
+MOST: Final = 2**16
+"""Remembered answers: a large cluster has so many volumes that only one node reaches."""
+
+Picks = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What one claim gets on each node."""
+
+    claim: Claim
+    volumes: Mapping[str, int]
+    """Volume -> its number in `picks`, the best first."""
+    picks: Picks
+    """Row -> the volume to be bound there, or NONE."""
+    makeable: Mask
+    """Rows for which a volume may be made."""
+    enough: Mask
+    """Rows for which there is space to make one."""
+
+    @property
+    def found(self) -> Mask:
+        """Give the rows where there is a volume."""
+        mask: Mask = self.picks != NONE
+        return mask
+
+    @property
+    def passes(self) -> Mask:
+        """Give the rows where the claim gets a volume, one way or the other."""
+        return self.found | (self.makeable & self.enough)
+
+
+def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
+    """Give what each of a pod's delayed claims gets; its other claims have nothing to choose."""
+    earlier: list[Option] = []
+    for claim in _delayed(fleet, mounts):
+        earlier.append(_option(fleet, claim, earlier))
+        yield earlier[-1]
+
+
+def choose(fleet: Fleet, row: int, mounts: Mounts) -> Chosen:
+    """Give what the pod's claims get on a row that has passed the filters."""
+    if not mounts.claims:
+        return NOTHING_CHOSEN
+    bindings, provisions = [], []
+    for each in options(fleet, mounts):
+        if each.picks[row] == NONE:
+            provisions.append(each.claim.key)
+        else:
+            bindings.append((each.claim.key, tuple(each.volumes)[each.picks[row]]))
+    return Chosen(bindings=tuple(bindings), provisions=tuple(provisions))
+
+
+def reach(fleet: Fleet, terms: Terms | None) -> Rows:
+    """Give the rows that one of the terms matches, or all without terms; remembered until a label changes."""
+    if terms is None:
+        return np.arange(len(fleet.names))
+    volumes = fleet.volumes
+    if volumes.reached_at != fleet.labels.version or len(volumes.reached) >= MOST:
+        volumes.reached.clear()
+        volumes.reached_at = fleet.labels.version
+    found = volumes.reached.get(terms)
+    if found is None:
+        found = volumes.reached[terms] = np.flatnonzero(node_terms.any_of(fleet, terms))
+    return found
+
+
+def reaching(fleet: Fleet, terms: Terms | None) -> Mask:
+    """Give the same as a mask."""
+    mask = np.zeros(len(fleet.names), np.bool_)
+    mask[reach(fleet, terms)] = True
+    return mask
+
+
+def _delayed(fleet: Fleet, mounts: Mounts) -> list[Claim]:
+    found = {use.claim: fleet.volumes.claims.get(use.claim) for use in mounts.claims}
+    waiting = [each for each in found.values() if each and not each.bound and fleet.volumes.is_delayed(each)]
+    return sorted(waiting, key=lambda each: (each.size, each.key))
+
+
+def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
+    selected = fleet.volumes.selected_node(claim)
+    # Where a volume is being made already, none of those that exist is looked at.
+    volumes = [] if selected is not None else list(fleet.volumes.candidates(claim))
+    picks = np.full(len(fleet.names), NONE, np.int64)
+    for number in range(len(volumes) - 1, -1, -1):  # the best last, so that it stands
+        rows = _left(reach(fleet, volumes[number].affinity), volumes[number].name, earlier)
+        picks[rows] = number
+    storage_class = fleet.volumes.classes[claim.storage_class]
+    return Option(
+        claim=claim,
+        volumes={each.name: number for number, each in enumerate(volumes)},
+        picks=picks,
+        makeable=_makeable(fleet, storage_class, selected),
+        enough=_enough(fleet, storage_class, claim),
+    )
+
+
+def _left(rows: Rows, volume: str, earlier: Sequence[Option]) -> Rows:
+    """Give those of the rows on which no earlier claim of the pod takes the volume."""
+    for each in earlier:
+        if (number := each.volumes.get(volume)) is not None:
+            rows = rows[each.picks[rows] != number]
+    return rows
+
+
+def _makeable(fleet: Fleet, storage_class: StorageClass, selected: str | None) -> Mask:
+    if storage_class.provisioner in ("", NO_PROVISIONER):
+        return np.zeros(len(fleet.names), np.bool_)
+    allowed = reaching(fleet, storage_class.topologies)
+    return allowed if selected is None else allowed & fleet.named(selected)
+
+
+def _enough(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
+    """Give the rows for which the driver has space, all if it does not say how much it has."""
+    if not claim.has_size or storage_class.provisioner not in fleet.volumes.tracked:
+        return np.ones(len(fleet.names), np.bool_)
+    capacities = fleet.volumes.capacities.get(storage_class.name, {}).values()
+    fitting = (each.nodes for each in capacities if each.limit is not None and each.limit >= claim.size)
+    return reduce(np.logical_or, (reaching(fleet, each) for each in fitting), np.zeros(len(fleet.names), np.bool_))

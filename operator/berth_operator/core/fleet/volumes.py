@@ -1,0 +1,406 @@
+"""Claims, volumes and what provides them, as the API server has them and as decisions have promised them.
+
+    pod -> claim -> volume -> nodes from which it can be reached
+             |
+             +----> class: which volumes may serve it, who makes new ones and for which nodes
+
+A claim of a class that binds at once is bound before its pod is looked at. One of a class that waits for its first
+consumer is bound by the decision: the pod's node, and with it the volume or the node for which one is made, is
+*promised* by the pod's charge, so that the next decision sees it, until the API server says the same.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.fleet.attached_volumes import Attached
+from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
+
+Counts = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.intp]
+
+NO_LIMIT: Final = 2**62
+
+K = TypeVar("K")
+
+
+class Promises:
+    """What charges have promised: name -> value, kept as long as one of them does. All that do say the same."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._holders: Counter[str] = Counter()
+
+    def put(self, name: str, value: str, sign: int) -> None:
+        """Make a promise once more, or once less."""
+        self._values[name] = value
+        self._holders[name] += sign
+        if not self._holders[name]:
+            del self._holders[name], self._values[name]
+
+    def get(self, name: str) -> str | None:
+        """Give what is promised."""
+        return self._values.get(name)
+
+    def copy(self) -> Self:
+        """Give promises that can change without these."""
+        return with_own(self, _values=self._values.copy(), _holders=self._holders.copy())
+
+
+class Disks:
+    """Disks named in pods: on which rows pods use them, and on which they may write to them."""
+
+    def __init__(self) -> None:
+        self._all: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        self._writers: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+
+    def place(self, row: int, disk: Disk, sign: int) -> None:
+        """Count one more pod with the disk on a row, or one less."""
+        for users in (self._all,) if disk.read_only else (self._all, self._writers):
+            counter = users[disk.kind, disk.id]
+            counter[row] += sign
+            if not counter[row]:
+                del counter[row]
+            if not counter:
+                del users[disk.kind, disk.id]
+
+    def conflicts(self, disk: Disk) -> list[int]:
+        """Give the rows where a pod with the disk cannot be."""
+        users = self._writers if disk.read_only else self._all
+        return list(users.get((disk.kind, disk.id), ()))
+
+    def copy(self) -> Self:
+        """Give disks that can change without these."""
+        return with_own(
+            self,
+            _all=defaultdict(Counter, _copied(self._all)),
+            _writers=defaultdict(Counter, _copied(self._writers)),
+        )
+
+
+class Volumes:
+    """All of them, and who uses them where."""
+
+    def __init__(self, rows: int, row_of: Mapping[str, int]) -> None:
+        self.claims: dict[str, Claim] = {}
+        self.volumes: dict[str, Volume] = {}
+        self.classes: dict[str, StorageClass] = {}
+        self.capacities: dict[str, dict[str, Capacity]] = {}
+        """Class -> key -> capacity."""
+        self.tracked: set[str] = set()
+        """Drivers that say how much they can still make."""
+        self.attached = Attached(rows)
+        self.disks = Disks()
+        self.users: Counter[str] = Counter()
+        """Claim -> number of placed pods; not of ephemeral volumes."""
+        self.reached: dict[Terms, Rows] = {}
+        """Remembered answers of `reach`, of the labels' version `reached_at`."""
+        self.reached_at = -1
+        self._rows, self._row_of = rows, row_of
+        self._promised, self._selected = Promises(), Promises()
+        self._of_class: defaultdict[str, dict[str, Volume]] = defaultdict(dict)
+        self._wanting: defaultdict[str, set[str]] = defaultdict(set)
+        """Volume -> claims that name it."""
+        self._uses: defaultdict[str, dict[Use, Counter[int]]] = defaultdict(dict)
+        """Claim -> use -> row -> number of pods."""
+        self._counted: dict[Use, Attachable | None] = {}
+        """What each use counts as."""
+        self._limits: dict[str, Counts] = {}
+        """Driver -> how many of its volumes each row can hold."""
+        self._node_limits: dict[str, Mapping[str, int]] = {}
+        self._attachments: dict[str, Attachment] = {}
+        self._attachments_of: defaultdict[str, set[str]] = defaultdict(set)
+        """Volume or node ("volume x", "node x") -> attachments."""
+        self._attached_as: dict[str, tuple[int, Attachable]] = {}
+
+    # --- what the API server says -----------------------------------------------------------------------------
+
+    def put_claim(self, claim: Claim) -> None:
+        """Take a claim as it is."""
+        self._drop_claim(claim.key)
+        self.claims[claim.key] = claim
+        if claim.volume:
+            self._wanting[claim.volume].add(claim.key)
+        self._recount(claim.key)
+
+    def remove_claim(self, key: str) -> None:
+        """A claim is gone."""
+        self._drop_claim(key)
+        self._recount(key)
+
+    def put_volume(self, volume: Volume) -> None:
+        """Take a volume as it is."""
+        self._drop_volume(volume.name)
+        self.volumes[volume.name] = volume
+        self._of_class[volume.storage_class][volume.name] = volume
+        self._recount_volume(volume.name)
+
+    def remove_volume(self, name: str) -> None:
+        """A volume is gone."""
+        self._drop_volume(name)
+        self._recount_volume(name)
+
+    def put_class(self, storage_class: StorageClass) -> None:
+        """Take a class as it is."""
+        self.classes[storage_class.name] = storage_class
+        self._recount(*self._uses)
+
+    def remove_class(self, name: str) -> None:
+        """A class is gone."""
+        self.classes.pop(name, None)
+        self._recount(*self._uses)
+
+    def put_capacity(self, capacity: Capacity) -> None:
+        """Take a capacity as it is; its class never changes."""
+        self.capacities.setdefault(capacity.storage_class, {})[capacity.key] = capacity
+
+    def remove_capacity(self, key: str) -> None:
+        """A capacity is gone."""
+        for each in self.capacities.values():
+            each.pop(key, None)
+        self.capacities = {name: each for name, each in self.capacities.items() if each}
+
+    def put_limits(self, node: str, limits: Mapping[str, int]) -> None:
+        """Take how many volumes of each driver a node can hold; those not named have no limit."""
+        self._node_limits[node] = limits
+        if not limits:
+            del self._node_limits[node]
+        if (row := self._row_of.get(node)) is not None:
+            self._set_limits(row, limits)
+
+    def put_attachment(self, attachment: Attachment) -> None:
+        """Take an attachment; what it says never changes."""
+        self._attachments[attachment.name] = attachment
+        for key in (f"node {attachment.node}", f"volume {attachment.volume}"):
+            self._attachments_of[key].add(attachment.name)
+        self._reattach(attachment.name)
+
+    def remove_attachment(self, name: str) -> Attachment | None:
+        """Remove an attachment, for its volume is no longer attached; return it, if it was known."""
+        attachment = self._attachments.pop(name, None)
+        if attachment is not None:
+            self._detach(name)
+            for key in (f"node {attachment.node}", f"volume {attachment.volume}"):
+                _discard(self._attachments_of, key, name)
+        return attachment
+
+    # --- rows and pods ----------------------------------------------------------------------------------------
+
+    def enter(self, row: int, node: str) -> None:
+        """A row is now this node's."""
+        self._set_limits(row, self._node_limits.get(node, {}))
+        self._reattach(*self._attachments_of.get(f"node {node}", ()))
+
+    def leave(self, row: int, node: str) -> None:
+        """A row is nobody's."""
+        self._set_limits(row, {})
+        for name in self._attachments_of.get(f"node {node}", ()):
+            self._detach(name)
+
+    def grow(self, rows: int) -> None:
+        """Make room for more rows."""
+        more = (0, rows - self._rows)
+        self._limits = {name: np.pad(each, more, constant_values=NO_LIMIT) for name, each in self._limits.items()}
+        self.attached.grow(rows)
+        self._rows = rows
+
+    def copy(self, row_of: Mapping[str, int]) -> Self:
+        """Give volumes that can be charged, on other rows, without these; what the API server says is shared."""
+        return with_own(
+            self,
+            attached=self.attached.copy(),
+            disks=self.disks.copy(),
+            users=self.users.copy(),
+            reached=self.reached.copy(),
+            _row_of=row_of,
+            _promised=self._promised.copy(),
+            _selected=self._selected.copy(),
+            _uses=defaultdict(dict, {claim: _copied(uses) for claim, uses in self._uses.items()}),
+            _counted=self._counted.copy(),
+            _attached_as=self._attached_as.copy(),
+            _limits={driver: column.copy() for driver, column in self._limits.items()},
+        )
+
+    def charge(self, row: int, node: str, mounts: Mounts, chosen: Chosen, sign: int) -> None:
+        """Count what one more pod uses, and what it was promised; or what one less does."""
+        for use in mounts.claims:
+            self._place(row, use, sign)
+        for disk in mounts.disks:
+            self.disks.place(row, disk, sign)
+        for each in mounts.attachables:
+            self.attached.use(row, each, sign)
+        for claim, volume in chosen.bindings:
+            self._promised.put(volume, claim, sign)
+        for claim in chosen.provisions:
+            self._selected.put(claim, node, sign)
+
+    # --- what filters ask -------------------------------------------------------------------------------------
+
+    def is_delayed(self, claim: Claim) -> bool:
+        """Tell whether a claim that is not bound waits for its first consumer; one that names a volume does not."""
+        found = self.classes.get(claim.storage_class)
+        return not claim.volume and found is not None and found.delayed
+
+    def candidates(self, claim: Claim) -> Iterable[Volume]:
+        """Give the volumes that may serve a claim, the smallest first; only the one set aside for it, if there is."""
+        fitting = [each for each in self._of_class.get(claim.storage_class, {}).values() if _holds(each, claim)]
+        own = [each for each in fitting if self._is_for(each, claim)]
+        free = own or [each for each in fitting if self._is_free(each) and _suits(each, claim)]
+        return sorted(free, key=lambda each: (each.size, each.name))
+
+    def is_of_class(self, claim: str, storage_class: str) -> bool:
+        """Return whether a claim (namespace/name) is of a storage class; one that does not exist is of none."""
+        known = self.claims.get(claim)
+        return known is not None and known.storage_class == storage_class
+
+    def may_serve(self, volume: Volume, claim: str) -> bool:
+        """Return whether a change of a volume may matter to a claim (namespace/name)."""
+        known = self.claims.get(claim)
+        if known is None:
+            return False
+        return volume.name == known.volume or volume.claim == claim or volume.storage_class == known.storage_class
+
+    def selected_node(self, claim: Claim) -> str | None:
+        """Give the node for which a volume is being made, or about to be."""
+        return self._selected.get(claim.key) or claim.selected_node
+
+    def attachments(self) -> Iterable[Attachment]:
+        """Give all attachments."""
+        return self._attachments.values()
+
+    def rows_using(self, claim: str) -> set[int]:
+        """Give the rows with pods that use a claim."""
+        return {row for rows in self._uses.get(claim, {}).values() for row in rows}
+
+    def limits(self, driver: str) -> Counts | None:
+        """Give how many of a driver's volumes each row can hold; None where none has a limit."""
+        return self._limits.get(driver)
+
+    def attachable(self, use: Use) -> Attachable | None:
+        """Give what a use of a claim counts as on a node; None where nobody counts it."""
+        claim = self.claims.get(use.claim)
+        if claim is None or (use.owner and claim.owner != use.owner):
+            return None
+        volume = self.volumes.get(claim.volume)
+        return self._to_be_made(claim) if volume is None else volume.attachable
+
+    def _to_be_made(self, claim: Claim) -> Attachable | None:
+        found = self.classes.get(claim.storage_class)
+        driver = MIGRATED.get(found.provisioner, found.provisioner) if found else ""
+        # No driver names its volumes so.
+        return Attachable(driver=driver, handle=f"for claim {claim.key}") if driver else None
+
+    def _is_for(self, volume: Volume, claim: Claim) -> bool:
+        promised = self._promised.get(volume.name)
+        return volume.is_for(claim) if promised is None else promised == claim.key
+
+    def _is_free(self, volume: Volume) -> bool:
+        return volume.available and not volume.claim and self._promised.get(volume.name) is None
+
+    # --- counting ---------------------------------------------------------------------------------------------
+
+    def _place(self, row: int, use: Use, sign: int) -> None:
+        uses = self._uses[use.claim]
+        if use not in uses:
+            uses[use] = Counter()
+            self._counted[use] = self.attachable(use)
+        uses[use][row] += sign
+        if (counted := self._counted[use]) is not None:
+            self.attached.use(row, counted, sign)
+        if not use.owner:
+            self.users[use.claim] += sign
+        self._forget_use(row, use)
+
+    def _forget_use(self, row: int, use: Use) -> None:
+        uses = self._uses[use.claim]
+        if not uses[use][row]:
+            del uses[use][row]
+        if not uses[use]:
+            del uses[use], self._counted[use]
+        if not uses:
+            del self._uses[use.claim]
+        if not self.users[use.claim]:
+            del self.users[use.claim]
+
+    def _recount(self, *claims: str) -> None:
+        """Count the uses of claims anew: what they stand for may have changed."""
+        for claim in claims:
+            for use, rows in self._uses.get(claim, {}).items():
+                before, after = self._counted[use], self.attachable(use)
+                self._counted[use] = after
+                if before != after:
+                    self._swap(before, after, rows)
+
+    def _swap(self, before: Attachable | None, after: Attachable | None, rows: Counter[int]) -> None:
+        for row, number in rows.items():
+            if before is not None:
+                self.attached.use(row, before, -number)
+            if after is not None:
+                self.attached.use(row, after, number)
+
+    def _recount_volume(self, name: str) -> None:
+        self._recount(*self._wanting.get(name, ()))
+        self._reattach(*self._attachments_of.get(f"volume {name}", ()))
+
+    def _drop_claim(self, key: str) -> None:
+        known = self.claims.pop(key, None)
+        if known is not None and known.volume:
+            _discard(self._wanting, known.volume, key)
+
+    def _drop_volume(self, name: str) -> None:
+        known = self.volumes.pop(name, None)
+        if known is not None:
+            del self._of_class[known.storage_class][name]
+
+    def _reattach(self, *names: str) -> None:
+        for name in names:
+            self._detach(name)
+            attachment = self._attachments[name]
+            row, volume = self._row_of.get(attachment.node), self.volumes.get(attachment.volume)
+            if row is None or volume is None or not volume.csi or volume.attachable is None:
+                continue
+            held = Attachable(driver=attachment.driver, handle=volume.attachable.handle)
+            self._attached_as[name] = (row, held)
+            self.attached.attach(row, held, 1)
+
+    def _detach(self, name: str) -> None:
+        if (known := self._attached_as.pop(name, None)) is not None:
+            self.attached.attach(*known, -1)
+
+    def _set_limits(self, row: int, limits: Mapping[str, int]) -> None:
+        for driver in limits:
+            self._limits.setdefault(driver, np.full(self._rows, NO_LIMIT, np.int64))
+        for driver, column in self._limits.items():
+            column[row] = limits.get(driver, NO_LIMIT)
+
+
+def _holds(volume: Volume, claim: Claim) -> bool:
+    """Tell whether a volume could serve a claim even if it was set aside for it."""
+    return (
+        volume.claim in ("", claim.key)  # first: most volumes are somebody's
+        and volume.size >= claim.size
+        and volume.volume_mode == claim.volume_mode
+        and volume.attributes_class == claim.attributes_class
+        and not volume.deleting
+    )
+
+
+def _suits(volume: Volume, claim: Claim) -> bool:
+    """Tell whether a volume that is nobody's may be bound to a claim."""
+    return claim.modes <= volume.modes and claim.selector.matches(dict(volume.labels))
+
+
+def _copied(counters: Mapping[K, Counter[int]]) -> dict[K, Counter[int]]:
+    return {key: counter.copy() for key, counter in counters.items()}
+
+
+def _discard(sets: dict[str, set[str]], key: str, name: str) -> None:
+    """Take a name out of a set, and the set away when it is empty."""
+    sets[key].discard(name)
+    if not sets[key]:
+        del sets[key]

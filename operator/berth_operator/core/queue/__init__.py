@@ -1,0 +1,1 @@
+"""Order what waits, and decide which events wake it."""

@@ -1,0 +1,388 @@
+"""Which pods belong together, and how far each gang has come.
+
+A member waits, holds a node (assumed at first, then bound), or has ended. A gang is *ready* to be decided when those
+who hold a node or have succeeded, and those who wait, are together as many as it needs. It has *formed* once so many
+are bound. Until then it is on its way, with a deadline from its first Binding on: members whose bind is refused are
+tried again, and when the time is up the gang is undone.
+
+Decisions assume a gang all or not at all. So parts of one only ever hold nodes while binds are on their way, or as what
+a leader left that ended meanwhile. Both have a deadline, hence no two gangs wait for each other longer than that.
+
+After it has formed, losing a member undoes nothing: whoever comes in its place is decided for the rest alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth_api.names import POD_GROUP_LABEL, POD_GROUP_MIN_MEMBER
+from berth_operator.core.decision.gang import Gang, too_few
+from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.queue.queue import pause
+from berth_operator.core.values.request import Membership, PendingPod
+
+SETTLE: Final = 2.0
+"""Seconds for which nobody is told that members or the PodGroup are missing: they come one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What scheduling reads of a PodGroup."""
+
+    name: str
+    """namespace/name."""
+    uid: str
+    minimum: int = 0
+    timeout: float = 0.0
+    """Seconds; 0 for the default."""
+    created: str = ""
+    formed: bool = False
+    """Whether its status says that all needed members were bound."""
+    problem: str = ""
+    """Why it means nothing."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A member with a node."""
+
+    charge: Charge
+    bound: bool
+    running: bool = False
+    doomed: bool = False
+    """It is to be deleted."""
+
+    @property
+    def stays(self) -> bool:
+        return not (self.doomed or self.charge.terminating)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many members are where."""
+
+    waiting: int
+    bound: int
+    running: int
+    succeeded: int
+    failed: int
+    formed: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """One gang."""
+
+    gang: Membership
+    """As any of its members says it."""
+    group: Group | None = None
+    waiting: dict[str, PendingPod] = field(default_factory=dict)
+    """By the API server's word; who holds a node already by ours is among `held` too."""
+    held: dict[str, _Held] = field(default_factory=dict)
+    ended: dict[str, bool] = field(default_factory=dict)
+    """UID -> whether it succeeded."""
+    version: int = 0
+    formed: bool = False
+    found: bool = False
+    """Whether a member was found bound, rather than decided by this leader."""
+    deadline: float | None = None
+    resume_at: float = 0.0
+    tries: int = 0
+    unready_since: float | None = None
+
+    @property
+    def key(self) -> str:
+        return self.gang.key
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.group or self.waiting or self.held or self.ended)
+
+    @property
+    def idle(self) -> list[PendingPod]:
+        return [pod for uid, pod in self.waiting.items() if uid not in self.held]
+
+    @property
+    def succeeded(self) -> int:
+        return sum(self.ended.values())
+
+    @property
+    def placed(self) -> int:
+        return self.succeeded + sum(each.stays for each in self.held.values())
+
+    @property
+    def bound(self) -> int:
+        return self.succeeded + sum(each.stays and each.bound for each in self.held.values())
+
+    @property
+    def said_formed(self) -> bool:
+        """Tell whether an earlier leader saw it formed; of groups without an object nobody can say."""
+        return self.group is not None and self.group.formed
+
+    @property
+    def minima(self) -> set[int]:
+        """Give what its members' annotations say that it needs."""
+        said = [pod.gang for pod in self.waiting.values()] + [each.charge.gang for each in self.held.values()]
+        return {each.minimum for each in said if each is not None and each.minimum is not None}
+
+    @property
+    def minimum(self) -> int:
+        """Give how many members it needs; 0 if nobody says."""
+        return self.group.minimum if self.group else max(self.minima, default=0)
+
+    @property
+    def problem(self) -> str:
+        """Tell why its members mean no gang."""
+        if self.group:
+            return self.group.problem
+        minima = self.minima
+        if not minima:
+            return f"{self.key} does not exist: create it, or take the label {POD_GROUP_LABEL} off its pods"
+        if len(minima) > 1:
+            told = ", ".join(map(str, sorted(minima)))
+            return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {told}"
+        return ""
+
+
+class Roster:
+    """All gangs; `now` is any clock in seconds that never goes back."""
+
+    def __init__(self, *, timeout: float) -> None:
+        self._timeout = timeout
+        self._entries: dict[str, _Entry] = {}
+        self._of: dict[str, Membership] = {}
+        """UID -> the gang of a member."""
+        self._open: dict[str, None] = {}
+        """Keys of gangs to look after: some members wait, or it has not formed."""
+
+    # --- what there is ----------------------------------------------------------------------------------------
+
+    def put_group(self, group: Group) -> None:
+        """A PodGroup exists or changed."""
+        entry = self._entry(Membership(group=group.name))
+        if entry.group != group:
+            entry.group = group
+            self._changed(entry)
+
+    def remove_group(self, name: str) -> None:
+        """A PodGroup is gone."""
+        entry = self._entry(Membership(group=name))
+        entry.group = None
+        self._changed(entry)
+
+    def wait(self, pod: PendingPod, gang: Membership) -> None:
+        """A member waits, or changed while it waits."""
+        entry = self._join(pod.uid, gang)
+        known = entry.waiting.get(pod.uid)
+        entry.waiting[pod.uid] = pod
+        if known is None or _place(known) != _place(pod):
+            self._changed(entry)
+
+    def no_longer_waits(self, uid: str) -> None:
+        """A member waits no more: it is bound, gone, or no member any more."""
+        if (entry := self._of_member(uid)) is not None and entry.waiting.pop(uid, None) is not None:
+            self._changed(entry)
+            self._leave(uid, entry)
+
+    def hold(self, charge: Charge, gang: Membership, *, bound: bool, running: bool = False) -> None:
+        """A member has a node, be it assumed or by the API server's word."""
+        entry = self._join(charge.uid, gang)
+        known = entry.held.get(charge.uid)
+        doomed = known is not None and known.doomed
+        held = entry.held[charge.uid] = _Held(charge=charge, bound=bound, running=running, doomed=doomed)
+        entry.found = entry.found or (bound and known is None)
+        if known is None or known.stays != held.stays:
+            self._changed(entry)
+        elif known.bound != bound:
+            self._settle(entry)
+
+    def release(self, uid: str) -> None:
+        """A member has no node any more."""
+        if (entry := self._of_member(uid)) is not None and entry.held.pop(uid, None) is not None:
+            self._changed(entry)
+            self._leave(uid, entry)
+
+    def end(self, uid: str, gang: Membership, *, succeeded: bool) -> None:
+        """A member has ended."""
+        entry = self._join(uid, gang)
+        # The watch of those with a node may be behind: nobody counts twice.
+        released = entry.held.pop(uid, None)
+        if released is not None or entry.ended.get(uid) != succeeded:
+            entry.ended[uid] = succeeded
+            self._changed(entry)
+
+    def remove_ended(self, uid: str) -> None:
+        """A member that had ended is gone."""
+        if (entry := self._of_member(uid)) is not None and uid in entry.ended:
+            del entry.ended[uid]
+            self._changed(entry)
+            self._leave(uid, entry)
+
+    # --- what to decide ---------------------------------------------------------------------------------------
+
+    def gang_of(self, uid: str) -> Membership | None:
+        """Give the gang that a pod belongs to."""
+        return self._of.get(uid)
+
+    def ready(self, gang: Membership, now: float) -> Gang | None:
+        """Give a gang's waiting members as a unit, if there are enough and its time has come."""
+        entry = self._entries.get(gang.key)
+        if entry is None or now < entry.resume_at or not (idle := entry.idle) or self._lacks(entry, idle):
+            return None
+        return Gang(
+            membership=entry.gang,
+            minimum=entry.minimum,
+            members=tuple(idle),
+            placed=entry.placed,
+            nodes=tuple(each.charge.node for each in entry.held.values() if each.stays),
+            created=entry.group.created if entry.group else min(each.created for each in idle),
+            arrived=min(each.arrived for each in idle),
+            version=entry.version,
+        )
+
+    def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
+        """Give what gangs lack, each with the members to tell, of those that have lacked it for a while."""
+        for entry in self._looked_after():
+            lack = self._lacks(entry, idle) if (idle := entry.idle) else ""
+            if not lack:
+                entry.unready_since = None
+            elif entry.unready_since is None:
+                entry.unready_since = now
+            elif now - entry.unready_since >= SETTLE:
+                yield lack, idle
+
+    def _lacks(self, entry: _Entry, idle: list[PendingPod]) -> str:
+        if problem := entry.problem:
+            return problem
+        have = entry.placed + len(idle)
+        return too_few(entry.key, have, entry.minimum) if have < entry.minimum else ""
+
+    # --- binds that fail --------------------------------------------------------------------------------------
+
+    def begin(self, gang: Membership, now: float) -> None:
+        """The gang's first Binding is sent."""
+        entry = self._entries.get(gang.key)
+        if entry is not None and not entry.formed and entry.deadline is None:
+            entry.deadline = now + self._time(entry)
+
+    def retry_until(self, uid: str) -> float | None:
+        """Give the time until which a member's bind is to be tried again; None if it is not."""
+        entry = self._of_member(uid)
+        return entry.deadline if entry is not None else None
+
+    def back_off(self, gang: Membership, now: float) -> None:
+        """Let the gang's waiting members wait, longer each time."""
+        entry = self._entries.get(gang.key)
+        if entry is not None and entry.resume_at <= now:
+            entry.tries += 1
+            entry.resume_at = now + pause(entry.tries)
+
+    def resumed(self, now: float) -> list[Membership]:
+        """Give the gangs whose back-off has just ended."""
+        found = [entry for entry in self._looked_after() if 0.0 < entry.resume_at <= now]
+        for entry in found:
+            entry.resume_at = 0.0
+        return [entry.gang for entry in found]
+
+    # --- gangs that cannot be completed -------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> list[Membership]:
+        """Give the gangs whose time is up; one that was found in parts gets its deadline here."""
+        found = []
+        for entry in self._looked_after():
+            if entry.deadline is None and entry.bound > entry.succeeded and not entry.formed and entry.minimum:
+                entry.deadline = now + self._time(entry)
+            if entry.deadline is not None and entry.deadline <= now:
+                found.append(entry.gang)
+        return found
+
+    def undo(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
+        """Give up completing a gang; tell what happened, and give the bound members, who are doomed unless kept."""
+        entry = self._entries[gang.key]
+        told = (
+            f"{gang.key} could not be completed within {self._time(entry):g} s: "
+            f"{entry.bound} of {entry.minimum} members were bound"
+        )
+        entry.deadline = None
+        lost = [] if keep else [each for each in entry.held.values() if each.bound and each.stays]
+        for each in lost:
+            each.doomed = True
+        self.back_off(gang, now)
+        self._changed(entry)
+        return told, [each.charge for each in lost]
+
+    def doomed(self) -> list[Charge]:
+        """Give the members that are to be deleted and are not yet on their way out."""
+        held = [each for entry in self._looked_after() for each in entry.held.values()]
+        return [each.charge for each in held if each.doomed and not each.charge.terminating]
+
+    # --- what to show -----------------------------------------------------------------------------------------
+
+    def counts(self, name: str) -> Counts:
+        """Count the members of a PodGroup."""
+        gang = Membership(group=name)
+        entry = self._entries.get(gang.key) or _Entry(gang=gang)
+        held = entry.held.values()
+        return Counts(
+            waiting=len(entry.idle),
+            bound=sum(each.bound for each in held),
+            running=sum(each.running for each in held),
+            succeeded=entry.succeeded,
+            failed=len(entry.ended) - entry.succeeded,
+            formed=entry.formed,
+        )
+
+    # --- entries ----------------------------------------------------------------------------------------------
+
+    def _entry(self, gang: Membership) -> _Entry:
+        return self._entries.setdefault(gang.key, _Entry(gang=gang))
+
+    def _looked_after(self) -> list[_Entry]:
+        return [self._entries[key] for key in self._open]
+
+    def _join(self, uid: str, gang: Membership) -> _Entry:
+        """Give the gang of a member, whom a change of its labels may have brought from another one."""
+        before = self._of_member(uid)
+        if before is not None and before.key != gang.key:
+            before.waiting.pop(uid, None)
+            before.held.pop(uid, None)
+            before.ended.pop(uid, False)
+            self._changed(before)
+        self._of[uid] = gang
+        entry = self._entry(gang)
+        entry.gang = gang
+        return entry
+
+    def _leave(self, uid: str, entry: _Entry) -> None:
+        if not (uid in entry.waiting or uid in entry.held or uid in entry.ended):
+            del self._of[uid]
+
+    def _of_member(self, uid: str) -> _Entry | None:
+        gang = self._of.get(uid)
+        return None if gang is None else self._entries[gang.key]
+
+    def _changed(self, entry: _Entry) -> None:
+        """Note that another decision may come out, and what follows from who is where."""
+        entry.version += 1
+        self._settle(entry)
+
+    def _settle(self, entry: _Entry) -> None:
+        """Bring up to date how far a gang has come."""
+        if not entry.held:
+            entry.formed = entry.found = False
+            entry.deadline = None
+        elif entry.minimum and (entry.bound >= entry.minimum or (entry.found and entry.said_formed)):
+            entry.formed, entry.deadline, entry.tries = True, None, 0
+        if entry.waiting or (entry.held and not entry.formed):
+            self._open[entry.key] = None
+        else:
+            self._open.pop(entry.key, None)
+        if entry.is_empty:
+            del self._entries[entry.key]
+
+    def _time(self, entry: _Entry) -> float:
+        return (entry.group.timeout if entry.group else 0.0) or self._timeout
+
+
+def _place(pod: PendingPod) -> tuple[object, ...]:
+    return pod.kind, pod.priority, pod.weight, pod.gang

@@ -1,0 +1,258 @@
+"""Which pod or gang, which unit for short, is decided next.
+
+* active: by priority, then weight, then age, then the order in which the watch showed them: creation times have a
+  resolution of one second.
+* backing off: their bind failed; they return after 1 s, doubling to 10 s.
+* parked: they fit nowhere. Units of one kind are parked together and wake together, by the changes that can make
+  one of them fit; the first one's failure parks the rest, so that a thousand equal pods cost one decision a change.
+  A pod's kind is its class; a gang is of a kind of its own.
+"""
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Final, Generic, Protocol, TypeVar
+
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.filters import Filter
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change
+
+FIRST_BACKOFF: Final = 1.0
+"""Seconds."""
+LONGEST_BACKOFF: Final = 10.0
+
+Order = tuple[int, int, str, int, str]
+"""The lowest comes first."""
+
+
+class Unit(Protocol):
+    """What is decided in one go: a `PendingPod` or a `Gang`."""
+
+    @property
+    def uid(self) -> str:
+        """Give what it is known by."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Give what it has in common with units for which the same is decided."""
+
+    @property
+    def requests(self) -> tuple[PodRequest, ...]:
+        """Give what its pods request."""
+
+    @property
+    def priority(self) -> int:
+        """Give its priority; the highest comes first."""
+
+    @property
+    def weight(self) -> int:
+        """Give what counts among units of one priority; the highest comes first."""
+
+    @property
+    def created(self) -> str:
+        """Give when it was made, in RFC 3339; the oldest comes first."""
+
+    @property
+    def arrived(self) -> int:
+        """Return its number in the order in which the watch showed units; of equal age the lowest comes first."""
+
+
+U = TypeVar("U", bound=Unit)
+
+
+@dataclass(slots=True)
+class Parked(Generic[U]):
+    """The waiting units of one kind, and why they wait."""
+
+    failure: Failure
+    requests: tuple[PodRequest, ...]
+    """Each once."""
+    version: int
+    """Of the state on which that was decided."""
+    rejected_by: dict[Filter, None] = field(default_factory=dict)
+    """The filters of `failure`, and those that were found since to stand in the way."""
+    bits: int = 0
+    """The changes that may wake it."""
+    other_bits: int = 0
+    """Those of them for which it waits whatever the filters do."""
+    units: dict[str, U] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Compute what it waits for."""
+        self.bits = int(self.failure.wakes_on)
+        self.await_filters(self.failure.rejected_by)
+        self.other_bits = self.bits & ~reduce(or_, (int(each.WAKES_ON) for each in self.rejected_by), 0)
+        self.other_bits |= self.bits & int(Change.NODE_ADDED)
+
+    def await_filters(self, rejecting: Iterable[Filter]) -> None:
+        """Wait for the changes of more filters."""
+        for each in rejecting:
+            self.rejected_by[each] = None
+            self.bits |= int(each.WAKES_ON)
+
+    @property
+    def unit(self) -> U:
+        """Return one of the units; what holds for one holds for all."""
+        return next(iter(self.units.values()))
+
+
+Hint = Callable[[Parked[U]], Sequence[Filter] | None]
+"""Returns None if a change may help a parked kind, else the filters that still reject what has changed."""
+NOT_CONCERNED: Final[Sequence[Filter]] = ()
+"""The hint that a change does not even alter why a kind waits."""
+
+
+def pause(tries: int) -> float:
+    """Give the seconds to wait after so many failed tries."""
+    return min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), LONGEST_BACKOFF)
+
+
+class Queue(Generic[U]):
+    """The units that wait; `now` is any clock in seconds that never goes back."""
+
+    def __init__(self) -> None:
+        self._units: dict[str, U] = {}
+        self._active: list[tuple[Order, str]] = []
+        """Heap of (order, UID); an entry whose unit is no longer active, or in another order, is skipped."""
+        self._is_active: dict[str, Order] = {}
+        self._waiting: list[tuple[float, str]] = []
+        """Heap of (due, UID)."""
+        self._due: dict[str, float] = {}
+        self._tries: dict[str, int] = {}
+        self._parked: dict[Hashable, Parked[U]] = {}
+        self._awaited = 0
+        """All that any parked unit waits for, or a little more: most changes help nobody, and are many."""
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._units
+
+    def put(self, unit: U) -> None:
+        """Add a unit, or replace one; a unit whose kind is the same keeps its place."""
+        known = self._units.get(unit.uid)
+        if known is not None and _place(known) == _place(unit):
+            self._replace(unit)
+            return
+        self.remove(unit.uid)
+        self._units[unit.uid] = unit
+        self._activate(unit)
+
+    def remove(self, uid: str) -> None:
+        """Forget a unit: it is bound or gone."""
+        unit = self._units.pop(uid, None)
+        if unit is None:
+            return
+        self._is_active.pop(uid, None)
+        self._due.pop(uid, None)
+        self._tries.pop(uid, None)
+        self._unpark(unit)
+
+    def pop(self, now: float) -> U | None:
+        """Take the next unit to decide; it stays known until removed, parked or put back."""
+        self._end_backoffs(now)
+        while self._active:
+            order, uid = heapq.heappop(self._active)
+            if self._is_active.get(uid) == order:
+                del self._is_active[uid]
+                return self._units[uid]
+        return None
+
+    def parked_failure(self, unit: U) -> Failure | None:
+        """Give the failure that the unit's kind waits with, if it does: nothing has changed since."""
+        parked = self._parked.get(unit.kind)
+        return parked.failure if parked else None
+
+    def park(self, unit: U, failure: Failure, version: int = 0) -> None:
+        """Let a unit wait for a change; it may be of another kind than when it was taken."""
+        self._units[unit.uid] = unit
+        if (parked := self._parked.get(unit.kind)) is None:
+            requests = tuple(dict.fromkeys(unit.requests))
+            parked = self._parked[unit.kind] = Parked[U](failure, requests, version)
+        parked.units[unit.uid] = unit
+        self._awaited |= parked.bits
+
+    def back_off(self, unit: U, now: float) -> None:
+        """Let a unit whose bind or preemption failed wait, longer each time; it may have changed meanwhile."""
+        if (known := self._units.get(unit.uid)) is not None:
+            self._is_active.pop(unit.uid, None)
+            self._unpark(known)
+        self._units[unit.uid] = unit
+        tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
+        self._due[unit.uid] = now + pause(tries)
+        heapq.heappush(self._waiting, (self._due[unit.uid], unit.uid))
+
+    def awaits(self, change: Change) -> bool:
+        """Return whether any parked unit may wait for a change."""
+        return bool(self._awaited & int(change))
+
+    def wake(self, change: Change, hint: Hint[U] = lambda _parked: None) -> bool:
+        """Make active all units that a change may help, by a hint on each kind; return whether there are any."""
+        if not self.awaits(change):
+            return False
+        bits = int(change)
+        kinds = [key for key, each in self._parked.items() if each.bits & bits and _helps(each, hint)]
+        for key in kinds:
+            self.wake_kind(key)
+        self._awaited = reduce(or_, (each.bits for each in self._parked.values()), 0)
+        return bool(kinds)
+
+    def parked_before(self, version: int) -> list[Hashable]:
+        """Return the kinds that were parked before this version, the longest parked first."""
+        return [kind for kind, parked in self._parked.items() if parked.version < version]
+
+    def wake_kind(self, kind: Hashable) -> None:
+        """Make active all units of a kind, whatever they wait for."""
+        if (parked := self._parked.pop(kind, None)) is not None:
+            for unit in parked.units.values():
+                self._activate(unit)
+
+    def next_due(self) -> float | None:
+        """Return the time at which the next back-off ends."""
+        while self._waiting and self._due.get(self._waiting[0][1]) != self._waiting[0][0]:
+            heapq.heappop(self._waiting)
+        return self._waiting[0][0] if self._waiting else None
+
+    def _end_backoffs(self, now: float) -> None:
+        while (due := self.next_due()) is not None and due <= now:
+            _, uid = heapq.heappop(self._waiting)
+            del self._due[uid]
+            self._activate(self._units[uid])
+
+    def _activate(self, unit: U) -> None:
+        if unit.uid not in self._is_active:
+            order = self._is_active[unit.uid] = _order(unit)
+            heapq.heappush(self._active, (order, unit.uid))
+
+    def _replace(self, unit: U) -> None:
+        self._units[unit.uid] = unit
+        parked = self._parked.get(unit.kind)
+        if parked is not None and unit.uid in parked.units:
+            parked.units[unit.uid] = unit
+
+    def _unpark(self, unit: U) -> None:
+        parked = self._parked.get(unit.kind)
+        if parked is not None:
+            parked.units.pop(unit.uid, None)
+            if not parked.units:
+                del self._parked[unit.kind]
+
+
+def _helps(parked: Parked[U], hint: Hint[U]) -> bool:
+    """Return whether a change may help a kind; if not, have it wait also for what still rejects it."""
+    rejecting = hint(parked)
+    if rejecting:
+        parked.await_filters(rejecting)
+    return rejecting is None
+
+
+def _place(unit: Unit) -> tuple[object, ...]:
+    return (unit.kind, unit.priority, unit.weight)
+
+
+def _order(unit: Unit) -> Order:
+    return -unit.priority, -unit.weight, unit.created, unit.arrived, unit.uid

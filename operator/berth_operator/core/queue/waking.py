@@ -1,0 +1,122 @@
+"""Which parked units an event may help: kube-scheduler's queueing hints, asked for a whole class at once.
+
+A class is parked because every node is rejected by some filter. `Parked.rejected_by` has, for every node, at least one
+filter that rejects it, so no node can begin to pass without an event that one of these filters waits for. For such an
+event one of three things holds:
+
+* The filter reads nothing but the event's node (capacity, taints, ports, labels): only that node can begin to pass, and
+  all filters are asked about it. If one still rejects it, that filter joins the others.
+* The filter counts pods of other nodes (affinity, spread) or looks at volumes in use: its own `may_help` compares the
+  event with what the class asks for.
+* Nothing is known of the event but its kind: the class wakes. A unit that wakes in vain costs one decision; one that is
+  not woken would starve.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from berth_operator.core import filters
+from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.filters import Filter
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import NODE_CHANGES, Change, Verdict
+
+_ON_NODE: Final = int(NODE_CHANGES | Change.RELEASED | Change.VOLUME_LIMITS)
+"""Changes by which, for filters that read one node, only the event's node can begin to pass."""
+_HINTED: Final = _ON_NODE | int(Change.GONE | Change.PLACED | Change.POD_LABELS | Change.NODE_REMOVED)
+"""Changes whose events say enough for a hint."""
+
+Unit = PendingPod | Gang
+
+
+class EventHint:
+    """The hint on one event, for one class after the other; integers, for an `IntFlag` takes ten times as long."""
+
+    def __init__(self, fleet: Fleet, event: ClusterEvent) -> None:
+        self._fleet, self._event, self._bits = fleet, event, int(event.change)
+        self._waiting = [(each, int(each.WAKES_ON)) for each in filters.ORDER if each.WAKES_ON & event.change]
+        """The filters that wait for such an event, and all that each waits for."""
+        self._renominates = bool(event.change & (NODE_CHANGES | Change.NODE_REMOVED))
+
+    def __call__(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
+        """Return None if the event may help a class, else the filters that still reject the event's node."""
+        bits = parked.bits & self._bits
+        if not parked.failure.asked or bits & ~_HINTED or self._is_nominated(parked.unit):
+            return None
+        helped = [each for each in self._asked_hints(parked, bits) if self._may_help(each, parked)]
+        if any(each in filters.COUPLED for each in helped):
+            return None
+        concerned = bool(helped or parked.other_bits & bits)
+        if not (concerned and bits & _ON_NODE and self._event.node in self._fleet.rows):
+            return NOT_CONCERNED
+        return self._on_node(parked)
+
+    def _asked_hints(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
+        """Return the filters that reject the class, or may do so, and wait for the event."""
+        unknown = parked.other_bits & bits
+        return (each for each, awaited in self._waiting if each in parked.rejected_by or awaited & unknown)
+
+    def _may_help(self, each: Filter, parked: Parked[Unit]) -> bool:
+        return any(filters.may_help(each, self._fleet, request, self._event) for request in parked.requests)
+
+    def _is_nominated(self, unit: Unit) -> bool:
+        """Return whether other pods leave the event's node for a unit, which may have to choose another node now."""
+        return self._renominates and any(pod.nominated == self._event.node for pod in pods_of(unit))
+
+    def _on_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
+        """Return None if the event's node may take one of the class's pods, else the filters that reject it."""
+        row, preempts = self._fleet.rows[self._event.node], _may_preempt(self._fleet, parked.unit, self._event)
+        found: list[Filter] = []
+        for request in parked.requests:
+            try:
+                rejecting = _rejecting(self._fleet, request, _asked(parked, request), row, preempts=preempts)
+            except PluginFailedError:
+                return None
+            if rejecting is None:
+                return None
+            found.append(rejecting)
+        return found
+
+
+def _asked(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
+    """Return the filters to ask about one node, those that are likely to reject it first, then the kept columns.
+
+    What others of its gang will bring is not known: of a gang only that is asked which does not depend on them.
+    """
+    asked = chain(parked.rejected_by, filters.LOCAL, parked.failure.asked)
+    if not isinstance(parked.unit, Gang):
+        return asked
+    return iter(()) if request.mounts else (each for each in asked if each in filters.SETTLED)
+
+
+def _rejecting(
+    fleet: Fleet, request: PodRequest, asked: Iterator[Filter], row: int, *, preempts: bool
+) -> Filter | None:
+    """Return the first filter that rejects a row; None if it passes, or would once pods of lower priority left it."""
+    for each in asked:
+        if not preempts or each.VERDICT is Verdict.UNRESOLVABLE:
+            passes = bool(each.passes(fleet, request)[row])
+        elif each in filters.BOUNDED:
+            passes = bool(each.could_pass(fleet, request)[row])
+        else:
+            passes = True
+        if not passes:
+            return each
+    return None
+
+
+def _may_preempt(fleet: Fleet, unit: Unit, event: ClusterEvent) -> bool:
+    """Return whether pods could be evicted from the event's node for a unit, as far as priorities tell.
+
+    Not after a pod has left: whom that lets evict others is asked by `preemption.Emptied`.
+    """
+    if not event.change & NODE_CHANGES:
+        return False
+    priority = min(each.priority for each in pods_of(unit))
+    preempts = all(each.preempts for each in pods_of(unit))
+    return preempts and any(each.priority < priority for each in fleet.on_node(event.node))

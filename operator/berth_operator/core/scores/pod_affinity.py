@@ -1,0 +1,42 @@
+"""Preferred pod affinity and anti-affinity, of the pod itself and of the pods that are there.
+
+Every placed pod that a preferred term matches adds the term's weight to all nodes of its domain, or takes it away for
+anti-affinity; and so do the terms of placed pods that match the pod, their required affinity with a weight of 1.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.fleet import domains
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.request import PodRequest
+
+NAME: Final = "pods-near"
+
+
+def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
+    """Give the best of the fitting rows 100 and the worst 0; all 0 where they are equal."""
+    if not (found := _pulls(fleet, request)):
+        return None
+    total = np.zeros(len(fleet.names))
+    for key, pulls in found.items():
+        total += domains.around(fleet, key, pulls)
+    among = total[fits]
+    lowest, highest = among.min(), among.max()
+    if lowest >= highest:
+        return None
+    share: npt.NDArray[np.float64] = np.floor(100.0 * ((total - lowest) / (highest - lowest)))
+    return share
+
+
+def _pulls(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
+    """Give for each key how much the pods of each row pull."""
+    found = dict(fleet.neighbours.drawn(request.identity))
+    for term, weight in request.wishes.preferred:
+        pulls = weight * fleet.neighbours.count(Crowd(peers=(term.peers,)))
+        found[term.key] = found[term.key] + pulls if term.key in found else pulls
+    return found

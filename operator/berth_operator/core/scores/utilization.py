@@ -1,0 +1,77 @@
+"""How much of each node's cpu and memory is taken, as arrays of shape (2, nodes); and of its cards."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.names import GPU_MEMORY_RATIO
+from berth_api.request import CARD, SLOT, Part
+from berth_operator.core import allocators
+from berth_operator.core.allocators import candidates
+from berth_operator.core.fleet.cards import Column
+from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+
+BOTH: Final = slice(0, 2)
+"""cpu and memory: the first two columns of every Fleet."""
+
+
+def requested(fleet: Fleet, rows: Rows) -> tuple[Column, Column]:
+    """Give what there is, and what pods ask of it."""
+    return fleet.allocatable[BOTH, rows], fleet.requested[BOTH, rows]
+
+
+def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Column]:
+    """Give what there is, and what is taken by pods and this one, with what is assumed of those that do not ask."""
+    total, _ = requested(fleet, rows)
+    return total, fleet.assumed[:, rows] + np.array(request.assumed)[:, np.newaxis]
+
+
+def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
+    """Give the mean of both amounts in whole hundredths of what there is, over those that there are."""
+    shares = amounts * 100 // np.maximum(total, 1)
+    found: npt.NDArray[np.float64] = np.floor(shares.sum(axis=0) / np.maximum((total > 0).sum(axis=0), 1))
+    return found
+
+
+def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+    """Give how many hundredths a pod leaves free: the mean over all cards that it asks for, of whatever types.
+
+    Of whole cards that is counted over the node's cards of the type, of shares on those that it would take: the
+    emptiest cards or, unless `most`, the fullest that have room.
+    """
+    parts = request.devices.parts
+    left = [each.count * _left_by(fleet, request, each, rows, most=most) for each in parts]
+    mean: npt.NDArray[np.float64] = np.sum(left, axis=0) / sum(each.count for each in parts)
+    return mean
+
+
+def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+    if not allocators.in_pieces(fleet, part):
+        return _left_of_amounts(fleet, request, part, rows, most=most)
+    unused = allocators.pieces_unused(fleet, request, part, rows)
+    free = allocators.pieces_left(fleet, request, part, rows) > 0
+    of_pieces = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
+    if part.unit != SLOT:
+        return of_pieces
+    of_cards = _left_of_amounts(fleet, request, part, rows, most=most)
+    return np.where(allocators.divided(fleet, part, rows), of_pieces, of_cards)
+
+
+def _left_of_amounts(
+    fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool
+) -> npt.NDArray[np.float64]:
+    cards = fleet.cards[part.type]
+    if part.whole:
+        idle = (cards.healthy[rows] & (cards.users[rows] == 0)).sum(axis=1)
+        of_node = np.maximum(idle - part.count, 0) / np.maximum(cards.present[rows].sum(axis=1), 1)
+        return np.asarray(CARD * of_node, np.float64)
+    index = cards.index.get(GPU_MEMORY_RATIO, 0)
+    need = dict(candidates.needs(cards, part, rows)).get(index, 0)
+    left = cards.left(index, rows) - need
+    worst = 0 if most else CARD
+    ordered = np.sort(np.where(candidates.fitting(fleet, request, part, rows), left, worst), axis=1)
+    taken = ordered[:, -part.count :] if most else ordered[:, : part.count]
+    return np.asarray(taken.mean(axis=1), np.float64)

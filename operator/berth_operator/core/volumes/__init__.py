@@ -1,1 +1,0 @@
-"""Claims and volumes: what pods mount, where it can be reached, and what a decision promises."""

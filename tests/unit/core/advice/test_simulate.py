@@ -1,0 +1,324 @@
+"""What a simulation says is what the decisions of a queue would be, and nothing of it happens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api import names
+from berth_api.model import of_pod
+from berth_api.selectors import LabelSelector, Requirement
+from berth_operator.core.advice.free_report import Left, by_model
+from berth_operator.core.advice.simulate import Simulation, simulate
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.request import PendingPod
+from tests.builders import (
+    A100,
+    A100_BYTES,
+    GI,
+    GPU,
+    NVIDIA,
+    T4,
+    T4_BYTES,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    fleet,
+    gang,
+    grant,
+    instance,
+    inventory,
+    node_info,
+    other_card,
+    waiting,
+)
+from tests.unit.core.decision.test_what_if import CHANGES, change, made, plain
+
+DEFAULT = {names.SCHEDULER: Policy()}
+ONE, TWO, HALF = {NVIDIA: 1}, {NVIDIA: 2}, {GPU: 50}
+
+
+def said(found: Simulation) -> dict[str, str]:
+    """Give for each pod its node and minors, or why it has none."""
+    return {each.pod.name: told(each.result) for each in found.outcomes}
+
+
+def told(result: Placement | Failure) -> str:
+    if isinstance(result, Failure):
+        return result.message
+    return " ".join([result.node, *(str(each.minor) for each in result.grants)])
+
+
+def near(name: str) -> Wishes:
+    """Give the wish to be on the node of pods with a label."""
+    selector = LabelSelector(requirements=(Requirement(key=name, operator="Exists"),))
+    return Wishes(near=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
+
+
+def labelled(name: str, **fields: Any) -> PendingPod:
+    request = replace(asks(ONE), identity=Identity(namespace="ns", labels=((name, ""),)))
+    return waiting(name, request, **fields)
+
+
+# --- who gets what ------------------------------------------------------------------------------------------------
+
+NO_CARD = "0/1 nodes available: 1 insufficient free GPU devices ({} with gpu-core {}, gpu-memory-ratio {})"
+NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("units", "expected"),
+    [
+        pytest.param([waiting("a", ONE), waiting("b", ONE)], {"a": "n 0", "b": "n 1"}, id="all fit"),
+        pytest.param([waiting("a", TWO), waiting("b", HALF)], {"a": "n 0 1", "b": NO_HALF}, id="some fit"),
+        pytest.param([waiting("a", HALF), waiting("b", HALF)], {"a": "n 0", "b": "n 0"}, id="shares pack"),
+        pytest.param(
+            [waiting("a", asks(ONE, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {})))],
+            {"a": "0/1 nodes available: 1 GPU model is not *h100*"},
+            id="none fits",
+        ),
+        pytest.param(
+            [waiting("a", TWO), waiting("b", TWO, priority=1)], {"b": "n 0 1", "a": NO_TWO}, id="priority first"
+        ),
+        pytest.param([waiting("a", TWO), waiting("b", TWO, weight=1)], {"b": "n 0 1", "a": NO_TWO}, id="then weight"),
+        pytest.param(
+            [waiting("a", TWO, created="2026-02-01T00:00:00Z"), waiting("b", TWO, created="2026-01-01T00:00:00Z")],
+            {"b": "n 0 1", "a": NO_TWO},
+            id="then age",
+        ),
+        pytest.param([waiting("a", error="no sense")], {"a": "invalid request: no sense"}, id="one that means nothing"),
+        pytest.param(
+            [waiting("a", replace(asks(ONE), wishes=near("b")), priority=1), labelled("b")],
+            {"b": "n 0", "a": "n 1"},
+            id="one that waits for another",
+        ),
+        pytest.param([], {}, id="nobody"),
+    ],
+)
+def test_pods_are_placed_as_a_queue_would_place_them(
+    units: Sequence[PendingPod | Gang], expected: Mapping[str, str]
+) -> None:
+    of = Fleet()
+    add(of, node_info("n", labels={"host": "n"}), inventory(*cards(2)))
+    found = said(simulate(of, units, DEFAULT))
+    assert found == expected
+    assert list(found) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("units", "placed"),
+    [
+        pytest.param([gang(*(waiting(f"m{i}", ONE) for i in range(4)))], "m0 m1 m2 m3", id="a gang that fits"),
+        pytest.param(
+            [gang(*(waiting(f"m{i}", ONE) for i in range(5)), created="1"), waiting("other", ONE, created="2")],
+            "other",
+            id="a gang that does not leaves all to others",
+        ),
+        pytest.param(
+            [gang(*(waiting(f"m{i}", ONE) for i in range(5)), minimum=2)], "m0 m1 m2 m3", id="as many as there is room"
+        ),
+        pytest.param([gang(waiting("m0", ONE), minimum=3, placed=1, nodes=("a",))], "", id="too few members"),
+    ],
+)
+def test_gangs_are_placed_all_or_not_at_all(units: Sequence[PendingPod | Gang], placed: str) -> None:
+    found = simulate(fleet({"a": cards(2), "b": cards(2)}), units, DEFAULT)
+    assert sorted(each.pod.name for each in found.outcomes if each.fits) == placed.split()
+    members = {each.name for unit in units for each in (unit.members if isinstance(unit, Gang) else (unit,))}
+    assert {each.pod.name for each in found.outcomes} == members
+
+
+def test_each_pod_is_decided_by_its_own_policy() -> None:
+    of = Fleet()
+    add(of, node_info("n", cordoned=True), inventory(*cards(2)))
+    policies = {"strict": Policy(), "lax": Policy(switched_off=frozenset({"cordon"}))}
+    found = simulate(of, [waiting(name, ONE, scheduler=name) for name in policies], policies)
+    assert said(found) == {"lax": "n 0", "strict": "0/1 nodes available: 1 unschedulable"}
+
+
+def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
+    of = fleet()
+    of.charge(charge("low", grant(0, core=100, ratio=100)))
+    high = waiting("high", ONE, priority=5)
+    found = said(simulate(of, [high], DEFAULT))
+    assert found["high"].endswith("; preemption: node would be cleared of ns/low")
+    [peaceful] = simulate(of, [high], {names.SCHEDULER: Policy(preemption=False)}).outcomes
+    assert "preemption" not in told(peaceful.result)
+
+
+def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
+    made = fleet({"node": cards(2)})
+    for minor in (0, 1):
+        one = grant(minor, core=100, ratio=100, memory=A100_BYTES)
+        made.charge(charge(f"low-{minor}", one, node="node"))
+    found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
+    assert found["m0"].endswith("; preemption: for all its members ns/low-0 on node, ns/low-1 on node would leave")
+    # Three would not fit even then.
+    found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
+    assert "preemption" not in found["m0"]
+
+
+def test_places_that_are_kept_for_a_gang_are_kept() -> None:
+    made = fleet({"node": cards(2)})
+    members = (waiting(f"m{i}", ONE, nominated="node", created="2") for i in range(2))
+    other = waiting("other", ONE, created="1")
+    found = said(simulate(made, [other, gang(*members, created="2")], DEFAULT))
+    assert found["m0"].startswith("node")
+    assert found["other"].startswith("0/1 nodes available")
+
+
+def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
+    of = fleet({"n": cards(2)})
+    of.charge(charge("low", grant(0, core=100, ratio=100), node="n"))
+    of.leaving.add("uid-low")
+    units = [waiting("high", TWO, priority=5, nominated="n"), waiting("other", ONE)]
+    assert not any(each.fits for each in simulate(of, units, DEFAULT).outcomes)
+    of.release("uid-low")
+    assert said(simulate(of, units, DEFAULT))["high"] == "n 0 1"
+
+
+def test_members_beyond_those_that_fit_are_told_what_they_lack() -> None:
+    units = [gang(*(waiting(f"m{i}", ONE) for i in range(3)), minimum=2)]
+    assert said(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes available")
+
+
+# --- what is left -------------------------------------------------------------------------------------------------
+
+
+def left(cards: int, idle: int, core: int, memory: int, ratio: int) -> Left:
+    free = (("gpu-core", core), ("gpu-memory", memory), ("gpu-memory-ratio", ratio))
+    return Left(cards=cards, idle=idle, free=free)
+
+
+def test_what_is_left_is_told_of_each_model_on_each_node() -> None:
+    small = card(1, memory=T4_BYTES, model=T4)
+    of = fleet({"a": (card(0), small), "b": (card(0), card(1, healthy=False))})
+    found = simulate(
+        of, [waiting("half", HALF), waiting("one", asks(ONE, model=of_pod({names.MODEL_GLOBS: T4}, {})))], DEFAULT
+    )
+    assert said(found) == {"half": "a 0", "one": "a 1"}
+    assert found.before == {
+        ("a", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
+        ("a", "gpu", T4): left(1, 1, 100, T4_BYTES, 100),
+        ("b", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
+    }
+    assert found.after == {
+        ("a", "gpu", A100): left(1, 0, 50, A100_BYTES // 2, 50),
+        ("a", "gpu", T4): left(1, 0, 0, 0, 0),
+        ("b", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
+    }
+    assert by_model(found.after) == {
+        ("gpu", A100): left(2, 1, 150, A100_BYTES + A100_BYTES // 2, 150),
+        ("gpu", T4): left(1, 0, 0, 0, 0),
+    }
+
+
+@pytest.mark.parametrize("kind", ["rdma", "fpga"])
+def test_devices_of_other_types_are_left_too(kind: str) -> None:
+    of = fleet({"n": (other_card(kind, 0), other_card(kind, 1))})
+    found = simulate(of, [waiting("pod", {f"kubernetes.io/{kind}": 30})], DEFAULT)
+    assert found.before == {("n", kind, ""): Left(cards=2, idle=2, free=((kind, 200),))}
+    assert found.after == {("n", kind, ""): Left(cards=2, idle=1, free=((kind, 170),))}
+
+
+def test_of_a_card_in_mig_mode_its_instances_are_left() -> None:
+    piece = "nvidia.com/mig-1g.10gb"
+    pieces = tuple((f"MIG-0-{number}", piece) for number in range(7))
+    of = fleet({"n": (card(0, healthy=False, more={piece: 7}, instances=pieces), card(1, healthy=False))})
+    of.charge(charge("pod", instance(0, 3), node="n"))
+    assert simulate(of, [], DEFAULT).before == {("n", "gpu", A100): Left(cards=1, idle=0, free=((piece, 6),))}
+
+
+def test_cards_that_nobody_could_be_given_are_not_left() -> None:
+    of = fleet({"silent": cards(1), "gone": cards(1), "there": cards(1)})
+    of.set_fresh("silent", fresh=False)
+    of.remove_node("gone")
+    assert set(simulate(of, [], DEFAULT).before) == {("there", "gpu", A100)}
+
+
+def test_a_card_with_more_charged_than_it_has_has_nothing_left() -> None:
+    of = fleet()
+    for name in "ab":
+        of.charge(charge(name, grant(0, core=80, ratio=80, memory=60 * GI)))
+    assert simulate(of, [], DEFAULT).before == {("node", "gpu", A100): left(1, 0, 0, 0, 0)}
+
+
+def test_nodes_are_told_that_nobody_uses_any_more() -> None:
+    of = fleet({"idle": cards(1), "held": cards(2), "freed": cards(1), "unknown": cards(1)})
+    add(of, node_info("cardless"))
+    of.charge(charge("stays", grant(0, core=100), node="held"))
+    of.charge(charge("ends", grant(1, core=100), node="held"))
+    of.charge(charge("ends too", grant(0, core=100), node="freed"))
+    of.charge(charge("any", node="unknown", unknown=("gpu",)))
+    found = simulate(of, [], DEFAULT, gone=["uid-ends", "uid-ends too", "uid-nobody"])
+    assert (found.unused, found.emptied) == (frozenset({"idle", "freed"}), frozenset({"freed"}))
+    # Who takes the place of those that ended leaves nothing empty.
+    found = simulate(
+        of, [waiting("pod", TWO), *(waiting(f"p{i}", ONE) for i in range(2))], DEFAULT, gone=["uid-ends too"]
+    )
+    assert (found.unused, found.emptied) == (frozenset(), frozenset())
+
+
+# --- laws ---------------------------------------------------------------------------------------------------------
+
+PODS = st.lists(
+    st.builds(
+        lambda number, wanted, priority, wishes: waiting(
+            f"w{number}", replace(asks(wanted), wishes=wishes), priority=priority, created=str(number)
+        ),
+        st.integers(0, 1000),
+        st.sampled_from([ONE, TWO, HALF, {"cpu": 1500}, {"cpu": 9000}]),
+        st.integers(-1, 1),
+        st.sampled_from([Wishes(), near("x")]),
+    ),
+    max_size=6,
+    unique_by=lambda each: each.uid,
+)
+
+
+@settings(max_examples=40)
+@given(CHANGES, PODS, st.lists(st.sampled_from("pqrstu"), max_size=2))
+def test_the_fleet_is_left_as_it_was_and_every_word_is_a_decision(
+    before: list[Charge | str], pods: list[PendingPod], gone: list[str]
+) -> None:
+    of = made()
+    for each in before:
+        change(of, each)
+    uids, was = [f"uid-{name}" for name in gone], plain(of)
+    found = simulate(of, pods, DEFAULT, gone=uids)
+    assert plain(of) == was
+    assert {each.pod.uid for each in found.outcomes} == {each.uid for each in pods}
+    for uid in uids:
+        of.release(uid)
+    for told_of in found.outcomes:
+        outcome = decide(of, told_of.pod, Policy())
+        if isinstance(outcome, Placement):
+            assert outcome == told_of.result
+            of.charge(outcome.charge)
+        else:
+            assert not told_of.fits
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=3), st.integers(1, 5), st.integers(1, 5), st.integers(0, 3))
+def test_of_a_gang_enough_are_placed_or_none(nodes: list[int], size: int, minimum: int, others: int) -> None:
+    of = fleet({f"n{number}": cards(count) for number, count in enumerate(nodes)})
+    units: list[PendingPod | Gang] = [
+        gang(*(waiting(f"m{i}", ONE) for i in range(size)), minimum=min(minimum, size)),
+        *(waiting(f"o{i}", ONE) for i in range(others)),
+    ]
+    found = simulate(of, units, DEFAULT)
+    placed = [each.pod.name for each in found.outcomes if each.fits]
+    members = sum(name.startswith("m") for name in placed)
+    assert members == 0 or members >= min(minimum, size)
+    assert len(placed) <= sum(nodes)
+    if members or sum(nodes) < min(minimum, size):
+        assert len(placed) == min(sum(nodes), size * bool(members) + others)

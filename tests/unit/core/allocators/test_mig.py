@@ -1,0 +1,441 @@
+"""Instances of cards in MIG mode: which are free, which a pod gets, and that no card is ever held in two ways."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_api.model import of_pod
+from berth_operator.core import allocators
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import holds, preempt
+from berth_operator.core.fleet.cards import CardInfo
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from tests.builders import (
+    A100_BYTES,
+    GPU,
+    NVIDIA,
+    add,
+    asks,
+    card,
+    charge,
+    divided,
+    fleet,
+    gang,
+    grant,
+    instance,
+    inventory,
+    node_info,
+    place,
+    replica,
+    sliced,
+    waiting,
+)
+
+MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+SEVEN = ("1g.10gb",) * 7
+PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated")
+WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
+
+
+def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:
+    """Give the ids that a pod would get; none where it fits nowhere."""
+    found = decide(of, waiting("pod", wanted), policy)
+    return [each.id for each in found.grants] if isinstance(found, Placement) else []
+
+
+def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
+    found = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
+    assert isinstance(found, Failure), found
+    return found.message.removeprefix("0/1 nodes available: 1 ")
+
+
+def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:
+    """Give a node of which these instances are in use."""
+    made = fleet({"node": cards})
+    for number, each in enumerate(held):
+        made.charge(charge(f"holder-{number}", instance(*each)))
+    return made
+
+
+# --- which ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "wanted", "packed", "spread"),
+    [
+        pytest.param([divided(0, *SEVEN)], [], {MIG_1G: 1}, ["MIG-0-0"], ["MIG-0-0"], id="the first of the Device"),
+        pytest.param([divided(0, *SEVEN)], [(0, 0), (0, 2)], {MIG_1G: 2}, ["MIG-0-1", "MIG-0-3"], None, id="the free"),
+        pytest.param(
+            [divided(1, *SEVEN), divided(0, *SEVEN)], [], {MIG_1G: 1}, ["MIG-0-0"], ["MIG-0-0"], id="the lowest minor"
+        ),
+        pytest.param(
+            [divided(0, *SEVEN), divided(1, *SEVEN)],
+            [(1, 4)],
+            {MIG_1G: 1},
+            ["MIG-1-0"],
+            ["MIG-0-0"],
+            id="a card in use before an idle one",
+        ),
+        pytest.param(
+            [divided(minor, *SEVEN) for minor in range(3)],
+            [(1, 0), (2, 0), (2, 1)],
+            {MIG_1G: 1},
+            ["MIG-2-2"],
+            ["MIG-0-0"],
+            id="the fullest of those in use",
+        ),
+        pytest.param(
+            [divided(minor, *SEVEN) for minor in range(3)],
+            [],
+            {MIG_1G: 3},
+            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
+            ["MIG-0-0", "MIG-1-0", "MIG-2-0"],
+            id="several on one card, or on as many as there are",
+        ),
+        pytest.param(
+            [divided(0, *SEVEN[:3]), divided(1, *SEVEN), divided(2, *SEVEN)],
+            [(0, 0), (0, 1), (1, 0), (1, 1)],
+            {MIG_1G: 4},
+            ["MIG-1-2", "MIG-1-3", "MIG-1-4", "MIG-1-5"],
+            None,
+            id="one card that has enough before two that are fuller",
+        ),
+        pytest.param(
+            [divided(minor, *SEVEN[:2]) for minor in range(3)],
+            [(0, 0), (1, 0)],
+            {MIG_1G: 2},
+            ["MIG-0-1", "MIG-1-1"],
+            None,
+            id="what is left of two cards before an idle one is begun",
+        ),
+        pytest.param(
+            [divided(0, *SEVEN), divided(1, *SEVEN)],
+            [(0, number) for number in range(5)],
+            {MIG_1G: 3},
+            ["MIG-1-0", "MIG-1-1", "MIG-1-2"],
+            None,
+            id="where an idle card has to be begun it gives all",
+        ),
+        pytest.param(
+            [divided(0, "1g.10gb"), divided(1, "1g.10gb", "3g.40gb")],
+            [],
+            {MIG_1G: 1, MIG_3G: 1},
+            ["MIG-1-0", "MIG-1-1"],
+            None,
+            id="several profiles of one card",
+        ),
+        pytest.param(
+            [divided(0, "1g.10gb"), divided(1, "3g.40gb")],
+            [],
+            {MIG_1G: 1, MIG_3G: 1},
+            ["MIG-0-0", "MIG-1-0"],
+            ["MIG-0-0", "MIG-1-0"],
+            id="several profiles of two",
+        ),
+        pytest.param([divided(0, *SEVEN), card(1)], [], {MIG_1G: 8}, [], [], id="too many"),
+        pytest.param([card(0)], [], {MIG_1G: 1}, [], [], id="no card in MIG mode"),
+        pytest.param([divided(0)], [], {MIG_1G: 1}, [], [], id="no instances"),
+        pytest.param([divided(0, "2g.20gb")], [], {MIG_1G: 1}, [], [], id="another profile"),
+        pytest.param([divided(0, "1g.10gb+me")], [], {MIG_1G: 1}, [], [], id="another kind of the profile"),
+        pytest.param(
+            [divided(0, "1g.10gb+me")], [], {f"{MIG_1G}.me": 1}, ["MIG-0-0"], ["MIG-0-0"], id="with media engines"
+        ),
+    ],
+)
+def test_which_instances_a_pod_gets(
+    cards: list[CardInfo], held: list[tuple[int, int]], wanted: dict[str, int], packed: list[str], spread: list[str]
+) -> None:
+    made = holding(cards, *held)
+    assert ids(made, wanted) == packed
+    assert ids(made, wanted, Policy(card_strategy="MostAllocated")) == packed
+    if spread is not None:
+        assert ids(made, wanted, SPREAD) == spread
+
+
+def test_what_is_recorded_of_an_instance() -> None:
+    made = fleet({"node": (card(0), divided(3, "1g.10gb"))})
+    assert place(made, waiting("pod", {MIG_1G: 1})).grants == (instance(3, 0),)
+
+
+@pytest.mark.parametrize(
+    ("policy", "node"),
+    [
+        pytest.param(PACKED, "b", id="the default"),
+        pytest.param(Policy(weights=(("card-packing", 1.0),)), "b", id="MostAllocated"),
+        pytest.param(Policy(weights=(("card-spreading", 1.0),)), "a", id="LeastAllocated"),
+    ],
+)
+def test_nodes_in_use_are_filled_first_unless_the_policy_spreads(policy: Policy, node: str) -> None:
+    made = fleet({name: (divided(0, *SEVEN), divided(1, *SEVEN)) for name in "abc"})
+    made.charge(charge("b", instance(0, 0), instance(0, 1), node="b"))
+    made.charge(charge("c", instance(0, 0), node="c"))
+    found = decide(made, waiting("pod", {MIG_1G: 1}), policy)
+    assert isinstance(found, Placement)
+    assert found.node == node
+
+
+def test_a_policy_that_spreads_takes_the_node_with_the_emptiest_card() -> None:
+    made = fleet({name: (divided(0, *SEVEN), divided(1, *SEVEN)) for name in "ab"})
+    made.charge(charge("a", *(instance(minor, number) for minor in (0, 1) for number in range(3)), node="a"))
+    made.charge(charge("b", *(instance(0, number) for number in range(6)), node="b"))
+    found = decide(made, waiting("pod", {MIG_1G: 1}), Policy(weights=(("card-spreading", 1.0),)))
+    assert isinstance(found, Placement)
+    assert found.node == "b"
+
+
+def test_an_exclusive_pod_keeps_others_like_it_from_the_instances_of_its_card() -> None:
+    made = fleet({"node": (divided(0, *SEVEN[:2]), divided(1, *SEVEN[:2]))})
+    wanted = asks({MIG_1G: 1}, annotations={names.ALLOCATE_HINT: '{"gpu":{"exclusivePolicy":"DeviceLevel"}}'})
+    assert place(made, waiting("a", wanted)).grants == (replace(instance(0, 0), exclusive="DeviceLevel"),)
+    assert place(made, waiting("b", wanted)).grants == (replace(instance(1, 0), exclusive="DeviceLevel"),)
+    found = decide(made, waiting("c", wanted), Policy())
+    assert isinstance(found, Failure)
+    assert "kept by other pods with an exclusivePolicy (DeviceLevel is asked for)" in found.message
+    assert ids(made, {MIG_1G: 2}) == ["MIG-0-1", "MIG-1-1"]
+
+
+def test_a_row_that_does_not_pass_gives_nothing() -> None:
+    made = fleet({"node": (divided(0, *SEVEN), sliced(1, 2))})
+    for wanted in ({MIG_1G: 8}, {"nvidia.com/gpu.shared": 3}):
+        with pytest.raises(LookupError, match="does not pass"):
+            allocators.choose(made, made.rows["node"], asks(wanted), Policy())
+
+
+def test_a_pod_without_gpus_and_one_with_instances_go_to_different_nodes() -> None:
+    made = fleet({"a": (divided(0, *SEVEN),), "b": (card(0),)})
+    assert place(made, waiting("mig", {MIG_1G: 1})).node == "a"
+    assert place(made, waiting("whole", {NVIDIA: 1})).node == "b"
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        pytest.param("", ["MIG-0-0", "MIG-1-0"], id="anywhere"),
+        pytest.param("PCIe", ["MIG-1-0", "MIG-2-0"], id="under one switch"),
+        pytest.param("Device", [], id="of one card"),
+    ],
+)
+def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[str]) -> None:
+    cards = [divided(0, "1g.10gb"), divided(1, "3g.40gb"), divided(2, "1g.10gb")]
+    made = fleet({"node": tuple(replace(each, pcie=at) for each, at in zip(cards, "abb", strict=True))})
+    wanted = asks(
+        {MIG_1G: 1, MIG_3G: 1}, annotations={names.ALLOCATE_HINT: f'{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}'}
+    )
+    found = decide(made, waiting("pod", wanted), Policy())
+    assert sorted(each.id for each in getattr(found, "grants", ())) == expected
+    if scope == "Device":
+        assert isinstance(found, Failure)
+        assert "not all that is asked for is free in one device" in found.message
+
+
+# --- in one way only --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(grant(0, **WHOLE), id="whole"),
+        pytest.param(grant(0, core=50, ratio=50, memory=A100_BYTES // 2), id="shared"),
+        pytest.param(grant(0, ratio=1, memory=1), id="hardly"),
+        pytest.param(replica(0), id="sliced"),
+    ],
+)
+def test_no_instance_of_a_card_that_is_held_in_another_way(held: Any) -> None:
+    made = fleet({"node": (card(0), card(1))})
+    made.charge(charge("holder", held))
+    # MIG mode is switched on while the pod runs.
+    made.put_device("node", inventory(divided(0, *SEVEN), divided(1, "1g.10gb")))
+    assert ids(made, {MIG_1G: 1}) == ["MIG-1-0"]
+    assert ids(made, {MIG_1G: 2}) == []
+    made.charge(charge("other", instance(0, 3)))
+    assert ids(made, {MIG_1G: 2}) == []
+    made.release("uid-holder")
+    assert ids(made, {MIG_1G: 6}) == [f"MIG-0-{number}" for number in (0, 1, 2, 4, 5, 6)]
+
+
+@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {"nvidia.com/gpu.shared": 1}], ids=str)
+def test_a_card_is_nothing_else_while_an_instance_is_in_use(wanted: dict[str, int]) -> None:
+    made = holding([divided(0, "1g.10gb")], (0, 0))
+    # MIG mode is switched off while the pod runs.
+    more = {"nvidia.com/gpu.shared": 4} if "nvidia.com/gpu.shared" in wanted else {}
+    made.put_device("node", inventory(card(0, more=more)))
+    assert ids(made, wanted) == []
+    made.release("uid-holder-0")
+    assert len(ids(made, wanted)) == 1
+
+
+@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {"nvidia.com/gpu.shared": 1}], ids=str)
+def test_a_card_in_mig_mode_is_given_by_instance_alone(wanted: dict[str, int]) -> None:
+    assert ids(fleet({"node": (divided(0, *SEVEN),)}), wanted) == []
+
+
+def test_a_pod_whose_allocation_is_unknown_may_hold_any_instance() -> None:
+    made = holding([divided(0, *SEVEN)])
+    made.charge(Charge(uid="u", pod="ns/u", node="node", unknown=("gpu",)))
+    assert ids(made, {MIG_1G: 1}) == []
+    assert why(made, {MIG_1G: 1}) == "GPU devices held by pods whose allocation is unknown"
+
+
+# --- what Devices tell later ------------------------------------------------------------------------------------
+
+
+def test_what_is_held_counts_by_name_whatever_was_recorded() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb"), divided(1, "2g.20gb"))})
+    # Recorded when the names belonged to another card, and to another profile.
+    made.charge(charge("a", replace(instance(0, 0, "7g.80gb"), id="MIG-1-0")))
+    assert made.charges["uid-a"].grants == (replace(instance(1, 0, "2g.20gb"), parent="GPU-0"),)
+    assert ids(made, {"nvidia.com/mig-2g.20gb": 1}) == []
+    assert ids(made, {MIG_1G: 1}) == ["MIG-0-0"]
+
+
+def test_minors_that_changed_with_a_restart_move_what_is_held() -> None:
+    cards = [divided(0, *SEVEN[:2]), divided(1, *SEVEN[:2])]
+    made = holding(cards, (0, 0))
+    made.put_device("node", inventory(*(replace(each, minor=1 - each.minor) for each in cards)))
+    assert made.charges["uid-holder-0"].grants[0].minor == 1
+    assert sorted(ids(made, {MIG_1G: 3})) == ["MIG-0-1", "MIG-1-0", "MIG-1-1"]
+    made.release("uid-holder-0")
+    assert not made.cards["gpu"].used.any()
+    assert not made.cards["gpu"].taken
+
+
+def test_an_instance_that_is_gone_and_still_held_leaves_room_for_the_others() -> None:
+    made = holding([divided(0, *SEVEN)], (0, 6))
+    made.put_device("node", inventory(divided(0, *SEVEN[:3])))
+    # Three are there and one is held that is not: its pod may yet turn out to have one of them.
+    assert ids(made, {MIG_1G: 2}) == ["MIG-0-0", "MIG-0-1"]
+    assert ids(made, {MIG_1G: 3}) == []
+
+
+# --- why not ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "wanted", "words"),
+    [
+        pytest.param([card(0)], [], {MIG_1G: 1}, "no nvidia.com/mig-1g.10gb", id="none"),
+        pytest.param([divided(0, *SEVEN)], [], {MIG_1G: 8}, "fewer than 8 nvidia.com/mig-1g.10gb", id="too few"),
+        pytest.param(
+            [divided(0, *SEVEN)],
+            [(0, 0)],
+            {MIG_1G: 7},
+            "insufficient free nvidia.com/mig-1g.10gb (7 wanted, at most 6 free)",
+            id="too few free",
+        ),
+        pytest.param(
+            [divided(0, "1g.10gb", "3g.40gb")],
+            [(0, 1, "3g.40gb")],
+            {MIG_1G: 1, MIG_3G: 1},
+            "insufficient free nvidia.com/mig-3g.40gb (1 wanted, at most 0 free)",
+            id="the second of two profiles",
+        ),
+    ],
+)
+def test_why_there_is_no_instance(
+    cards: list[CardInfo], held: list[tuple[int, int]], wanted: dict[str, int], words: str
+) -> None:
+    assert why(holding(cards, *held), wanted) == words
+
+
+def test_a_model_that_is_not_accepted_has_no_instances() -> None:
+    made = holding([divided(0, *SEVEN)])
+    assert why(made, {MIG_1G: 1}, model=of_pod({"berth.dev/gpu-model": "*H100*"}, {})).startswith("GPU model is not ")
+
+
+def test_under_strategy_single_there_are_no_profiles() -> None:
+    made = Fleet()
+    add(made, node_info("node"), replace(inventory(divided(0, *SEVEN)), single=True))
+    assert why(made, {MIG_1G: 1}).startswith("MIG strategy single")
+
+
+# --- others who ask the same filters ----------------------------------------------------------------------------
+
+
+def test_a_pod_takes_the_very_instance_of_one_below_it() -> None:
+    made = holding([divided(0, *SEVEN[:2]), divided(1, "3g.40gb")])
+    made.charge(charge("low", instance(0, 1), priority=1))
+    made.charge(charge("high", instance(0, 0), priority=9))
+    made.charge(charge("elsewhere", instance(1, 0, "3g.40gb")))
+    found = preempt(made, waiting("pod", {MIG_1G: 1}, priority=5), Policy(), Budgets())
+    assert found is not None
+    assert [each.pod for each in found.victims] == ["ns/low"]
+    assert found.nominee.grants == (instance(0, 1),)
+    assert made.cards["gpu"].taken[made.rows["node"]] == ("MIG-0-0", "MIG-0-1", "MIG-1-0")
+
+
+def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
+    made = holding([divided(0, *SEVEN[:3])])
+    made.charge(charge("going", instance(0, 2), terminating=True))
+    made.charge(charge("low", instance(0, 0), instance(0, 1)))
+    pod = waiting("pod", {MIG_1G: 3}, priority=5)
+    found = preempt(made, pod, Policy(), Budgets())
+    assert found is not None
+    assert {each.id for each in found.nominee.grants} == {"MIG-0-0", "MIG-0-1", "MIG-0-2"}
+    made.release("uid-low")
+    found_again = holds(made, pod, Policy(), "node")
+    assert found_again is not None
+    assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1", "MIG-0-2"]
+
+
+def test_what_is_nominated_is_given_to_nobody_else() -> None:
+    made = holding([divided(0, *SEVEN[:2])])
+    made.nominate(charge("nominee", instance(0, 0), priority=5))
+    assert ids(made, {MIG_1G: 1}) == ["MIG-0-1"]
+    assert ids(made, {MIG_1G: 2}) == []
+
+
+def test_a_whole_card_evicts_all_who_share_it_and_none_of_those_who_hold_instances() -> None:
+    made = holding([divided(0, *SEVEN), card(1)])
+    made.charge(charge("mig", instance(0, 0)))
+    made.charge(charge("share", grant(1, core=50, ratio=50, memory=A100_BYTES // 2)))
+    found = preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets())
+    assert found is not None
+    assert [each.pod for each in found.victims] == ["ns/share"]
+    made.release("uid-share")
+    made.charge(charge("whole", grant(1, **WHOLE), priority=9))
+    assert preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets()) is None
+
+
+def test_a_gang_gets_an_instance_each_or_none() -> None:
+    made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
+    pods = [waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4)]
+    found = decide_gang(made, gang(*pods), Policy())
+    assert not isinstance(found, Failure)
+    assert sorted((each.node, each.grants[0].id) for each in found) == [
+        (node, f"MIG-0-{number}") for node in "ab" for number in range(2)
+    ]
+    assert not made.cards["gpu"].used.any()
+    made.charge(charge("other", instance(0, 0), node="a"))
+    assert isinstance(decide_gang(made, gang(*pods), Policy()), Failure)
+
+
+def test_the_members_of_a_gang_share_a_node_that_has_instances_for_all() -> None:
+    made = Fleet()
+    for name in "abc":
+        add(made, node_info(name, labels={"kubernetes.io/hostname": name}), inventory(divided(0, *SEVEN)))
+    made.charge(charge("other", *(instance(0, number) for number in range(4)), node="a"))
+    found = decide_gang(made, gang(*(waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4))), Policy())
+    assert not isinstance(found, Failure)
+    assert len({each.node for each in found}) == 1
+    assert found[0].node != "a"
+
+
+def test_a_pod_can_be_moved_in_a_what_if() -> None:
+    made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
+    made.charge(charge("small", instance(0, 0), node="a"))
+    made.charge(charge("other", instance(0, 1), node="b"))
+    what_if = made.copy()
+    assert ids(what_if, {MIG_1G: 2}) == []
+    what_if.release("uid-small")
+    moved = decide(what_if, waiting("small", {MIG_1G: 1}), Policy())
+    assert isinstance(moved, Placement)
+    assert (moved.node, moved.grants) == ("b", (instance(0, 0),))
+    what_if.charge(moved.charge)
+    assert ids(what_if, {MIG_1G: 2}) == ["MIG-0-0", "MIG-0-1"]
+    assert ids(made, {MIG_1G: 2}) == []

@@ -1,0 +1,536 @@
+"""Slots and replicas: `nvidia.com/gpu` and `nvidia.com/gpu.shared` are what the Device offers as one."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api import names
+from berth_api.allocation import REPLICAS, Grant
+from berth_api.selectors import EVERYTHING
+from berth_operator.core.decision import capacity
+from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import REPLICA_NAMES, CardInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod, PodRequest
+from tests.builders import (
+    A100_BYTES,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    SHARED,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    hints,
+    instance,
+    inventory,
+    node_info,
+    place,
+    sliced,
+    waiting,
+)
+
+MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+THREE = ("1g.10gb",) * 3
+WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
+PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated", weights=(("card-spreading", 1.0),))
+
+
+def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
+    """Give so many slices of a card, as they are charged."""
+    amounts = (("gpu-core", 100 // of), ("gpu-memory", A100_BYTES // of), ("gpu-memory-ratio", 100 // of))
+    return [
+        Grant(
+            type="gpu",
+            minor=minor,
+            amounts=(*amounts, (REPLICAS, 1)),
+            id=f"GPU-{minor}::{number}",
+            parent=f"GPU-{minor}",
+        )
+        for number in numbers
+    ]
+
+
+def node(*found: CardInfo, single: bool = False) -> Fleet:
+    made = Fleet()
+    add(made, node_info("node"), replace(inventory(*found), single=single))
+    return made
+
+
+def ids(of: Fleet, wanted: PodRequest | dict[str, int], policy: Policy = PACKED) -> list[str]:
+    """Give the ids that a pod would get; none where it fits nowhere."""
+    found = decide(of, waiting("pod", wanted), policy)
+    return [each.id for each in found.grants] if isinstance(found, Placement) else []
+
+
+def why(of: Fleet, wanted: dict[str, int]) -> str:
+    found = decide(of, waiting("pod", wanted), Policy())
+    assert isinstance(found, Failure), found
+    return found.message.removeprefix("0/1 nodes available: 1 ")
+
+
+# --- replicas ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "held", "count", "packed", "spread"),
+    [
+        pytest.param([sliced(0, 4)], [], 1, ["GPU-0::0"], ["GPU-0::0"], id="the lowest number"),
+        pytest.param([sliced(0, 4)], slices(0, 0, 2), 2, ["GPU-0::1", "GPU-0::3"], None, id="the lowest free numbers"),
+        pytest.param(
+            [sliced(0, 4), sliced(1, 4)], slices(1, 3), 1, ["GPU-1::0"], ["GPU-0::0"], id="the fullest or emptiest card"
+        ),
+        pytest.param(
+            [sliced(0, 4), sliced(1, 4)],
+            slices(1, 0, 1),
+            2,
+            ["GPU-1::2", "GPU-0::0"],
+            ["GPU-0::0", "GPU-1::2"],
+            id="several of a pod on different cards",
+        ),
+        pytest.param(
+            [sliced(0, 4), sliced(1, 4)],
+            slices(1, 0, 1),
+            5,
+            ["GPU-1::2", "GPU-0::0", "GPU-1::3", "GPU-0::1", "GPU-0::2"],
+            ["GPU-0::0", "GPU-1::2", "GPU-0::1", "GPU-1::3", "GPU-0::2"],
+            id="and again on each, once all have given one",
+        ),
+        pytest.param([sliced(0, 2), sliced(1, 3)], [], 6, [], [], id="too many"),
+        pytest.param([card(0)], [], 1, [], [], id="no sliced card"),
+        pytest.param([replace(sliced(0, 4), healthy=False)], [], 1, [], [], id="an unhealthy card"),
+        pytest.param(
+            [sliced(0, 4), sliced(1, 4)], [grant(0, **WHOLE)], 4, [f"GPU-1::{n}" for n in range(4)], None, id="w"
+        ),
+        pytest.param(
+            [sliced(0, 4), sliced(1, 4)], [grant(0, ratio=1, memory=9)], 5, [], [], id="none of a card that is shared"
+        ),
+    ],
+)
+def test_which_slices_a_pod_gets(
+    found: list[CardInfo], held: list[Grant], count: int, packed: list[str], spread: list[str] | None
+) -> None:
+    made = node(*found)
+    made.charge(charge("holder", *held))
+    assert ids(made, {REPLICAS: count}) == packed
+    assert ids(made, {REPLICAS: count}, SPREAD) == (packed if spread is None else spread)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "expected"),
+    [
+        ("", NVIDIA, ["GPU-0::0"]),
+        ("", REPLICAS, ["GPU-0::0"]),
+        (NVIDIA, NVIDIA, ["GPU-0::0"]),
+        (NVIDIA, REPLICAS, []),
+        (REPLICAS, NVIDIA, []),
+        (REPLICAS, REPLICAS, ["GPU-0::0"]),
+        (REPLICAS, GPU, ["GPU-0"]),
+    ],
+)
+def test_slices_are_had_by_the_name_by_which_kubelet_counts_them(name: str, wanted: str, expected: list[str]) -> None:
+    assert ids(node(sliced(0, 4, replica_resource=name)), {wanted: 1}) == expected
+
+
+def test_of_cards_under_both_names_each_pod_gets_its_own() -> None:
+    made = node(sliced(0, 4, replica_resource=NVIDIA), sliced(1, 4, replica_resource=REPLICAS), card(2))
+    assert ids(made, {NVIDIA: 3}) == ["GPU-0::0", "GPU-2", "GPU-0::1"]
+    assert ids(made, {REPLICAS: 2}) == ["GPU-1::0", "GPU-1::1"]
+    made.put_device("node", inventory(sliced(0, 4, replica_resource=REPLICAS), sliced(1, 4), card(2)))
+    assert ids(made, {NVIDIA: 3}) == ["GPU-1::0", "GPU-2", "GPU-1::1"]
+    assert ids(made, {REPLICAS: 2}) == ["GPU-0::0", "GPU-1::0"]
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 7, 100])
+def test_a_slice_is_charged_its_part_of_the_card(number: int) -> None:
+    made = node(sliced(0, number))
+    first = place(made, waiting("first", {REPLICAS: 1}))
+    assert first.grants == tuple(slices(0, 0, of=number))
+    assert len(ids(made, {REPLICAS: number - 1})) == number - 1
+    assert ids(made, {REPLICAS: number}) == []
+
+
+def test_a_card_that_is_sliced_anew_gives_no_more_than_there_is() -> None:
+    made = node(sliced(0, 2))
+    made.charge(charge("half", *slices(0, 0, of=2)))
+    made.put_device("node", inventory(sliced(0, 4)))
+    assert ids(made, {REPLICAS: 2}) == ["GPU-0::1", "GPU-0::2"]
+    assert ids(made, {REPLICAS: 3}) == []
+    made.put_device("node", inventory(sliced(0, 1)))
+    assert ids(made, {REPLICAS: 1}) == []
+
+
+def test_slices_of_a_card_whose_minor_changed_stay_its_own() -> None:
+    made = node(sliced(0, 2), sliced(1, 2))
+    made.charge(charge("a", *slices(0, 0, of=2)))
+    made.put_device("node", inventory(*(replace(each, minor=1 - each.minor) for each in (sliced(0, 2), sliced(1, 2)))))
+    assert made.charges["uid-a"].grants[0].minor == 1
+    assert sorted(ids(made, {REPLICAS: 3})) == ["GPU-0::1", "GPU-1::0", "GPU-1::1"]
+
+
+@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {SHARED: 1, MEMORY: 1}], ids=str)
+def test_a_sliced_card_is_one_like_any_other_until_a_slice_is_held(wanted: dict[str, int]) -> None:
+    made = node(sliced(0, 2), sliced(1, 2))
+    made.charge(charge("a", *slices(0, 0, of=2)))
+    made.charge(charge("b", grant(1, core=50, ratio=50, memory=A100_BYTES // 2)))
+    expected = {NVIDIA: ["GPU-0::1"], GPU: ["GPU-1"], SHARED: ["GPU-1"]}[next(iter(wanted))]
+    assert ids(made, wanted) == ([] if wanted == {GPU: 100} else expected)
+    made.release("uid-b")
+    assert ids(made, {GPU: 100}) == ["GPU-1"]
+
+
+POLICIES = [Policy(), SPREAD, Policy(card_strategy="MostAllocated")]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda each: each.card_strategy)
+@pytest.mark.parametrize("wanted", [{GPU: 100}, {GPU: 10}, {SHARED: 2, MEMORY: 2}, {GPU: 200}], ids=str)
+def test_plain_cards_are_taken_before_sliced_ones_are_broken_up(wanted: dict[str, int], policy: Policy) -> None:
+    count = 2 if wanted in ({GPU: 200}, {SHARED: 2, MEMORY: 2}) else 1
+    made = node(sliced(0, 4), card(1), sliced(2, 4), card(3))
+    chosen = ids(made, wanted, policy)
+    assert len(chosen) == count
+    assert set(chosen) <= {"GPU-1", "GPU-3"}
+    made.charge(charge("a", grant(1, **WHOLE)))
+    made.charge(charge("b", grant(3, **WHOLE)))
+    assert ids(made, wanted, policy) == ["GPU-0", "GPU-2"][:count]
+
+
+def test_a_sliced_card_that_is_broken_up_already_is_filled() -> None:
+    made = node(sliced(0, 4), sliced(1, 4))
+    made.charge(charge("a", grant(1, core=10, ratio=10, memory=A100_BYTES // 10)))
+    assert ids(made, {GPU: 10}, SPREAD) == ["GPU-1"]
+
+
+@pytest.mark.parametrize("wanted", [{GPU: 100}, {GPU: 50}, {GPU: 200}], ids=str)
+def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[str, int]) -> None:
+    made = fleet({"sliced": (sliced(0, 4), sliced(1, 4)), "mixed": (sliced(0, 4), card(1)), "plain": cards(2)})
+    assert place(made, waiting("a", wanted)).node == ("plain" if wanted == {GPU: 200} else "mixed")
+    made.remove_device("plain")
+    made.remove_device("mixed")
+    assert place(made, waiting("b", wanted)).node == "sliced"
+
+
+# --- slots ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "single", "held", "count", "expected"),
+    [
+        pytest.param(cards(2), False, [], 2, ["GPU-0", "GPU-1"], id="cards"),
+        pytest.param(
+            [sliced(0, 2), sliced(1, 2)], False, [], 2, ["GPU-0::0", "GPU-1::0"], id="slices of several cards"
+        ),
+        pytest.param(
+            [sliced(0, 2), sliced(1, 2)], False, [], 3, ["GPU-0::0", "GPU-1::0", "GPU-0::1"], id="slices, once more"
+        ),
+        pytest.param([sliced(0, 2), card(1)], False, [], 3, ["GPU-0::0", "GPU-1", "GPU-0::1"], id="a slice and a card"),
+        pytest.param([sliced(0, 2), card(1)], False, [grant(1, core=1)], 3, [], id="a card that is shared is no slot"),
+        pytest.param(
+            [divided(0, *THREE), divided(1, *THREE)],
+            True,
+            [instance(1, 1)],
+            3,
+            ["MIG-1-0", "MIG-0-0", "MIG-1-2"],
+            id="instances of several cards",
+        ),
+        pytest.param([divided(0, *THREE), card(1)], False, [], 1, ["GPU-1"], id="under mixed instances are no slots"),
+        pytest.param([divided(0, *THREE), card(1)], False, [], 2, [], id="under mixed only cards are"),
+        pytest.param([divided(0, *THREE), sliced(1, 2)], False, [], 3, [], id="under mixed only cards and slices are"),
+        pytest.param([divided(0, *THREE)], True, [grant(0, core=1)], 1, [], id="no instance of a card that is shared"),
+        pytest.param([card(0), card(1)], True, [], 2, ["GPU-0", "GPU-1"], id="single, and no card in MIG mode"),
+    ],
+)
+def test_what_is_one_gpu_tells_the_device(
+    found: list[CardInfo], held: list[Grant], count: int, expected: list[str], *, single: bool
+) -> None:
+    made = node(*found, single=single)
+    made.charge(charge("holder", *held))
+    assert ids(made, {NVIDIA: count}) == expected
+
+
+def test_a_slot_is_recorded_as_what_it_is() -> None:
+    assert place(node(sliced(0, 4)), waiting("a", {NVIDIA: 1})).grants == tuple(slices(0, 0))
+    assert place(node(divided(0, *THREE), single=True), waiting("a", {NVIDIA: 1})).grants == (instance(0, 0),)
+    assert place(node(card(0)), waiting("a", {NVIDIA: 1})).grants == (grant(0, **WHOLE),)
+
+
+def test_cards_of_other_nodes_are_chosen_as_if_no_card_were_sliced() -> None:
+    plain = fleet({f"node-{i}": cards(8) for i in range(4)})
+    mixed = fleet({**{f"node-{i}": cards(8) for i in range(4)}, "other": (sliced(0, 4),)})
+    mixed.charge(charge("other", *slices(0, 0, 1, 2, 3), node="other"))
+    for number in (1, 4, 2, 8, 1, 3):
+        pods = [waiting(f"pod-{number}-{len(plain.charges)}", {NVIDIA: number}) for _ in range(2)]
+        first, second = place(plain, pods[0]), place(mixed, pods[1])
+        assert (first.node, first.grants) == (second.node, second.grants)
+
+
+def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
+    linked = tuple(card(minor, links=((1 - minor, 500),)) for minor in range(2))
+    made = fleet({"cards": linked, "sliced": (sliced(0, 4), sliced(1, 4))})
+    wanted = asks({NVIDIA: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"})
+    assert ids(made, wanted) == ["GPU-0", "GPU-1"]
+    made.remove_device("cards")
+    assert ids(made, wanted) == ["GPU-0::0", "GPU-0::1"]
+
+
+@pytest.mark.parametrize(
+    ("level", "places", "expected", "most"),
+    [
+        pytest.param("numa", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "on one NUMA node, at most 6", id="numa"),
+        pytest.param(
+            "numa", (0, -1, -1), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], "on one NUMA node, at most 3", id="nobody told"
+        ),
+        pytest.param("pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "one PCIe switch, at most 6", id="pcie"),
+        pytest.param(
+            "nvlink", (0, 0, 0), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], "in one device, at most 3", id="NVLink: of one card"
+        ),
+    ],
+)
+def test_pieces_lie_within_what_is_asked(level: str, places: Sequence[int], expected: list[str], most: str) -> None:
+    told: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
+    made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(told)), single=True)
+    required = {names.GPU_TOPOLOGY: level}
+    assert ids(made, asks({NVIDIA: 3}, annotations=required)) == expected
+    preferred = {**required, names.GPU_TOPOLOGY_POLICY: "preferred"}
+    assert ids(made, asks({NVIDIA: 3}, annotations=preferred)) == ["MIG-0-0", "MIG-1-0", "MIG-2-0"]
+    found = decide(made, waiting("pod", asks({NVIDIA: 7}, annotations=required)), Policy())
+    assert isinstance(found, Failure)
+    assert most in found.message
+
+
+def hint(**fields: Any) -> dict[str, str]:
+    return {names.ALLOCATE_HINT: orjson.dumps({"gpu": fields}).decode()}
+
+
+@pytest.mark.parametrize("single", [pytest.param(False, id="slices"), pytest.param(True, id="instances")])
+@pytest.mark.parametrize(
+    ("annotations", "minors", "words"),
+    [
+        pytest.param(hint(selector={"matchLabels": {"x": "y"}}), {1, 2}, "other labels", id="selector"),
+        pytest.param({names.MIN_GPU_MEMORY: "40Gi"}, {0, 1}, "less memory than 40Gi", id="size of the card"),
+        pytest.param(hint(requiredTopologyScope="Device"), {0}, "in one device, at most 2", id="one device"),
+        pytest.param(hint(exclusivePolicy="DeviceLevel"), {0, 2}, "exclusivePolicy", id="exclusive"),
+    ],
+)
+def test_pieces_are_of_cards_that_the_pod_accepts(
+    annotations: dict[str, str], minors: set[int], words: str, *, single: bool
+) -> None:
+    there = [divided(minor, "1g.10gb", "1g.10gb") if single else sliced(minor, 2) for minor in range(3)]
+    labelled = [each if each.minor == 0 else replace(each, labels=(("x", "y"),)) for each in there]
+    small = tuple((name, GI if name == "gpu-memory" else amount) for name, amount in labelled[2].amounts)
+    made = node(*labelled[:2], replace(labelled[2], amounts=small), single=single)
+    mate = instance(1, 0) if single else slices(1, 0, of=2)[0]
+    alone = "exclusivePolicy" in str(annotations)
+    made.charge(charge("mate", *([replace(mate, exclusive="DeviceLevel")] if alone else [])))
+    count = 2 if minors == {0} else 4
+    found = decide(made, waiting("pod", asks({NVIDIA: count}, annotations=annotations)), Policy())
+    assert isinstance(found, Placement)
+    assert {each.minor for each in found.grants} == minors
+    assert {each.exclusive for each in found.grants} == ({"DeviceLevel"} if alone else {""})
+    failed = decide(made, waiting("pod", asks({NVIDIA: count + 1}, annotations=annotations)), Policy())
+    assert isinstance(failed, Failure)
+    assert words in failed.message
+
+
+# --- why not ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "words"),
+    [
+        pytest.param(node(card(0)), {REPLICAS: 1}, "no nvidia.com/gpu.shared", id="no slices"),
+        pytest.param(
+            node(sliced(0, 4, replica_resource=NVIDIA)), {REPLICAS: 1}, "no nvidia.com/gpu.shared", id="slices are GPUs"
+        ),
+        pytest.param(
+            node(sliced(0, 4, replica_resource=REPLICAS)),
+            {NVIDIA: 1},
+            "fewer than 1 nvidia.com/gpu",
+            id="slices are no GPUs",
+        ),
+        pytest.param(node(sliced(0, 4)), {REPLICAS: 5}, "fewer than 5 nvidia.com/gpu.shared", id="too few slices"),
+        pytest.param(node(sliced(0, 4)), {NVIDIA: 5}, "fewer than 5 nvidia.com/gpu", id="too few slots"),
+        pytest.param(node(card(0)), {NVIDIA: 2}, "fewer than 2 healthy GPU devices", id="too few cards"),
+        pytest.param(
+            node(divided(0, *THREE), single=True), {NVIDIA: 4}, "fewer than 4 nvidia.com/gpu", id="too few instances"
+        ),
+    ],
+)
+def test_why_there_is_no_slot(made: Fleet, wanted: dict[str, int], words: str) -> None:
+    assert why(made, wanted) == words
+
+
+@pytest.mark.parametrize(("name", "told"), [(REPLICAS, "nvidia.com/gpu.shared"), (NVIDIA, "nvidia.com/gpu")])
+def test_the_most_that_is_free_is_told(name: str, told: str) -> None:
+    made = node(sliced(0, 4))
+    made.charge(charge("a", *slices(0, 0)))
+    assert why(made, {name: 4}) == f"insufficient free {told} (4 wanted, at most 3 free)"
+
+
+# --- laws -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A node's cards, and its MIG strategy."""
+
+    cards: tuple[CardInfo, ...]
+    single: bool
+
+
+RACKS = ((("rack", "a"),), (("rack", "a"),), (("rack", "b"),))
+IN_RACK_A = hints(gpu={"selector": {"matchLabels": {"rack": "a"}}})
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    single = draw(st.booleans())
+    profiles = ["1g.10gb"] if single else ["1g.10gb", "3g.40gb"]
+    found = []
+    for minor in range(draw(st.integers(1, 3))):
+        instances = draw(st.lists(st.sampled_from(profiles), max_size=3))
+        name = draw(st.sampled_from(REPLICA_NAMES))
+        kinds = [card(minor), sliced(minor, draw(st.integers(2, 4)), replica_resource=name), divided(minor, *instances)]
+        info = draw(st.sampled_from(kinds))
+        numa, pcie = draw(st.integers(-1, 1)), draw(st.sampled_from(["", "s", "t"]))
+        healthy, labels = info.healthy and draw(st.sampled_from([True, True, False])), draw(st.sampled_from(RACKS))
+        found.append(replace(info, numa=numa, pcie=pcie, healthy=healthy, labels=labels))
+    return Machine(cards=tuple(found), single=single)
+
+
+REQUESTS = st.sampled_from(
+    [
+        *({name: count} for name in (MIG_1G, REPLICAS, NVIDIA) for count in (1, 2, 3, 5)),
+        {MIG_1G: 1, MIG_3G: 1},
+        {MIG_1G: 2, MIG_3G: 2},
+        {GPU: 50},
+        {GPU: 100},
+    ]
+)
+CHANGES = st.lists(st.one_of(REQUESTS, REQUESTS, st.integers(0, 9), machines()), min_size=1, max_size=14)
+
+
+def on_cards(of: Fleet) -> dict[int, list[Grant]]:
+    """Give what is held of each card."""
+    found: dict[int, list[Grant]] = {}
+    for each in of.charges.values():
+        for held in each.grants:
+            found.setdefault(held.minor, []).append(held)
+    return found
+
+
+def way(held: Grant) -> str:
+    """Tell in which way a card is held."""
+    names = dict(held.amounts)
+    if REPLICAS in names:
+        return "sliced"
+    if any("mig-" in name for name in names):
+        return "MIG"
+    return "whole" if names["gpu-memory-ratio"] == 100 else "shared"
+
+
+def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tuple[str, str]]:
+    """Give (resource, id) of what a card could give now in pieces, one by one."""
+    total, taken, names = Counter(dict(info.amounts)), Counter[str](), {each.id for each in held}
+    for each in held:
+        taken.update(dict(each.amounts))
+    if ways <= {"MIG"}:
+        left = {name: total[name] - taken[name] for name in total}
+        for uuid, name in info.instances:
+            if uuid not in names and left[name] > 0:
+                left[name] -= 1
+                yield name, uuid
+    if ways <= {"sliced"} and info.healthy and (number := total[REPLICAS]):
+        for name in ("gpu-core", "gpu-memory", "gpu-memory-ratio", REPLICAS):
+            number = min(number, (total[name] - taken[name]) // (total[name] // total[REPLICAS]))
+        free = (f"{info.id}::{n}" for n in range(total[REPLICAS]))
+        yield from ((REPLICAS, each) for each in itertools.islice((n for n in free if n not in names), max(number, 0)))
+
+
+def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) -> bool:
+    """Tell whether a node has what a pod asks for, by trying nothing cleverly."""
+    found: Counter[str] = Counter()
+    held = on_cards(of)
+    for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):
+        here = held.get(info.minor, [])
+        ways = set(map(way, here))
+        mine = [name for name, _ in pieces_of(info, here, ways)]
+        is_sliced = REPLICAS in dict(info.amounts)
+        whole = info.healthy and not here
+        shares = ways <= {"shared"} and sum(dict(each.amounts)["gpu-core"] for each in here) <= 50
+        found["half"] += info.healthy and shares
+        found["whole"] += whole
+        found[NVIDIA] += whole and not is_sliced
+        for name in mine:
+            if name == REPLICAS:
+                found.update({NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource})
+            else:
+                found[NVIDIA if machine.single else name] += 1
+    names = {(GPU, 50): "half", (GPU, 100): "whole"}
+    return all(found[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
+
+
+def state(of: Fleet) -> Any:
+    gpus, row = of.cards["gpu"], of.rows["node"]
+    return gpus.used[:, row].tolist(), gpus.users[row].tolist(), dict(gpus.taken)
+
+
+@settings(max_examples=90, deadline=None)
+@given(
+    machine=machines(),
+    changes=CHANGES,
+    policy=st.sampled_from([PACKED, SPREAD, Policy(card_strategy="MostAllocated")]),
+    picky=st.booleans(),
+)
+def test_what_is_given_agrees_with_trying_everything(
+    machine: Machine, changes: list[dict[str, int] | int | Machine], policy: Policy, *, picky: bool
+) -> None:
+    made = node(*machine.cards, single=machine.single)
+    for number, each in enumerate(changes):
+        if isinstance(each, Machine):
+            machine = each
+            made.put_device("node", replace(inventory(*machine.cards), single=machine.single))
+        elif isinstance(each, int):
+            made.release(f"uid-{each}")
+        else:
+            pod = waiting(str(number), asks(each, annotations=IN_RACK_A if picky else {}))
+            tried(made, machine, pod, policy, each)
+
+
+def tried(made: Fleet, machine: Machine, pod: PendingPod, policy: Policy, wanted: dict[str, int]) -> None:
+    before, held = state(made), on_cards(made)
+    found = decide(made, pod, policy)
+    picks = {"a", "b"} if pod.request.devices.parts[0].selector == EVERYTHING else {"a"}
+    assert isinstance(found, Placement) is could(made, machine, wanted, picks)
+    if isinstance(found, Failure):
+        assert "0/1" in found.message
+        assert found.reasons, found
+        return
+    assert len(found.grants) == (1 if GPU in wanted else sum(wanted.values()))
+    assert capacity.of_class(made, pod.request, feasible(made, pod.request))[made.rows["node"]] >= 1
+    ids = [each.id for each in found.grants]
+    assert len(ids) == len(set(ids))
+    racks = {info.minor: dict(info.labels)["rack"] for info in machine.cards}
+    for each in found.grants:
+        assert racks[each.minor] in picks
+        others = held.get(each.minor, [])
+        assert not each.is_piece or each.id not in {other.id for other in others}
+        assert {way(other) for other in others} <= {way(each)} - {"whole"}
+    made.charge(found.charge)
+    made.release(pod.uid)
+    assert state(made) == before
+    made.charge(found.charge)

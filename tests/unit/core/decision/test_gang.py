@@ -1,0 +1,438 @@
+"""Gangs are placed all or not at all, close together, and the Fleet is left as it was."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.selectors import LabelSelector
+from berth_operator.core.decision import capacity
+from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
+from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import Change
+from tests.builders import (
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    fleet,
+    gang,
+    inventory,
+    label,
+    listens,
+    node_info,
+    waiting,
+)
+from tests.unit.core.fleet.test_fleet import arrays
+from tests.volumes import claim, mounts, put, volume
+
+HOST, CLIQUE, ZONE = "kubernetes.io/hostname", "nvidia.com/gpu.clique", "topology.kubernetes.io/zone"
+ONE = {NVIDIA: 1}
+
+
+def rack(nodes: Mapping[str, tuple[int, str, str]]) -> Fleet:
+    """Give a fleet of nodes with so many cards, in a clique and a zone; empty for no such label."""
+    made = Fleet()
+    for name, (count, clique, zone) in nodes.items():
+        labels = {HOST: name, CLIQUE: clique, ZONE: zone}
+        add(
+            made,
+            node_info(name, labels={key: value for key, value in labels.items() if value}),
+            inventory(*cards(count)),
+        )
+    return made
+
+
+def members(count: int, wanted: Mapping[str, int] | PodRequest | None = None, name: str = "m") -> list[PendingPod]:
+    return [waiting(f"{name}{i}", ONE if wanted is None else wanted) for i in range(count)]
+
+
+def nodes_of(outcome: Sequence[Placement] | Failure) -> dict[str, int]:
+    assert not isinstance(outcome, Failure), outcome.message
+    return dict(sorted(Counter(each.node for each in outcome).items()))
+
+
+def refusal(outcome: Sequence[Placement] | Failure) -> Failure:
+    assert isinstance(outcome, Failure)
+    return outcome
+
+
+# --- all or not at all --------------------------------------------------------------------------------------------
+
+
+def test_all_members_are_placed_on_cards_of_their_own() -> None:
+    placed = decide_gang(fleet({"a": cards(2), "b": cards(2)}), gang(*members(4)), Policy())
+    assert nodes_of(placed) == {"a": 2, "b": 2}
+    assert isinstance(placed, list)
+    assert len({(each.node, grant.minor) for each in placed for grant in each.grants}) == 4
+
+
+def test_one_card_too_few_places_nobody() -> None:
+    made = fleet({"a": cards(2), "b": cards(1), "c": ()})
+    found = refusal(decide_gang(made, gang(*members(4)), Policy()))
+    assert found.message == (
+        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/3 nodes available: "
+        "2 taken by other members of its group, 1 fewer than 1 healthy GPU devices"
+    )
+    assert found.reasons == (("taken by other members of its group", 2), ("fewer than 1 healthy GPU devices", 1))
+    assert found.wakes_on & Change.RELEASED
+    assert found.wakes_on & Change.DEVICE
+    assert found.wakes_on & Change.NODE_ALLOCATABLE
+    assert found.wakes_on & Change.NODE_ADDED
+    assert not made.charges
+
+
+def test_the_minimum_is_enough_and_the_others_are_placed_where_they_fit() -> None:
+    made = fleet({"a": cards(3)})
+    assert nodes_of(decide_gang(made, gang(*members(5), minimum=2), Policy())) == {"a": 3}
+    assert isinstance(decide_gang(made, gang(*members(5), minimum=4), Policy()), Failure)
+
+
+def test_members_that_are_placed_already_count() -> None:
+    made = fleet({"a": cards(1)})
+    assert isinstance(decide_gang(made, gang(*members(2), minimum=3, placed=1), Policy()), Failure)
+    assert nodes_of(decide_gang(made, gang(*members(2), minimum=3, placed=2), Policy())) == {"a": 1}
+
+
+def test_a_late_member_that_fits_nowhere_is_told_what_any_pod_is_told() -> None:
+    made = fleet({"a": ()})
+    (pod,) = members(1)
+    alone = decide(made, pod, Policy())
+    assert isinstance(alone, Failure)
+    assert refusal(decide_gang(made, gang(pod, minimum=1, placed=1), Policy())).message == alone.message
+
+
+def test_the_largest_is_placed_first_or_it_would_find_its_place_taken() -> None:
+    made = fleet({"a": cards(2), "b": cards(1)})
+    placed = decide_gang(made, gang(waiting("small", ONE), waiting("large", {NVIDIA: 2})), Policy())
+    assert isinstance(placed, list)
+    assert {each.pod.name: each.node for each in placed} == {"large": "a", "small": "b"}
+
+
+def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
+    made = fleet({"a": cards(2)})
+    whole = gang(*members(2), waiting("driver", {"cpu": 1000}))
+    assert nodes_of(decide_gang(made, whole, Policy())) == {"a": 3}
+    greedy = gang(*members(2), waiting("driver", {"cpu": 65_000}))
+    found = refusal(decide_gang(made, greedy, Policy()))
+    assert found.message.startswith("PodGroup ns/g: room for 2 of the 3 members that it needs; for the next 0/1 nodes")
+    assert "Insufficient cpu" in found.message
+
+
+def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explained() -> None:
+    made = fleet({"a": cards(3)})
+    # Each kind by itself has room, both together have not.
+    found = refusal(decide_gang(made, gang(*members(2), waiting("large", {NVIDIA: 2})), Policy()))
+    assert found.message == (
+        "PodGroup ns/g: room for 2 of the 3 members that it needs; for the next 0/1 nodes available: "
+        "1 insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)"
+    )
+
+
+def driver_and_worker() -> tuple[PendingPod, PendingPod]:
+    """Give a pod, and a larger one that must be near it: its turn comes first, when the other is nowhere."""
+    driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
+    selector = LabelSelector(requirements=(label("role", "In", "driver"),))
+    near = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
+    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), wishes=Wishes(near=(near,))))
+
+
+def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
+    made = rack({"a": (2, "", ""), "b": (2, "", "")})
+    placed = decide_gang(made, gang(*driver_and_worker()), Policy())
+    assert isinstance(placed, list)
+    assert [each.pod.name for each in placed] == ["d", "w"]
+    assert len({each.node for each in placed}) == 1
+
+
+def test_who_was_placed_after_all_is_not_the_reason() -> None:
+    made = rack({"a": (2, "", "")})
+    crowd = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
+    found = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
+    assert found.message == (
+        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/1 nodes available: 1 Insufficient cpu"
+    )
+
+
+def test_members_that_must_lie_apart_lie_apart() -> None:
+    made = rack(dict.fromkeys("abc", (8, "c", "z")))
+    selector = LabelSelector(requirements=(label("app", "In", "x"),))
+    apart = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
+    wanted = replace(
+        asks(ONE), identity=Identity(namespace="ns", labels=(("app", "x"),)), wishes=Wishes(apart=(apart,))
+    )
+    assert nodes_of(decide_gang(made, gang(*members(3, wanted)), Policy())) == {"a": 1, "b": 1, "c": 1}
+    found = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))
+    assert "room for 3 of the 4 members" in found.message
+    assert not made.charges
+
+
+def test_the_same_gang_is_placed_the_same() -> None:
+    made = rack({f"n{i}": (4, f"c{i // 2}", "z") for i in range(6)})
+    found = [decide_gang(made, gang(*order), Policy()) for order in (members(7), members(7)[::-1])]
+    assert found[0] == found[1]
+
+
+def test_two_gangs_that_fit_alone_but_not_together() -> None:
+    made = fleet({"a": cards(2), "b": cards(1)})
+    first, second = gang(*members(2, name="x")), gang(*members(2, name="y"))
+    placed = decide_gang(made, first, Policy())
+    assert isinstance(placed, list)
+    for each in placed:
+        made.charge(each.charge)
+    assert isinstance(decide_gang(made, second, Policy()), Failure)
+    assert sorted(made.charges) == ["uid-x0", "uid-x1"]
+
+
+# --- claims that members share --------------------------------------------------------------------------------
+
+
+def sharing(modes: str, **fields: Any) -> tuple[Fleet, list[PendingPod]]:
+    """Give two nodes of one card each, and two members of one card each that share a claim."""
+    made = put(rack({"a": (1, "", ""), "b": (1, "", "")}), claim(modes=frozenset({modes}), **fields))
+    wanted = replace(asks(ONE), mounts=mounts("claim"))
+    return made, members(2, wanted)
+
+
+@pytest.mark.parametrize("modes", ["ReadWriteMany", "ReadOnlyMany"])
+def test_a_volume_for_many_nodes_is_made_for_one_member_and_serves_the_others(modes: str) -> None:
+    made, pods = sharing(modes, storage_class="made")
+    before = arrays(made)
+    placed = decide_gang(made, gang(*pods), Policy())
+    assert nodes_of(placed) == {"a": 1, "b": 1}
+    assert isinstance(placed, list)
+    assert [each.chosen.provisions for each in placed] == [("ns/claim",), ()]
+    assert made.volumes.selected_node(made.volumes.claims["ns/claim"]) is None
+    assert all((one == other).all() for one, other in zip(arrays(made), before, strict=True))
+
+
+def test_a_volume_for_one_node_keeps_its_pods_on_it() -> None:
+    made, pods = sharing("ReadWriteOnce", storage_class="made")
+    found = refusal(decide_gang(made, gang(*pods), Policy()))
+    assert "room for 1 of the 2 members" in found.message
+    assert "didn't find available persistent volumes to bind" in found.message
+
+
+def test_a_volume_that_is_being_made_for_a_node_keeps_its_pods_there_until_it_is() -> None:
+    made, pods = sharing("ReadWriteMany", storage_class="made", selected_node="a")
+    assert isinstance(decide_gang(made, gang(*pods), Policy()), Failure)
+
+
+def test_members_take_a_volume_that_is_there_together() -> None:
+    made, pods = sharing("ReadWriteMany")
+    put(made, volume(modes=frozenset({"ReadWriteMany"})))
+    placed = decide_gang(made, gang(*pods), Policy())
+    assert isinstance(placed, list)
+    assert [each.chosen.bindings for each in placed] == [(("ns/claim", "volume"),)] * 2
+
+
+# --- close together -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "where"),
+    [
+        pytest.param({"a": (4, "c", "z"), "b": (8, "c", "z")}, 6, {"b": 6}, id="one node that holds all"),
+        pytest.param({"a": (8, "", ""), "b": (4, "", ""), "c": (6, "", "")}, 4, {"b": 4}, id="the tightest node"),
+        pytest.param(
+            {"a": (8, "p", "z"), "b": (8, "q", "z"), "c": (8, "q", "z")},
+            12,
+            {"b": 6, "c": 6},
+            id="one clique where no node holds all",
+        ),
+        pytest.param(
+            {"a": (8, "p", "y"), "b": (8, "q", "z"), "c": (8, "r", "z")},
+            16,
+            {"b": 8, "c": 8},
+            id="one zone where no clique holds all",
+        ),
+        pytest.param(
+            {"a": (4, "p", "y"), "b": (4, "p", "y"), "c": (4, "q", "z")}, 12, {"a": 4, "b": 4, "c": 4}, id="anywhere"
+        ),
+        pytest.param(
+            {"a": (2, "p", "z"), "b": (8, "p", "z"), "c": (4, "p", "z")}, 12, {"b": 8, "c": 4}, id="few nodes of many"
+        ),
+        pytest.param(
+            {"a": (8, "p", "z"), "b": (8, "p", "z"), "c": (2, "p", "z")},
+            10,
+            {"a": 8, "c": 2},
+            id="the rest where least is left over",
+        ),
+        pytest.param(
+            {"a": (8, "", "y"), "b": (8, "", "z"), "c": (8, "p", "x"), "d": (8, "q", "x")},
+            16,
+            {"c": 8, "d": 8},
+            id="no clique is not a clique",
+        ),
+        pytest.param(
+            {"a": (4, "", ""), "b": (4, "", ""), "c": (4, "p", "y"), "d": (4, "p", "y"), "e": (2, "q", "z")},
+            10,
+            {"c": 4, "d": 4, "e": 2},
+            id="what has labels before what has none",
+        ),
+    ],
+)
+def test_members_are_placed_close_together(
+    rows: Mapping[str, tuple[int, str, str]], count: int, where: Mapping[str, int]
+) -> None:
+    found = nodes_of(decide_gang(rack(rows), gang(*members(count)), Policy()))
+    if where == {"b": 6, "c": 6}:  # any split within the clique
+        assert set(found) == {"b", "c"}
+    else:
+        assert found == where
+
+
+def test_the_keys_are_those_of_the_policy() -> None:
+    made = rack({"a": (8, "p", "y"), "b": (4, "q", "z"), "c": (4, "q", "z")})
+    by_clique = replace(Policy(), gang_topology_keys=(CLIQUE,))
+    tightest = nodes_of(decide_gang(made, gang(*members(8)), by_clique))
+    assert sum(tightest.values()) == 8
+    assert len({made.labels[made.rows[name]][CLIQUE] for name in tightest}) == 1
+    assert nodes_of(decide_gang(made, gang(*members(8)), replace(Policy(), gang_topology_keys=()))) is not None
+
+
+@pytest.mark.parametrize(
+    ("mates", "count", "where"),
+    [
+        pytest.param(("c",), 1, {"c": 1}, id="the node of the others"),
+        pytest.param(("a", "c", "c"), 1, {"c": 1}, id="the node of most others"),
+        pytest.param(("c",), 5, {"c": 4, "d": 1}, id="the clique where their node is too small"),
+        pytest.param(("full",), 2, {"d": 2}, id="the clique where their node is full"),
+        pytest.param(("nowhere",), 4, {"a": 4}, id="as if there were none, where their node is gone"),
+    ],
+)
+def test_a_new_member_is_drawn_to_the_others(mates: tuple[str, ...], count: int, where: dict[str, int]) -> None:
+    made = rack({"a": (4, "p", "y"), "b": (8, "p", "y"), "c": (4, "q", "z"), "d": (2, "q", "z"), "full": (0, "q", "z")})
+    found = gang(*members(count), minimum=count + len(mates), placed=len(mates), nodes=mates)
+    assert nodes_of(decide_gang(made, found, Policy())) == where
+
+
+def test_new_members_go_where_the_others_are_even_if_elsewhere_all_of_them_fit_on_one_node() -> None:
+    made = rack({"c": (1, "q", "z"), "d": (1, "q", "z"), "e": (8, "r", "z"), "f": (3, "s", "y")})
+    found = gang(*members(3), minimum=4, placed=1, nodes=("c",))
+    assert nodes_of(decide_gang(made, found, Policy())) == {"c": 1, "d": 1, "e": 1}
+
+
+def test_the_zone_is_chosen_before_the_clique_and_the_clique_before_the_node() -> None:
+    # No zone holds all: the roomiest zone first, though the roomiest clique and node are in another.
+    made = rack({"a": (6, "p", "y"), "b": (4, "q", "z"), "c": (4, "r", "z"), "d": (3, "r", "z")})
+    assert nodes_of(decide_gang(made, gang(*members(12)), Policy())) == {"a": 1, "b": 4, "c": 4, "d": 3}
+
+
+def test_preferences_decide_where_closeness_does_not() -> None:
+    made = rack({"a": (8, "", ""), "b": (8, "", "")})
+    made.charge(charge("other", node="a", resources=(("cpu", 60_000),)))
+    spread = replace(Policy(), weights=(("least-allocated", 1.0),), gang_topology_keys=(ZONE,))
+    assert nodes_of(decide_gang(made, gang(*members(1, {"cpu": 1000})), spread)) == {"b": 1}
+
+
+# --- how many fit -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        pytest.param(asks(), 110, id="pods"),
+        pytest.param(asks({"cpu": 3000}), 21, id="cpu"),
+        pytest.param(asks(ONE), 4, id="whole cards"),
+        pytest.param(asks({NVIDIA: 3}), 1, id="several cards"),
+        pytest.param(asks({GPU: 50}), 8, id="halves of cards"),
+        pytest.param(asks({GPU: 30}), 12, id="thirds of cards"),
+        pytest.param(asks({MEMORY: 30 * GI}), 8, id="memory of cards"),
+        pytest.param(asks({RATIO: 200}), 2, id="two cards by ratio"),
+        pytest.param(asks(ports=[listens()]), 1, id="a host port"),
+        pytest.param(asks({"cpu": 65_000}), 0, id="nothing fits"),
+        pytest.param(asks(selector={"zone": "z"}), 0, id="another filter rejects it"),
+    ],
+)
+def test_the_room_of_a_node(wanted: PodRequest, expected: int) -> None:
+    made = fleet({"node": cards(4)})
+    found = capacity.of_class(made, wanted, feasible(made, wanted))
+    assert int(found[made.rows["node"]]) == expected
+    assert found.sum() == expected
+
+
+WANTED = st.sampled_from([asks(each) for each in ({}, ONE, {NVIDIA: 2}, {GPU: 50}, {GPU: 30}, {"cpu": 20_000})])
+NODES = st.tuples(st.integers(0, 4), st.sampled_from(["p", "q", ""]), st.sampled_from(["y", "z"]))
+FLEETS = st.lists(NODES, max_size=5)
+
+
+def built(rows: Sequence[tuple[int, str, str]], held: Sequence[int]) -> Fleet:
+    made = rack({f"n{i}": row for i, row in enumerate(rows)})
+    for i, cpu in enumerate(held):
+        if rows:
+            made.charge(charge(f"held{i}", node=f"n{cpu % len(rows)}", resources=(("cpu", cpu * 100), ("pods", 1))))
+    return made
+
+
+@settings(max_examples=60)
+@given(FLEETS, WANTED, st.lists(st.integers(0, 200), max_size=3))
+def test_the_room_is_never_estimated_too_low(
+    rows: list[tuple[int, str, str]], wanted: PodRequest, held: list[int]
+) -> None:
+    made = built(rows, held)
+    estimated = int(capacity.of_class(made, wanted, feasible(made, wanted)).sum())
+    found = 0
+    while found <= estimated and isinstance(outcome := decide(made, waiting(f"p{found}", wanted), Policy()), Placement):
+        made.charge(outcome.charge)
+        found += 1
+    assert found <= estimated
+
+
+@settings(max_examples=80)
+@given(
+    FLEETS,
+    st.lists(WANTED, min_size=1, max_size=8),
+    st.integers(1, 9),
+    st.integers(0, 2),
+    st.lists(st.integers(0, 200), max_size=3),
+)
+def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
+    rows: list[tuple[int, str, str]], wanted: list[PodRequest], minimum: int, placed: int, held: list[int]
+) -> None:
+    made = built(rows, held)
+    before, charges = arrays(made), dict(made.charges)
+    found: Gang = gang(
+        *(waiting(f"m{i}", each) for i, each in enumerate(wanted)),
+        minimum=minimum,
+        placed=placed,
+        nodes=("n0",) * placed,
+    )
+    outcome = decide_gang(made, found, Policy())
+    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
+    assert made.charges == charges
+    if len(wanted) < found.needed:
+        assert "waiting for members" in refusal(outcome).message
+        return
+    if isinstance(outcome, Failure):
+        assert sum(count for _, count in outcome.reasons) == int(made.present.sum())
+        return
+    assert found.needed <= len(outcome) <= len(wanted)
+    assert len({each.pod.uid for each in outcome}) == len(outcome)
+    # One after the other, as the caller assumes them, each still fits where it is placed.
+    for each in outcome:
+        row = made.rows[each.node]
+        assert feasible(made, each.pod.request)[row]
+        made.charge(each.charge)
+    assert all((columns.used <= columns.total).all() for columns in made.cards.values())
+    assert (made.requested <= made.allocatable)[:, made.present].all()
+
+
+def test_a_card_of_another_model_is_no_room() -> None:
+    made = fleet({"a": (card(0), card(1, model="Tesla T4"))})
+    assert isinstance(decide_gang(made, gang(*members(3)), Policy()), Failure)

@@ -1,0 +1,363 @@
+"""Who leaves for a gang: nobody unless all that it needs then fit, never more than need be, and nobody above it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.allocation import Grant
+from berth_api.selectors import LabelSelector, Requirement
+from berth_operator.core.decision.budgets import Budget, Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.gang_preemption import AT_ONCE, GangPreemption, preempt_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import Emptied
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.request import PendingPod, PodRequest
+from tests.builders import A100_BYTES, NVIDIA, add, asks, cards, charge, gang, grant, inventory, node_info, waiting
+from tests.unit.core.fleet.test_fleet import arrays
+
+HOST = "kubernetes.io/hostname"
+ABOVE = 10
+
+
+def whole(*minors: int) -> list[Grant]:
+    return [grant(minor, core=100, ratio=100, memory=A100_BYTES) for minor in minors]
+
+
+def racks(*sizes: int) -> Fleet:
+    """Give nodes n0, n1, … with so many cards."""
+    made = Fleet()
+    for number, count in enumerate(sizes):
+        name = f"n{number}"
+        add(made, node_info(name, labels={HOST: name}), inventory(*cards(count)))
+    return made
+
+
+def hold(made: Fleet, node: int, *minors: int, priority: int = 0, name: str = "", app: str = "", **fields: Any) -> str:
+    """Place a pod on cards of a node; give its UID."""
+    name = name or f"p{node}-{'-'.join(map(str, minors))}"
+    identity = Identity(namespace="ns", labels=(("app", app),) if app else ())
+    found = charge(name, *whole(*minors), node=f"n{node}", priority=priority, identity=identity, **fields)
+    made.charge(found)
+    return found.uid
+
+
+def full(*sizes: int, priority: int = 0) -> Fleet:
+    """Give nodes of which each card is held by a pod."""
+    made = racks(*sizes)
+    for node, count in enumerate(sizes):
+        for minor in range(count):
+            hold(made, node, minor, priority=priority)
+    return made
+
+
+def some(
+    count: int, wanted: dict[str, int] | PodRequest | None = None, name: str = "m", **fields: Any
+) -> list[PendingPod]:
+    fields = {"priority": ABOVE, **fields}
+    return [waiting(f"{name}{i}", wanted or {NVIDIA: 1}, **fields) for i in range(count)]
+
+
+def helped(made: Fleet, unit: Gang, budgets: Budgets | None = None, policy: Policy | None = None) -> GangPreemption:
+    found = preempt_gang(made, unit, policy or Policy(), budgets or Budgets())
+    assert found is not None
+    return found
+
+
+def victims(found: GangPreemption) -> list[str]:
+    return sorted(each.pod.removeprefix("ns/") for each in found.victims)
+
+
+def nodes(found: GangPreemption) -> dict[str, int]:
+    return dict(Counter(each.node for each in found.nominees))
+
+
+def after(made: Fleet, unit: Gang, found: GangPreemption) -> list[Placement] | Failure:
+    """Decide the gang when the victims are gone, and those below it that were leaving."""
+    left = made.copy()
+    going = [each for each in made.charges.values() if made.is_leaving(each) and each.priority < unit.lowest]
+    for each in {each.uid: each for each in (*found.victims, *going)}.values():
+        left.release(each.uid)
+    at = {each.uid: each.node for each in found.nominees}
+    members = tuple(replace(each, nominated=at.get(each.uid, "")) for each in unit.members)
+    return decide_gang(left, replace(unit, members=members), Policy())
+
+
+# --- all or none ----------------------------------------------------------------------------------------------------
+
+
+def test_as_many_leave_as_the_gang_lacks_places() -> None:
+    made = full(2, 2)
+    made.release("uid-p0-0")
+    found = helped(made, gang(*some(3)))
+    assert len(found.victims) == 2
+    assert len(found.nominees) == 3
+    assert {each.priority for each in found.nominees} == {ABOVE}
+
+
+def test_nobody_leaves_for_a_gang_that_does_not_fit_even_then() -> None:
+    made = full(2, 2)
+    assert preempt_gang(made, gang(*some(5)), Policy(), Budgets()) is None
+    hold(made, 1, 1, priority=ABOVE, name="equal")
+    made.release("uid-p1-1")
+    assert preempt_gang(made, gang(*some(4)), Policy(), Budgets()) is None
+    assert len(helped(made, gang(*some(3))).victims) == 3
+
+
+def test_only_as_many_as_it_needs_are_helped() -> None:
+    made = full(4)
+    assert len(helped(made, gang(*some(4), minimum=2)).victims) == 2
+    assert len(helped(made, gang(*some(2), minimum=3, placed=2)).victims) == 1
+    assert preempt_gang(made, gang(*some(2), minimum=2, placed=2), Policy(), Budgets()) is None
+
+
+@pytest.mark.parametrize(
+    ("members", "policy"),
+    [
+        pytest.param(some(2, priority=0), Policy(), id="nobody below"),
+        pytest.param([*some(1), *some(1, name="low", priority=0)], Policy(), id="nobody below all of them"),
+        pytest.param([*some(1), *some(1, name="never", preempts=False)], Policy(), id="one never preempts"),
+        pytest.param(some(2), replace(Policy(), preemption=False), id="switched off"),
+    ],
+)
+def test_who_may_not_preempt(members: Sequence[PendingPod], policy: Policy) -> None:
+    assert preempt_gang(full(2), gang(*members), policy, Budgets()) is None
+
+
+def test_nobody_leaves_for_a_gang_with_a_member_that_never_preempts_even_if_that_one_has_a_place() -> None:
+    made = full(2)
+    made.release("uid-p0-0")
+    never = waiting("never", {NVIDIA: 1}, priority=ABOVE, preempts=False, created="1")
+    assert preempt_gang(made, gang(*some(1, created="2"), never), Policy(), Budgets()) is None
+
+
+def test_a_pod_that_is_not_certainly_bound_is_no_victim() -> None:
+    made = full(2)
+    assert preempt_gang(made, gang(*some(2)), Policy(), Budgets(), {"uid-p0-0"}) is None
+    found = preempt_gang(made, gang(*some(1)), Policy(), Budgets(), {"uid-p0-0"})
+    assert found is not None
+    assert victims(found) == ["p0-1"]
+
+
+# --- the fewest and the lowest --------------------------------------------------------------------------------------
+
+
+def test_the_lowest_leave() -> None:
+    made = racks(2, 2)
+    for node, minor, priority in ((0, 0, 5), (0, 1, 1), (1, 0, 2), (1, 1, 3)):
+        hold(made, node, minor, priority=priority)
+    assert victims(helped(made, gang(*some(2)))) == ["p0-1", "p1-0"]
+    assert victims(helped(made, gang(*some(3)))) == ["p0-1", "p1-0", "p1-1"]
+
+
+def test_free_places_are_used_first() -> None:
+    made = racks(2, 4)
+    hold(made, 0, 0, 1)
+    found = helped(made, gang(*some(6)))
+    assert victims(found) == ["p0-0-1"]
+    assert nodes(found) == {"n0": 2, "n1": 4}
+
+
+def test_one_pod_that_makes_room_for_two_leaves_alone() -> None:
+    made = racks(1, 2, 1)
+    for node, minors in ((0, [0]), (1, [0, 1]), (2, [0])):
+        hold(made, node, *minors)
+    assert victims(helped(made, gang(*some(2)))) == ["p1-0-1"]
+
+
+def test_who_turns_out_not_to_be_in_the_way_stays() -> None:
+    # The first member's best place is that of the lowest pod; with both places of the next one freed it is not needed.
+    made = racks(1, 2)
+    hold(made, 0, 0, priority=1)
+    hold(made, 1, 0, 1, priority=2)
+    assert victims(helped(made, gang(*some(2, {NVIDIA: 1})))) == ["p1-0-1"]
+
+
+def test_the_largest_member_is_helped_first() -> None:
+    made = full(2, 1)
+    found = helped(made, gang(waiting("small", {NVIDIA: 1}, priority=9), waiting("large", {NVIDIA: 2}, priority=9)))
+    assert {each.uid: each.node for each in found.nominees} == {"uid-large": "n0", "uid-small": "n1"}
+
+
+def test_members_that_could_be_helped_stand_in_for_others_of_the_gang() -> None:
+    made = full(2)
+    found = helped(made, gang(*some(1, {NVIDIA: 3}, name="huge"), *some(2), minimum=2))
+    assert [each.uid for each in found.nominees] == ["uid-m0", "uid-m1"]
+
+
+def test_members_share_nodes_where_that_costs_no_more() -> None:
+    made = racks(4, 4, 4)
+    for number, (minor, node) in enumerate((minor, node) for minor in range(4) for node in range(3)):
+        # By age alone they would go from node to node.
+        hold(made, node, minor, started=100 - number)
+    assert sorted(nodes(helped(made, gang(*some(8)))).values()) == [4, 4]
+
+
+def test_members_stay_together_when_the_cheapest_places_are_gone() -> None:
+    made = racks(3, 3)
+    for node in range(2):
+        hold(made, node, 0, started=9 - node)
+        for minor in (1, 2):
+            # By age alone the next ones would go back to the first node.
+            hold(made, node, minor, priority=5, started=9 - node)
+    assert nodes(helped(made, gang(*some(4)))) == {"n0": 1, "n1": 3}
+
+
+def test_more_members_than_places_are_compared_at_once() -> None:
+    made = full(*[1] * (2 * AT_ONCE + 4))
+    for node in range(2 * AT_ONCE):
+        hold(made, node, 0, priority=5)
+    found = helped(made, gang(*some(2 * AT_ONCE + 4)))
+    assert len(found.victims) == 2 * AT_ONCE + 4
+    cheap = helped(made, gang(*some(4)))
+    assert {each.priority for each in cheap.victims} == {0}
+
+
+def test_who_leaves_already_costs_nothing() -> None:
+    made = full(1, 1, 1)
+    made.leaving.add("uid-p1-0")
+    hold(made, 2, 0, terminating=True)
+    found = helped(made, gang(*some(2)))
+    assert found.victims == ()
+    assert nodes(found) == {"n1": 1, "n2": 1}
+    assert len(helped(made, gang(*some(3))).victims) == 1
+
+
+# --- budgets --------------------------------------------------------------------------------------------------------
+
+
+def budget(app: str, allowed: int) -> Budgets:
+    selector = LabelSelector(requirements=(Requirement(key="app", values=(app,)),))
+    return Budgets({"ns/b": Budget(namespace="ns", selector=selector, allowed=allowed)})
+
+
+def test_a_budget_is_respected_while_others_will_do() -> None:
+    made = racks(1, 1, 1, 1)
+    for node in range(2):
+        hold(made, node, 0, app="protected")
+    for node in range(2, 4):
+        hold(made, node, 0, priority=5)
+    assert victims(helped(made, gang(*some(2)), budget("protected", 0))) == ["p2-0", "p3-0"]
+    # One may go, and whoever goes counts for the next member.
+    assert victims(helped(made, gang(*some(2)), budget("protected", 1)))[1:] == ["p2-0"]
+    assert len(helped(made, gang(*some(4)), budget("protected", 0)).victims) == 4
+
+
+# --- places that are kept -------------------------------------------------------------------------------------------
+
+
+def test_a_place_that_is_kept_for_another_pod_is_not_taken_unless_it_is_below() -> None:
+    made = full(1, 1)
+    made.release("uid-p0-0")
+    kept = charge("other", *whole(0), node="n0", priority=ABOVE)
+    made.nominate(kept)
+    assert preempt_gang(made, gang(*some(2)), Policy(), Budgets()) is None
+    made.nominate(replace(kept, priority=ABOVE - 1))
+    assert victims(helped(made, gang(*some(2)))) == ["p1-0"]
+
+
+def test_the_places_of_its_own_members_do_not_stand_in_its_way() -> None:
+    made = full(1, 1)
+    unit = gang(*some(2))
+    for each in helped(made, unit).nominees:
+        made.nominate(each)
+    made.release("uid-p0-0")
+    made.release("uid-p1-0")
+    assert isinstance(decide(made, waiting("thief", {NVIDIA: 1}, priority=ABOVE), Policy()), Failure)
+    placed = decide_gang(made, unit, Policy())
+    assert isinstance(placed, list)
+    assert len(made.nominees) == 2
+    assert isinstance(decide_gang(made, gang(*some(1, name="other")), Policy()), Failure)
+    assert isinstance(decide_gang(made, gang(*some(1, name="above", priority=ABOVE + 1)), Policy()), list)
+
+
+def test_a_gang_may_find_victims_once_one_has_gone_that_it_could_not_evict() -> None:
+    made = racks(2, 1)
+    hold(made, 0, 0)
+    gone = charge("equal", *whole(1), node="n0", priority=ABOVE)
+    assert Emptied(made, "n0").may_take(gang(*some(2)), gone)
+    assert not Emptied(made, "n0").may_take(gang(*some(2)), replace(gone, priority=0))
+    assert not Emptied(made, "n0").may_take(gang(*some(2, {NVIDIA: 3})), gone)
+
+
+# --- pods of other nodes matter -------------------------------------------------------------------------------------
+
+
+def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
+    made = full(2, 2, 2)
+    selector = LabelSelector(requirements=(Requirement(key="g", values=("x",)),))
+    apart = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
+    own = Identity(namespace="ns", labels=(("g", "x"),))
+    wanted = replace(asks({NVIDIA: 1}), identity=own, wishes=Wishes(apart=(apart,)))
+    assert nodes(helped(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
+    assert preempt_gang(made, gang(*some(4, wanted)), Policy(), Budgets()) is None
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[Fleet, Gang, Budgets]:
+    """Give a crowded fleet, and a gang that may not fit."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    made = racks(*sizes)
+    for node, count in enumerate(sizes):
+        minor = 0
+        while minor < count:
+            taken = range(minor, min(count, minor + draw(st.integers(1, 2))))
+            if draw(st.integers(0, 4)):
+                fields: dict[str, Any] = {
+                    "priority": draw(st.integers(0, 3)),
+                    "started": draw(st.integers(0, 9)),
+                    "app": draw(st.sampled_from(["", "x"])),
+                    "terminating": draw(st.integers(0, 5)) == 0,
+                }
+                hold(made, node, *taken, **fields)
+            minor = taken.stop
+    wanted = draw(st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=4))
+    priorities = draw(st.sampled_from([(2, 2), (3, 3), (2, 3)]))
+    members = [
+        waiting(f"m{i}", {NVIDIA: each}, priority=priorities[i % 2], created=str(i)) for i, each in enumerate(wanted)
+    ]
+    minimum = draw(st.integers(1, len(members)))
+    return made, gang(*members, minimum=minimum), budget("x", draw(st.integers(0, 2)))
+
+
+@settings(max_examples=60)
+@given(scenes())
+def test_the_gang_fits_without_its_victims_and_not_with_any_of_them(scene: tuple[Fleet, Gang, Budgets]) -> None:
+    made, unit, budgets = scene
+    if isinstance(decide_gang(made, unit, Policy()), list):
+        return
+    before, leaving = arrays(made), set(made.leaving)
+    found = preempt_gang(made, unit, Policy(), budgets)
+    assert all((one == other).all() for one, other in zip(arrays(made), before, strict=True))
+    assert (made.leaving, made.nominees) == (leaving, {})
+    if found is None:
+        return
+    assert len(found.nominees) == unit.needed
+    assert all(each.priority < unit.lowest and not each.terminating for each in found.victims)
+    assert isinstance(after(made, unit, found), list)
+    for each in found.victims:
+        fewer = replace(found, victims=tuple(other for other in found.victims if other is not each))
+        assert isinstance(after(made, unit, fewer), Failure)
+
+
+@settings(max_examples=40)
+@given(scenes())
+def test_a_gang_of_equal_members_is_helped_whenever_that_is_possible(scene: tuple[Fleet, Gang, Budgets]) -> None:
+    made, unit, budgets = scene
+    equal = tuple(replace(each, request=unit.members[0].request) for each in unit.members)
+    unit = replace(unit, members=equal)
+    if isinstance(decide_gang(made, unit, Policy()), list):
+        return
+    everybody = tuple(each for each in made.charges.values() if each.priority < unit.lowest)
+    possible = isinstance(after(made, unit, GangPreemption(nominees=(), victims=everybody)), list)
+    assert (preempt_gang(made, unit, Policy(), budgets) is not None) == possible

@@ -1,0 +1,292 @@
+"""What-ifs change nothing but themselves, and say what would be."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.selectors import LabelSelector, Requirement
+from berth_operator.core import filters
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.cycle import decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.what_if import Bench
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.values.affinity import Crowd, Identity, Peers, Term, Wishes
+from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
+from tests.builders import (
+    A100_BYTES,
+    GPU,
+    NVIDIA,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    divided,
+    grant,
+    instance,
+    inventory,
+    listens,
+    node_info,
+    other_card,
+    replica,
+    sliced,
+    waiting,
+    with_functions,
+)
+from tests.volumes import LOCAL, bound, volume
+
+NODES = ("a", "b", "c")
+X = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
+NEAR_X, APART_X = Wishes(near=(Term(key="zone", peers=X),)), Wishes(apart=(Term(key="zone", peers=X),))
+DISK = Disk(kind="gce", id="d")
+
+
+def plain(value: Any) -> Any:
+    """Give all that can be reached from a value as plain values, so that two moments can be compared."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    elif type(value).__module__.startswith("berth_operator") and not callable(value):
+        value = vars(value)
+    if isinstance(value, dict):
+        return sorted(((repr(key), plain(each)) for key, each in value.items()), key=lambda each: each[0])
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else value
+
+
+def made() -> Fleet:
+    """Give a fleet with something of everything."""
+    fleet = Fleet()
+    fleet.volumes.put_class(LOCAL)
+    fleet.volumes.put_volume(volume("v", attachable=Attachable(driver="csi.example", handle="v"), csi=True))
+    fleet.volumes.put_claim(bound("claim", "v"))
+    fleet.neighbours.put_namespace("ns", {"team": "x"})
+    for name in NODES:
+        labels = {"zone": name, "kubernetes.io/hostname": name}
+        info = node_info(name, labels=labels, cpu=4000, images={"image": 5}, features=("F",))
+        nic = other_card("rdma", functions=(((), ((0, "x"), (1, "y"))),))
+        add(fleet, info, inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4), nic))
+        fleet.volumes.put_limits(name, {"csi.example": 2})
+    fleet.neighbours.count(Crowd(peers=(X,)))
+    fleet.neighbours.replicas.count("set")
+    return fleet
+
+
+@st.composite
+def charges(draw: st.DrawFn) -> Charge:
+    name = draw(st.sampled_from("pqrstu"))
+    shared = [grant(draw(st.integers(0, 3)), core=50, ratio=50, memory=A100_BYTES // 2)]
+    number, profile = draw(st.integers(0, 3)), draw(st.sampled_from(["1g.10gb", "2g.20gb"]))
+    pieces = [instance(2, number, profile), replica(3, number), replica(3, number + 1), with_functions(0, "x")]
+    return charge(
+        name,
+        *draw(st.sampled_from([[], shared, [*shared, *shared], pieces, [instance(0), replica(1)]])),
+        node=draw(st.sampled_from([*NODES, "gone"])),
+        resources=(("cpu", draw(st.integers(0, 3)) * 500), ("pods", 1), *draw(st.sampled_from([(), (("new", 1),)]))),
+        identity=Identity(
+            namespace="ns",
+            labels=draw(st.sampled_from([(), (("x", ""),)])),
+            controller=draw(st.sampled_from(["", "set"])),
+        ),
+        wishes=draw(st.sampled_from([Wishes(), NEAR_X, APART_X])),
+        ports=draw(st.sampled_from([(), (listens(80),), (listens(81, "10.0.0.1"),)])),
+        mounts=draw(st.sampled_from([Mounts(), Mounts(claims=(Use(claim="ns/claim"),)), Mounts(disks=(DISK,))])),
+        chosen=draw(st.sampled_from([Chosen(), Chosen(bindings=(("ns/other", "w"),), provisions=("ns/third",))])),
+        unknown=draw(st.sampled_from([(), ("gpu",)])),
+        priority=draw(st.integers(0, 2)),
+        terminating=draw(st.booleans()),
+    )
+
+
+CHANGES = st.lists(st.one_of(charges(), st.sampled_from("pqrstu")), max_size=12)
+
+
+def change(fleet: Fleet, what: Charge | str) -> None:
+    if isinstance(what, Charge):
+        fleet.charge(what)
+    else:
+        fleet.release(f"uid-{what}")
+
+
+@settings(max_examples=25)
+@given(CHANGES, CHANGES, st.sampled_from([{"cpu": 2000}, {NVIDIA: 1}, {GPU: 50}]))
+def test_a_copy_decides_the_same_and_leaves_the_original_alone(
+    before: list[Charge | str], after: list[Charge | str], wanted: dict[str, int]
+) -> None:
+    fleet = made()
+    for each in before:
+        change(fleet, each)
+    fleet.census.current(fleet)
+    copy, was = fleet.copy(), plain(fleet)
+    for each in after:
+        change(copy, each)
+    found = copy.census.current(copy)
+    assert {found.charges[each].uid for each in copy.census.numbers()} == set(copy.charges)
+    copy.nominate(charge("nominee", grant(0, core=100), node="a"))
+    copy.leaving.add("uid-p")
+    copy.put_device("a", inventory(divided(0, "7g.80gb"), card(1, labels=(("x", "y"),), pcie="s", links=((0, 5),))))
+    copy.put_device("a", inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4)))
+    copy.put_node(node_info("more", labels={"zone": "more"}, images={"other": 1}))
+    assert plain(fleet) == was
+    for each in after:
+        change(fleet, each)
+    copy.withdraw("uid-nominee")
+    copy.remove_node("more")
+    for wishes in (Wishes(), NEAR_X, APART_X):
+        request = replace(
+            asks(wanted, ports=[listens(80)]), wishes=wishes, mounts=Mounts(claims=(Use(claim="ns/claim"),))
+        )
+        pod = waiting("asked", request)
+        assert decide(copy, pod, Policy()) == decide(fleet, pod, Policy())
+
+
+@settings(max_examples=20)
+@given(CHANGES, charges())
+def test_what_is_kept_for_a_nominee_is_given_back_exactly(before: list[Charge | str], nominee: Charge) -> None:
+    fleet = made()
+    for each in before:
+        change(fleet, each)
+    nominee = replace(nominee, uid="uid-nominee", node="a", grants=(grant(0, core=50, ratio=50),))
+    # The first time may leave columns of zeros behind.
+    fleet.nominate(nominee)
+    nominee = fleet.nominees[nominee.uid]
+    fleet.withdraw(nominee.uid)
+
+    def now() -> Any:
+        # Which rows have moved is remembered either way.
+        return {name: plain(value) for name, value in vars(fleet).items() if name != "rowwise"}
+
+    was = now()
+    fleet.nominate(nominee)
+    assert (fleet.nominees, now() != was) == ({"uid-nominee": nominee}, True)
+    taken = now()
+    with fleet.without([nominee]):
+        assert now() == was
+    assert now() == taken
+    assert fleet.withdraw("uid-nominee") == nominee
+    assert now() == was
+    assert fleet.withdraw("uid-nominee") is None
+
+
+def test_nominees_come_back_whatever_happens() -> None:
+    fleet = made()
+    nominee = charge("nominee", node="a")
+    fleet.nominate(nominee)
+
+    def fail() -> None:
+        with fleet.without([nominee]):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert fleet.nominees == {"uid-nominee": nominee}
+
+
+def test_a_nominee_that_is_placed_is_no_nominee() -> None:
+    fleet = made()
+    fleet.nominate(charge("p", node="a", resources=(("cpu", 1000),)))
+    fleet.charge(charge("p", node="b", resources=(("cpu", 1000),)))
+    assert not fleet.nominees
+    assert fleet.requested[fleet.resource("cpu")].sum() == 1000
+
+
+def test_a_row_stays_while_something_of_it_is_kept_for_a_pod() -> None:
+    fleet = made()
+    fleet.nominate(charge("p", node="a", resources=(("cpu", 1000),)))
+    fleet.remove_node("a")
+    fleet.remove_device("a")
+    assert "a" in fleet.rows
+    fleet.withdraw("uid-p")
+    assert "a" not in fleet.rows
+
+
+def test_nominees_are_no_charges() -> None:
+    fleet = made()
+    fleet.nominate(charge("p", node="a", priority=5))
+    assert (list(fleet.on_node("a")), fleet.charges, dict(fleet.priorities)) == ([], {}, {})
+
+
+@settings(max_examples=25)
+@given(CHANGES, st.data())
+def test_the_bench_says_what_releasing_would(before: list[Charge | str], data: st.DataObject) -> None:
+    fleet = made()
+    for each in before:
+        change(fleet, each)
+    placed = list(fleet.charges.values())
+    gone = data.draw(st.lists(st.sampled_from(placed), unique=True) if placed else st.just([]))
+    occupants = Occupants.of(fleet, placed)
+    rows = np.arange(len(fleet.names))
+    bench = Bench(fleet, rows, occupants)
+    for each in gone:
+        at = np.array([placed.index(each)])
+        bench.take(occupants.rows[at], at)
+    left = fleet.copy()
+    for each in gone:
+        left.release(each.uid)
+    for kind, cards_left in left.cards.items():
+        found = bench.fleet.cards[kind]
+        assert found.index == cards_left.index
+        assert found.used.tolist() == cards_left.used.tolist()
+        assert found.users.tolist() == cards_left.users.tolist()
+    for wanted in ({"cpu": 2000}, {NVIDIA: 1}, {GPU: 50}):
+        expected = cycle.feasible(left, asks(wanted), filters.LOCAL)
+        assert bench.fits(asks(wanted)).tolist() == expected[rows].tolist()
+    for each in gone:
+        at = np.array([placed.index(each)])
+        bench.give_back(occupants.rows[at], at)
+    assert bench.fits(asks({NVIDIA: 1})).tolist() == cycle.feasible(fleet, asks({NVIDIA: 1}), filters.LOCAL).tolist()
+
+
+def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
+    fleet = made()
+    fleet.charge(charge("p", grant(0, core=50), node="a"))
+    occupants = Occupants.of(fleet, list(fleet.charges.values()))
+    fleet.charge(charge("q", instance(2, 7, "7g.80gb"), node="a"))
+    bench = Bench(fleet, np.array([fleet.rows["a"]]), occupants)
+    bench.take(np.array([0]), np.array([0]))
+    gpus = bench.fleet.cards["gpu"]
+    left = {name: int(gpus.used[i].sum()) for name, i in gpus.index.items()}
+    assert (left["gpu-core"], left["nvidia.com/mig-7g.80gb"]) == (0, 1)
+
+
+def summary(occupants: Occupants, numbers: Any) -> dict[str, Any]:
+    """Give what the columns say of each pod, by its UID."""
+    found = {}
+    for number in numbers.tolist():
+        parts, _ = occupants.parts["gpu"].of(np.array([number]))
+        gpu = occupants.parts["gpu"]
+        found[occupants.charges[number].uid] = (
+            int(occupants.rows[number]),
+            int(occupants.priority[number]),
+            int(occupants.started[number]),
+            bool(occupants.terminating[number]),
+            occupants.amounts[:, occupants.kinds[number]].tolist(),
+            [(int(gpu.slots[part]), gpu.amounts[:, gpu.kinds[part]].tolist()) for part in parts],
+            bool(gpu.unknown[number]),
+        )
+    return found
+
+
+@settings(max_examples=25)
+@given(st.lists(CHANGES, min_size=1, max_size=4), st.lists(st.integers(0, 9), min_size=4, max_size=4))
+def test_the_census_is_kept_as_if_it_were_made_anew(rounds: list[list[Charge | str]], starts: list[int]) -> None:
+    fleet = made()
+    fleet.resource("new")
+    for changes, started in zip(rounds, starts, strict=False):
+        for each in changes:
+            change(fleet, each)
+        if fleet.charges:
+            fleet.started(next(iter(fleet.charges)), started)
+        kept = fleet.census.current(fleet)
+        anew = Occupants.of(fleet, list(fleet.charges.values()))
+        assert summary(kept, fleet.census.numbers()) == summary(anew, np.arange(len(fleet.charges)))

@@ -1,0 +1,719 @@
+"""Each filter passes the right nodes, and counts the others by the right words."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_api.model import of_pod
+from berth_api.selectors import Requirement
+from berth_operator.core import filters
+from berth_operator.core.filters import (
+    cordon,
+    declared_features,
+    devices,
+    dynamic_resources,
+    host_ports,
+    injected,
+    node_affinity,
+    node_ready,
+    node_selector,
+    resources,
+    supported,
+    taints,
+)
+from berth_operator.core.fleet.fleet import DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.values.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
+from tests.builders import (
+    A100,
+    A100_BYTES,
+    CORE,
+    FPGA,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    RDMA,
+    SHARED,
+    T4,
+    T4_BYTES,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    grant,
+    inventory,
+    label,
+    listens,
+    node_info,
+    other_card,
+)
+
+A = Taint(key="a", value="1")
+B = Taint(key="b", effect="NoExecute")
+SOFT = Taint(key="c", effect="PreferNoSchedule")
+GONE = Taint(key="node.kubernetes.io/not-ready")
+SILENT = Taint(key="node.kubernetes.io/unreachable")
+
+
+def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
+    mask = module.passes(fleet, request) & fleet.present
+    return {name for name, row in fleet.rows.items() if mask[row]}
+
+
+def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
+    rejected = fleet.present & ~module.passes(fleet, request)
+    return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
+
+
+# --- dynamic resource allocation --------------------------------------------------------------------------------
+
+CLASS = "not supported by this version: nvidia.com/gpu from DeviceClass gpu.example.com"
+
+
+@pytest.mark.parametrize(
+    ("provided", "offered", "wanted", "expected"),
+    [
+        pytest.param(NVIDIA, {}, {NVIDIA: 1}, {CLASS: 1}, id="by a DeviceClass alone"),
+        pytest.param(NVIDIA, {NVIDIA: 0}, {NVIDIA: 1}, {CLASS: 1}, id="the plugin has left"),
+        pytest.param(NVIDIA, {NVIDIA: 1}, {NVIDIA: 9}, {}, id="by a device plugin, if too little of it"),
+        pytest.param(NVIDIA, {}, {"example.com/x": 1}, {}, id="another resource"),
+        pytest.param("example.com/x", {}, {NVIDIA: 1}, {}, id="another DeviceClass"),
+        pytest.param("koordinator.sh/gpu", {}, {"koordinator.sh/gpu": 50}, {}, id="what Berth counts on cards"),
+    ],
+)
+def test_extended_resources_of_device_classes(
+    provided: str, offered: dict[str, int], wanted: dict[str, int], expected: dict[str, int]
+) -> None:
+    fleet = Fleet()
+    add(fleet, node_info(offered=offered), inventory(card()))
+    fleet.device_classes = {provided: "gpu.example.com"}
+    assert told(dynamic_resources, fleet, asks(wanted)) == expected
+    fleet.device_classes = {}
+    assert dynamic_resources.passes(fleet, asks(wanted)) is fleet.present
+
+
+# --- filters on nodes -------------------------------------------------------------------------------------------
+
+
+def tolerates(**fields: str) -> Toleration:
+    return Toleration(**fields)
+
+
+def term(*labels: Requirement, names: tuple[Requirement, ...] = ()) -> NodeTerm:
+    return NodeTerm(labels=labels, names=names)
+
+
+def named(operator: str, name: str) -> NodeTerm:
+    return term(names=(label("metadata.name", operator, name),))
+
+
+X, Y = label("zone", "In", "x"), label("zone", "In", "y")
+MISMATCH = "node affinity does not match"
+LABELS = {"zone": "x", "disk": "", "cores": "12", "far": "9223372036854775807", "farther": "9223372036854775808"}
+
+AFFINITY_CASES = [
+    pytest.param(node_affinity, asks(affinity=terms), node_info(labels=LABELS), reason, id=f"affinity: {id_}")
+    for terms, reason, id_ in (
+        (None, "", "none"),
+        ([], MISMATCH, "no term"),
+        ([term()], MISMATCH, "an empty term"),
+        ([term(X)], "", "In"),
+        ([term(label("zone", "In", "y", "x"))], "", "In, one of two"),
+        ([term(Y)], MISMATCH, "In, another value"),
+        ([term(label("none", "In", ""))], MISMATCH, "In, no such label is not an empty one"),
+        ([term(label("disk", "In", ""))], "", "In, an empty one"),
+        ([term(label("zone", "NotIn", "x", "y"))], MISMATCH, "NotIn"),
+        ([term(label("zone", "NotIn", "y"))], "", "NotIn, another value"),
+        ([term(label("none", "NotIn", "x"))], "", "NotIn, no such label"),
+        ([term(label("disk", "Exists"))], "", "Exists, empty"),
+        ([term(label("none", "Exists"))], MISMATCH, "Exists, no such label"),
+        ([term(label("disk", "DoesNotExist"))], MISMATCH, "DoesNotExist, empty"),
+        ([term(label("none", "DoesNotExist"))], "", "DoesNotExist"),
+        ([term(label("cores", "Gt", "11"))], "", "Gt"),
+        ([term(label("cores", "Gt", "12"))], MISMATCH, "Gt, equal"),
+        ([term(label("cores", "Lt", "13"))], "", "Lt"),
+        ([term(label("cores", "Lt", "12"))], MISMATCH, "Lt, equal"),
+        ([term(label("cores", "Gt", "2"))], "", "Gt, as numbers and not as texts"),
+        ([term(label("none", "Gt", "0"))], MISMATCH, "Gt, no such label"),
+        ([term(label("none", "Lt", "0"))], MISMATCH, "Lt, no such label"),
+        ([term(label("zone", "Gt", "0"))], MISMATCH, "Gt, no number"),
+        ([term(label("zone", "Lt", "0"))], MISMATCH, "Lt, no number"),
+        ([term(label("cores", "Lt", "1_000"))], MISMATCH, "Lt, a bound that only Python reads"),
+        ([term(label("far", "Gt", "0"))], "", "Gt, 64 bits"),
+        ([term(label("farther", "Gt", "0"))], MISMATCH, "Gt, more than 64 bits"),
+        ([term(X, label("disk", "Exists"))], "", "two conditions"),
+        ([term(X, label("none", "Exists"))], MISMATCH, "two conditions, one fails"),
+        ([term(X, Y)], MISMATCH, "two conditions that exclude each other"),
+        ([term(Y), term(X)], "", "two terms, one matches"),
+        ([term(Y), term()], MISMATCH, "two terms, one empty"),
+        ([named("In", "node")], "", "name"),
+        ([named("In", "other")], MISMATCH, "another name"),
+        ([named("NotIn", "other")], "", "not another name"),
+        ([named("NotIn", "node")], MISMATCH, "not this name"),
+        ([term(X, names=named("In", "node").names)], "", "name and label"),
+        ([term(Y, names=named("In", "node").names)], MISMATCH, "name and another label"),
+        ([term(X, names=named("In", "other").names)], MISMATCH, "label and another name"),
+    )
+]
+
+NODE_CASES = [
+    pytest.param(supported, asks(), node_info(), "", id="supported: nothing special"),
+    pytest.param(
+        supported,
+        asks(unsupported=["hostPort", "spec.resourceClaims"]),
+        node_info(),
+        "not supported by this version: hostPort, spec.resourceClaims",
+        id="supported: not",
+    ),
+    pytest.param(injected, asks(), node_info(), "", id="injected: all well"),
+    pytest.param(
+        injected,
+        asks(uninjected=["main", "log"]),
+        node_info(),
+        "NotInjected: NVIDIA_VISIBLE_DEVICES of container main, log is not Berth's "
+        "(apply manifests/base/injection.yaml or the webhook, then create the pod again)",
+        id="injected: not",
+    ),
+    pytest.param(node_ready, asks(), node_info(), "", id="ready"),
+    pytest.param(node_ready, asks(), node_info(ready=False), "not ready", id="ready: not"),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
+        node_info(ready=False),
+        "",
+        id="ready: not, but tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=GONE.key, operator="Exists", effect="NoExecute")]),
+        node_info(ready=False),
+        "not ready",
+        id="ready: not, and tolerated only while it runs",
+    ),
+    pytest.param(node_ready, asks(), node_info(unreachable=True), "not ready", id="ready: unreachable"),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
+        node_info(unreachable=True),
+        "",
+        id="ready: unreachable, but tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
+        node_info(ready=False),
+        "not ready",
+        id="ready: not, and only the unreachable tolerated",
+    ),
+    pytest.param(
+        node_ready,
+        asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
+        node_info(unreachable=True),
+        "not ready",
+        id="ready: unreachable, and only those not ready tolerated",
+    ),
+    pytest.param(cordon, asks(), node_info(), "", id="cordon: none"),
+    pytest.param(cordon, asks(), node_info(cordoned=True), "unschedulable", id="cordon"),
+    pytest.param(
+        cordon,
+        asks(tolerations=[tolerates(operator="Exists")]),
+        node_info(cordoned=True),
+        "",
+        id="cordon: all is tolerated",
+    ),
+    pytest.param(
+        cordon,
+        asks(tolerations=[tolerates(key=cordon.TAINT.key, operator="Exists", effect="NoSchedule")]),
+        node_info(cordoned=True),
+        "",
+        id="cordon: tolerated by name",
+    ),
+    pytest.param(taints, asks(), node_info(), "", id="taints: none"),
+    pytest.param(taints, asks(), node_info(taints=[A]), "untolerated taint a=1:NoSchedule", id="taints: one"),
+    pytest.param(taints, asks(), node_info(taints=[B]), "untolerated taint b:NoExecute", id="taints: no value"),
+    pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
+    pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not told twice"),
+    pytest.param(
+        cordon,
+        asks(),
+        node_info(taints=[cordon.TAINT]),
+        "unschedulable",
+        id="cordon: gone, but its taint is not yet",
+    ),
+    pytest.param(
+        taints, asks(tolerations=[tolerates(key="a", value="1")]), node_info(taints=[A]), "", id="taints: equal"
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(key="a", value="2")]),
+        node_info(taints=[A]),
+        "untolerated taint a=1:NoSchedule",
+        id="taints: another value",
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(key="a", operator="Exists")]),
+        node_info(taints=[A]),
+        "",
+        id="taints: any value",
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(operator="Exists", effect="NoExecute")]),
+        node_info(taints=[A]),
+        "untolerated taint a=1:NoSchedule",
+        id="taints: another effect",
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(operator="Exists")]),
+        node_info(taints=[A, B]),
+        "",
+        id="taints: everything is tolerated",
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(operator="Equal")]),
+        node_info(taints=[Taint(key="a")]),
+        "untolerated taint a:NoSchedule",
+        id="taints: no key and no operator matches nothing",
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(key="a", operator="Gt", value="1")]),
+        node_info(taints=[A]),
+        "untolerated taint a=1:NoSchedule",
+        id="taints: an operator behind a gate that is off",
+    ),
+    pytest.param(
+        taints,
+        asks(tolerations=[tolerates(key="a", value="1")]),
+        node_info(taints=[A, B]),
+        "untolerated taint b:NoExecute",
+        id="taints: one of two",
+    ),
+    pytest.param(node_selector, asks(), node_info(), "", id="selector: none"),
+    pytest.param(
+        node_selector,
+        asks(selector={"zone": "x", "disk": "ssd"}),
+        node_info(labels={"zone": "x", "disk": "ssd", "more": ""}),
+        "",
+        id="selector: all",
+    ),
+    pytest.param(
+        node_selector,
+        asks(selector={"zone": "x", "disk": "ssd"}),
+        node_info(labels={"zone": "x"}),
+        "node selector does not match",
+        id="selector: one is missing",
+    ),
+    pytest.param(
+        node_selector,
+        asks(selector={"zone": "x"}),
+        node_info(labels={"zone": "y"}),
+        "node selector does not match",
+        id="selector: another value",
+    ),
+    pytest.param(
+        node_selector, asks(selector={"zone": ""}), node_info(), "node selector does not match", id="selector: empty"
+    ),
+    *AFFINITY_CASES,
+    pytest.param(declared_features, asks(), node_info(), "", id="features: none needed"),
+    pytest.param(declared_features, asks(features=["x"]), node_info(features=["y", "x"]), "", id="features: declared"),
+    pytest.param(
+        declared_features,
+        asks(features=["x", "y"]),
+        node_info(features=["x"]),
+        "kubelet without a feature that the pod needs",
+        id="features: one is missing",
+    ),
+    pytest.param(
+        declared_features,
+        asks(features=["x"]),
+        node_info(),
+        "kubelet without a feature that the pod needs",
+        id="features: none declared",
+    ),
+    pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
+    pytest.param(resources, asks({"cpu": 64_001}), node_info(), "Insufficient cpu", id="resources: cpu"),
+    pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "Insufficient memory", id="resources: memory"),
+    pytest.param(resources, asks(), node_info(pods=0), "Insufficient pods", id="resources: pods"),
+    pytest.param(
+        resources, asks({"example.com/x": 1}), node_info(), "Insufficient example.com/x", id="resources: unheard of"
+    ),
+    pytest.param(
+        resources, asks({"example.com/x": 2}), node_info(more={"example.com/x": 2}), "", id="resources: extended"
+    ),
+    pytest.param(resources, asks({GPU: 800}), node_info(), "", id="resources: devices are not counted here"),
+    pytest.param(resources, asks({"cpu": 2**53}), node_info(), "Insufficient cpu", id="resources: absurd"),
+    pytest.param(
+        resources, asks({"ephemeral-storage": 2}), node_info(), "Insufficient ephemeral-storage", id="resources: disk"
+    ),
+    pytest.param(
+        resources, asks({"hugepages-2Mi": 2}), node_info(more={"hugepages-2Mi": 2}), "", id="resources: huge pages"
+    ),
+]
+
+
+@pytest.mark.parametrize(("module", "request_", "node", "reason"), NODE_CASES)
+def test_a_filter_passes_a_node_or_tells_why_not(
+    module: Any, request_: PodRequest, node: NodeInfo, reason: str
+) -> None:
+    fleet = Fleet()
+    fleet.put_node(node)
+    assert passing(module, fleet, request_) == (set() if reason else {"node"})
+    assert told(module, fleet, request_) == ({reason: 1} if reason else {})
+
+
+OF_PODS = ("topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
+ELSEWHERE = ("devices", "dynamic-resources", "host-ports", *OF_PODS)
+"""Filters that need more than a node: the first are tested in this file, the rest among pods;
+those of volumes have tests of their own."""
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(each, id=each.NAME) for each in filters.UNMOUNTED if each.NAME not in ELSEWHERE]
+)
+def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
+    assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
+
+
+def test_a_filter_that_minds_nothing_of_a_pod_gives_the_fleets_own_mask() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"), inventory(*cards(1)))
+    plain = asks({"cpu": 1})
+    minding = {each.NAME for each in filters.UNMOUNTED if each.passes(fleet, plain) is not fleet.present}
+    # What every pod minds.
+    assert minding == {"node-ready", "cordon", "resources"}
+
+
+def test_selector_and_affinity_must_both_hold() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("both", labels={"zone": "x", "disk": "ssd"}))
+    add(fleet, node_info("one", labels={"zone": "x"}))
+    add(fleet, node_info("other", labels={"disk": "ssd"}))
+    wanted = asks(selector={"disk": "ssd"}, affinity=[term(X)])
+    assert passing(node_selector, fleet, wanted) & passing(node_affinity, fleet, wanted) == {"both"}
+
+
+def test_a_value_that_comes_later_is_judged_too() -> None:
+    fleet = Fleet()
+    wanted = asks(affinity=[term(label("cores", "Gt", "8"))])
+    add(fleet, node_info("a", labels={"cores": "4"}))
+    assert passing(node_affinity, fleet, wanted) == set()
+    add(fleet, node_info("b", labels={"cores": "16"}))
+    assert passing(node_affinity, fleet, wanted) == {"b"}
+    fleet.put_node(node_info("b", labels={"cores": "4"}))
+    assert passing(node_affinity, fleet, wanted) == set()
+
+
+def test_nodes_are_judged_by_their_own_labels_however_many_come() -> None:
+    fleet = Fleet()
+    wanted = asks(affinity=[term(X), named("In", "node-3"), named("In", "gone")])
+    for i in range(40):
+        add(fleet, node_info(f"node-{i}", labels={"zone": "x" if i % 10 == 0 else "y"}))
+        passing(node_affinity, fleet, wanted)
+    fleet.remove_node("node-20")
+    assert passing(node_affinity, fleet, wanted) == {"node-0", "node-3", "node-10", "node-30"}
+
+
+def test_what_pods_hold_is_not_free() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
+    assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
+    assert told(resources, fleet, asks({"cpu": 4_001})) == {"Insufficient cpu": 1}
+
+
+def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node", cpu=0))
+    fleet.charge(charge("pod", resources=(("cpu", 1), ("memory", 2**53), ("pods", 1))))
+    assert passing(resources, fleet, asks()) == {"node"}
+    assert passing(resources, fleet, asks({"cpu": 1})) == set()
+
+
+def test_the_first_resource_that_is_short_gives_the_reason() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("a", cpu=0, memory=0))
+    add(fleet, node_info("b", memory=0))
+    add(fleet, node_info("c"))
+    assert told(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 1}
+
+
+def test_the_first_taint_gives_the_reason() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("a", taints=[A, B]))
+    add(fleet, node_info("b", taints=[B]))
+    assert sum(told(taints, fleet, asks()).values()) == 2
+
+
+def test_a_look_for_an_unheard_of_resource_changes_nothing() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    before = dict(fleet.resources)
+    passing(resources, fleet, asks({"example.com/x": 1}))
+    assert fleet.resources == before
+
+
+ANY, ONE, OTHER = listens(), listens(address="10.0.0.1"), listens(address="10.0.0.2")
+PORT_CASES = [
+    pytest.param([], [ANY], "", id="none wanted"),
+    pytest.param([ANY], [], "", id="none taken"),
+    pytest.param([ANY], [ANY], "host ports in use", id="all addresses, twice"),
+    pytest.param([ANY], [ONE], "host ports in use", id="all addresses, and one is taken"),
+    pytest.param([ONE], [ANY], "host ports in use", id="one address, and all are taken"),
+    pytest.param([ONE], [ONE], "host ports in use", id="one address, twice"),
+    pytest.param([ONE], [OTHER], "", id="two addresses"),
+    pytest.param([ONE], [OTHER, ANY], "host ports in use", id="two addresses, and all are taken"),
+    pytest.param([listens(81)], [ANY], "", id="another port"),
+    pytest.param([listens(protocol="UDP")], [ANY], "", id="another protocol"),
+    pytest.param([listens(81), ONE], [ANY], "host ports in use", id="one of two"),
+    pytest.param([listens(address="::")], [ONE], "", id="all addresses of the newer protocol are one address"),
+    pytest.param([listens(address="::")], [ANY], "host ports in use", id="which all addresses include"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "taken", "reason"), PORT_CASES)
+def test_host_ports_are_free_or_the_filter_tells(wanted: list[HostPort], taken: list[HostPort], reason: str) -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    for i, port in enumerate(taken):
+        fleet.charge(charge(f"pod-{i}", ports=(port,)))
+    assert passing(host_ports, fleet, asks(ports=wanted)) == (set() if reason else {"node"})
+    assert told(host_ports, fleet, asks(ports=wanted)) == ({reason: 1} if reason else {})
+
+
+def test_a_port_is_free_when_the_last_pod_that_listens_leaves() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("node"))
+    for name in ("first", "second"):
+        fleet.charge(charge(name, ports=(ANY,)))
+    fleet.release("uid-first")
+    assert passing(host_ports, fleet, asks(ports=[ONE])) == set()
+    fleet.release("uid-second")
+    assert passing(host_ports, fleet, asks(ports=[ONE])) == {"node"}
+
+
+def test_ports_are_those_of_their_node_however_many_come() -> None:
+    fleet = Fleet()
+    fleet.charge(charge("pod", node="node-0", ports=(ANY,)))
+    for i in range(40):
+        add(fleet, node_info(f"node-{i}"))
+    assert passing(host_ports, fleet, asks(ports=[ANY])) == {f"node-{i}" for i in range(1, 40)}
+
+
+# --- the devices filter -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """One node and what is known of it."""
+
+    devices: DeviceInventory | None = None
+    fresh: bool = True
+    charges: list[Any] = field(default_factory=list)
+
+    def fleet(self) -> Fleet:
+        made = Fleet()
+        add(made, node_info("node"), self.devices, fresh=self.fresh)
+        for each in self.charges:
+            made.charge(each)
+        return made
+
+
+def with_(*found: Any, **fields: Any) -> World:
+    vendor = fields.pop("vendor", "nvidia")
+    return World(devices=inventory(*found, vendor=vendor), **fields)
+
+
+def holding(*charges: Any, on: int = 1) -> World:
+    return with_(*cards(on), charges=list(charges))
+
+
+EIGHT = with_(*cards(8))
+MIXED = with_(card(0), card(1, memory=T4_BYTES, model=T4))
+NOT_A100 = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {}))
+ANY_A100 = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*a100*"}, {}))
+FULL = charge("full", grant(0, core=100, ratio=100))
+HALF = charge("half", grant(0, core=50, ratio=50))
+NPU: dict[str, Any] = {"huawei.com/npu-core": 10, RATIO: 50}
+NPU_CPU: dict[str, Any] = {"huawei.com/npu-cpu": 1}
+
+DEVICE_CASES = [
+    pytest.param(asks(), World(), "", id="no device asked, none there"),
+    pytest.param(asks({NVIDIA: 1}), World(), "no Device", id="no Device"),
+    pytest.param(asks({NVIDIA: 1}), with_(card(), fresh=False), "Device not ready", id="not ready"),
+    pytest.param(asks(), with_(card(), fresh=False), "", id="not ready matters only for devices"),
+    pytest.param(asks({NVIDIA: 1}), with_(card()), "", id="one card"),
+    pytest.param(asks({NVIDIA: 8}), EIGHT, "", id="all cards"),
+    pytest.param(asks({NVIDIA: 9}), EIGHT, "fewer than 9 healthy GPU devices", id="more than there are"),
+    pytest.param(
+        asks({NVIDIA: 1}), with_(card(healthy=False)), "fewer than 1 healthy GPU devices", id="an unhealthy card"
+    ),
+    pytest.param(asks({NVIDIA: 1}), with_(), "fewer than 1 healthy GPU devices", id="an empty Device"),
+    pytest.param(asks({NVIDIA: 1}), with_(card(), vendor="amd"), "no nvidia devices", id="another vendor"),
+    pytest.param(asks({"amd.com/gpu": 1}), with_(card()), "no amd devices", id="no such vendor"),
+    pytest.param(asks({GPU: 50}), with_(card(), vendor="amd"), "", id="any vendor"),
+    pytest.param(asks(NPU), with_(card(), vendor="huawei"), "GPU devices offer less", id="cards without such cores"),
+    pytest.param(ANY_A100, with_(card()), "", id="model"),
+    pytest.param(NOT_A100, with_(card()), "GPU model is not *h100*", id="another model"),
+    pytest.param(asks({MEMORY: 80 * 10**9}), with_(card()), "", id="by memory"),
+    pytest.param(
+        asks({MEMORY: 20 * GI}),
+        with_(card(memory=8 * GI)),
+        "GPU memory too small (largest 8Gi < 20Gi)",
+        id="too little memory",
+    ),
+    pytest.param(
+        asks({SHARED: 2, MEMORY: 40 * GI}),
+        with_(card(0, memory=40 * GI), card(1, memory=8 * GI)),
+        "GPU memory too small (largest 8Gi < 20Gi)",
+        id="too little memory on the second card",
+    ),
+    pytest.param(asks({MEMORY: T4_BYTES + 1}), MIXED, "", id="the larger of two unequal cards"),
+    pytest.param(
+        asks({SHARED: 2, MEMORY: 4 * T4_BYTES}),
+        MIXED,
+        "GPU memory too small (largest 16Gi < 32Gi)",
+        id="the smaller of two unequal cards",
+    ),
+    pytest.param(asks({GPU: 50}), holding(HALF), "", id="the other half"),
+    pytest.param(
+        asks({GPU: 51}),
+        holding(HALF),
+        "insufficient free GPU devices (1 with gpu-core 51, gpu-memory-ratio 51)",
+        id="more than the other half",
+    ),
+    pytest.param(
+        asks({NVIDIA: 1}),
+        holding(HALF),
+        "insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)",
+        id="a whole card that is half taken",
+    ),
+    pytest.param(
+        asks({CORE: 10, RATIO: 100}),
+        holding(charge("tiny", grant(0, memory=1))),
+        "insufficient free GPU devices (1 with gpu-core 10, gpu-memory-ratio 100)",
+        id="a whole card with a pod that holds a byte",
+    ),
+    pytest.param(
+        asks({RATIO: 100}),
+        holding(charge("other", grant(0, **NPU_CPU))),
+        "insufficient free GPU devices (1 with gpu-memory-ratio 100)",
+        id="a whole card with a pod that holds nothing that it asks for",
+    ),
+    pytest.param(
+        asks({MEMORY: A100_BYTES - A100_BYTES // 2 + 1}),
+        holding(HALF),
+        f"insufficient free GPU devices (1 with gpu-memory {A100_BYTES - A100_BYTES // 2 + 1})",
+        id="bytes that are taken by ratio",
+    ),
+    pytest.param(
+        asks({RATIO: 1}),
+        holding(charge("all", grant(0, memory=A100_BYTES, ratio=99))),
+        "insufficient free GPU devices (1 with gpu-memory-ratio 1)",
+        id="a ratio whose bytes are taken",
+    ),
+    pytest.param(
+        asks({GPU: 1}),
+        holding(charge("core", grant(0, core=100, memory=1))),
+        "insufficient free GPU devices (1 with gpu-core 1, gpu-memory-ratio 1)",
+        id="core that is taken",
+    ),
+    pytest.param(asks({GPU: 100}), holding(FULL, on=2), "", id="the other card"),
+    pytest.param(
+        asks({GPU: 200}),
+        holding(FULL, on=2),
+        "insufficient free GPU devices (2 with gpu-core 100, gpu-memory-ratio 100)",
+        id="two cards of which one is taken",
+    ),
+    pytest.param(
+        asks({GPU: 50}),
+        holding(charge("lost", unknown=("gpu",)), on=8),
+        "GPU devices held by pods whose allocation is unknown",
+        id="a pod that may hold any card",
+    ),
+    pytest.param(
+        asks({GPU: 50}), holding(charge("lost", unknown=("rdma",)), on=8), "", id="a pod that may hold another device"
+    ),
+    pytest.param(asks({RDMA: 100}), with_(other_card("rdma")), "", id="a NIC"),
+    pytest.param(asks({RDMA: 100}), with_(card()), "fewer than 1 healthy RDMA devices", id="no NIC"),
+    pytest.param(asks({FPGA: 50}), with_(other_card("fpga")), "", id="half an FPGA"),
+    pytest.param(
+        asks({RDMA: 50}),
+        with_(other_card("rdma"), charges=[charge("pod", grant(0, "rdma", rdma=60))]),
+        "insufficient free RDMA devices (1 with rdma 50)",
+        id="a NIC that is taken",
+    ),
+    pytest.param(asks({NVIDIA: 1, RDMA: 100}), with_(card(), other_card("rdma")), "", id="both"),
+    pytest.param(
+        asks({NVIDIA: 1, RDMA: 200}),
+        with_(card(), other_card("rdma")),
+        "fewer than 2 healthy RDMA devices",
+        id="both, but too few NICs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "world", "reason"), DEVICE_CASES)
+def test_cards_pass_or_the_filter_tells_why_not(request_: PodRequest, world: World, reason: str) -> None:
+    fleet = world.fleet()
+    assert passing(devices, fleet, request_) == (set() if reason else {"node"})
+    assert told(devices, fleet, request_) == ({reason: 1} if reason else {})
+
+
+def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
+    fleet = Fleet()
+    add(fleet, node_info("small"), inventory(card(memory=8 * GI)))
+    add(fleet, node_info("busy"), inventory(card(model=A100)))
+    fleet.charge(charge("pod", grant(0, ratio=100), node="busy"))
+    add(fleet, node_info("gone"), inventory(card(memory=12 * GI)))
+    fleet.remove_node("gone")
+    assert told(devices, fleet, asks({MEMORY: 20 * GI})) == {
+        "GPU memory too small (largest 8Gi < 20Gi)": 1,
+        "insufficient free GPU devices (1 with gpu-memory 20Gi)": 1,
+    }
+
+
+def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
+    fleet = Fleet()
+    wanted = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*t4*"}, {}))
+    add(fleet, node_info("a"), inventory())
+    assert passing(devices, fleet, wanted) == set()
+    add(fleet, node_info("b"), inventory(card()))
+    assert passing(devices, fleet, wanted) == set()
+    add(fleet, node_info("c"), inventory(card(model=T4)))
+    assert passing(devices, fleet, wanted) == {"c"}
+
+
+def test_a_verdict_is_told_by_every_filter() -> None:
+    assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
+        "supported": "unresolvable",
+        "dynamic-resources": "unresolvable",
+        "injected": "unresolvable",
+        "node-ready": "unresolvable",
+        "cordon": "unresolvable",
+        "taints": "unresolvable",
+        "node-selector": "unresolvable",
+        "node-affinity": "unresolvable",
+        "declared-features": "unresolvable",
+        "host-ports": "unschedulable",
+        "volume-claims": "unresolvable",
+        "volume-in-use": "unschedulable",
+        "volume-conflicts": "unschedulable",
+        "volume-limits": "unschedulable",
+        "volume-affinity": "unresolvable",
+        "volume-binding": "unresolvable",
+        "volume-zones": "unresolvable",
+        "resources": "unschedulable",
+        "devices": "unschedulable",
+        "topology-spread": "unschedulable",
+        "pod-affinity": "unresolvable",
+        "pod-anti-affinity": "unschedulable",
+        "existing-anti-affinity": "unschedulable",
+    }

@@ -1,0 +1,430 @@
+"""Affinity, anti-affinity and topology spread: what each filter passes, against a reference and case by case."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_operator.core.filters import (
+    existing_anti_affinity,
+    pod_affinity,
+    pod_anti_affinity,
+    topology_spread,
+)
+from berth_operator.core.fleet import affinity_index
+from berth_operator.core.fleet.fleet import Fleet, NodeInfo
+from berth_operator.core.values.affinity import Crowd, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.request import PodRequest, Taint, Toleration
+from tests.builders import asks, charge, label, node_info
+from tests.unit.core import crowds
+from tests.unit.core.crowds import World, select, wanting
+
+Reference = Callable[[World, PodRequest, NodeInfo], bool]
+
+
+def passing(module: Any, fleet: Fleet, pod: PodRequest) -> set[str]:
+    mask = module.passes(fleet, pod) & fleet.present
+    return {name for name, row in fleet.rows.items() if mask[row]}
+
+
+# --- against the reference --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "reference"),
+    [
+        pytest.param(pod_affinity, crowds.near, id="affinity"),
+        pytest.param(pod_anti_affinity, crowds.apart, id="anti-affinity"),
+        pytest.param(existing_anti_affinity, crowds.left_alone, id="anti-affinity of those there"),
+        pytest.param(topology_spread, crowds.even, id="spread"),
+    ],
+)
+@settings(max_examples=40, deadline=None)
+@given(world=crowds.WORLDS, pod=crowds.PENDING)
+def test_a_filter_passes_what_kubernetes_promises(
+    module: Any, reference: Reference, world: World, pod: PodRequest
+) -> None:
+    fleet = world.fleet()
+    expected = {node.name for node in world.nodes if reference(world, pod, node)}
+    assert passing(module, fleet, pod) == expected
+    rejected = fleet.present & ~module.passes(fleet, pod)
+    if rejected.any():
+        assert sum(module.explain(fleet, pod, rejected).values()) == rejected.sum()
+
+
+# --- counts are kept --------------------------------------------------------------------------------------------
+
+CROWDS = st.builds(Crowd, peers=st.lists(crowds.PEERS, min_size=1, max_size=2).map(tuple), living=st.booleans())
+CLOSE = st.tuples(crowds.IDENTITIES, st.just(Wishes()), st.just("n0"), st.booleans())
+"""Pods that often meet on a node."""
+EVENTS = st.one_of(
+    st.tuples(st.just("charge"), st.integers(0, 6), crowds.PLACED),
+    st.tuples(st.just("charge"), st.integers(0, 6), CLOSE),
+    st.tuples(st.just("release"), st.integers(0, 6), st.none()),
+    st.tuples(st.just("node"), st.sampled_from(crowds.NAMES), crowds.NODE_LABELS),
+    st.tuples(st.just("no node"), st.sampled_from(crowds.NAMES), st.none()),
+    st.tuples(st.just("namespace"), crowds.NAMESPACES, st.sampled_from([{}, {"team": "x"}, {"team": "y"}])),
+    st.tuples(st.just("ask"), st.none(), CROWDS),
+    st.tuples(st.just("ask of"), crowds.CONTROLLERS, st.none()),
+    st.tuples(st.just("grow"), st.none(), st.none()),
+)
+
+
+def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
+    match kind:
+        case "charge":
+            fleet.charge(crowds.placed(who, what))
+        case "release":
+            fleet.release(f"uid-p{who}")
+        case "node":
+            fleet.put_node(node_info(who, labels=what))
+        case "no node":
+            fleet.remove_node(who)
+        case "namespace":
+            fleet.neighbours.put_namespace(who, what)
+        case "ask":
+            fleet.neighbours.count(what)
+        case "ask of":
+            fleet.neighbours.replicas.count(who)
+        case _:
+            for i in range(len(fleet.names)):
+                fleet.put_node(node_info(f"more-{i}"))
+
+
+def anew(fleet: Fleet, of: Fleet) -> None:
+    """Charge to an empty fleet what is charged to another one, in another order."""
+    for name in reversed(of.rows):
+        fleet.put_node(node_info(name))
+    for namespace in "abc":
+        fleet.neighbours.put_namespace(namespace, of.neighbours.labels_of(namespace))
+    for each in reversed(of.charges.values()):
+        fleet.charge(each)
+
+
+def by_name(fleet: Fleet, counts: Any) -> dict[str, int]:
+    return {name: int(counts[row]) for name, row in fleet.rows.items() if counts[row]}
+
+
+def held(fleet: Fleet, found: Any) -> dict[str, dict[str, int]]:
+    return {key: by_name(fleet, counts) for key, counts in found if by_name(fleet, counts)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(EVENTS, max_size=25),
+    st.lists(CROWDS, min_size=1, max_size=4),
+    st.lists(crowds.IDENTITIES, min_size=1, max_size=3),
+)
+def test_what_is_kept_is_what_a_recount_gives(
+    events: Sequence[tuple[str, Any, Any]], asked: Sequence[Crowd], seen: Sequence[Identity]
+) -> None:
+    kept, fresh = Fleet(), Fleet()
+    for crowd in asked[:-1]:
+        kept.neighbours.count(crowd)
+    for event in events:
+        happen(kept, *event)
+        for identity in seen[:-1]:
+            list(kept.neighbours.repelled(identity))
+    anew(fresh, kept)
+    for crowd in asked:
+        assert by_name(kept, kept.neighbours.count(crowd)) == by_name(fresh, fresh.neighbours.count(crowd))
+        row_less = sum(
+            all(_counts(kept, each, charge.identity) for each in crowd.peers)
+            and not (crowd.living and charge.terminating)
+            for charge in kept.charges.values()
+        )
+        assert kept.neighbours.count(crowd).sum() == row_less
+    for controller in ("set-1", "set-2"):
+        its = [each for each in kept.charges.values() if each.identity.controller == controller]
+        counts = kept.neighbours.replicas.count(controller)
+        assert by_name(kept, counts) == Counter(each.node for each in its if not each.terminating)
+    for identity in seen:
+        for ask in ("repelled", "drawn"):
+            found = [held(each, getattr(each.neighbours, ask)(identity)) for each in (kept, fresh)]
+            assert found[0] == found[1]
+
+
+def _counts(fleet: Fleet, peers: Peers, identity: Identity) -> bool:
+    world = World(nodes=(), pods=(), namespaces={each: fleet.neighbours.labels_of(each) for each in "abc"})
+    return crowds.reaches(world, peers, identity)
+
+
+def test_pods_of_several_kinds_on_a_node_count_together() -> None:
+    fleet = Fleet()
+    for name in ("x", "y"):
+        fleet.charge(charge(name, identity=Identity(namespace="ns", labels=(("app", name),))))
+        fleet.charge(charge(f"{name}2", identity=Identity(namespace="ns", labels=(("app", name),))))
+    crowd = Crowd(peers=(Peers(selector=EVERYTHING, namespaces=("ns",)),))
+    assert by_name(fleet, fleet.neighbours.count(crowd)) == {"node": 4}
+
+
+def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
+    fleet = Fleet()
+    fleet.charge(charge("pod", identity=Identity(namespace="ns", labels=(("app", "x"),))))
+    wanted = Crowd(peers=(Peers(selector=select(app="x"), namespaces=("ns",)),))
+    others = [
+        Crowd(peers=(Peers(selector=select(app=str(i)), namespaces=("ns",)),))
+        for i in range(affinity_index.MAX_CROWDS + 9)
+    ]
+    assert fleet.neighbours.count(wanted).sum() == 1
+    for each in others:
+        assert not fleet.neighbours.count(each).any()
+    assert fleet.neighbours.count(wanted).sum() == 1
+    fleet.release("uid-pod")
+    assert fleet.neighbours.count(wanted).sum() == 0
+
+
+# --- cases ------------------------------------------------------------------------------------------------------
+
+
+def there(on: str, namespace: str = "ns", name: str = "there", **fields: Any) -> Any:
+    labels = fields.pop("labels", {"app": "x"})
+    identity = Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
+    wishes = Wishes(**{key: fields.pop(key) for key in ("near", "apart", "preferred") if key in fields})
+    return charge(name, node=on, identity=identity, wishes=wishes, **fields)
+
+
+def term(selector: LabelSelector, key: str = "zone", **peers: Any) -> Term:
+    if not peers:
+        peers = {"namespaces": ("ns",)}
+    return Term(key=key, peers=Peers(selector=selector, **peers))
+
+
+def zones(**nodes: str | None) -> list[NodeInfo]:
+    """Give nodes by their zone; None for one without."""
+    return [node_info(name, labels={"zone": zone} if zone else {}) for name, zone in nodes.items()]
+
+
+ABC = zones(a="1", b="1", c="2", d=None)
+X = select(app="x")
+SELECTORS = [
+    pytest.param(select(app="x"), True, id="In, the value"),
+    pytest.param(select(app="y"), False, id="In, another value"),
+    pytest.param(LabelSelector(requirements=(label("app", "In", "x", "y"),)), True, id="In, one of two"),
+    pytest.param(LabelSelector(requirements=(label("tier", "In", "x"),)), False, id="In, no such label"),
+    pytest.param(LabelSelector(requirements=(label("app", "NotIn", "y"),)), True, id="NotIn, another value"),
+    pytest.param(LabelSelector(requirements=(label("app", "NotIn", "x"),)), False, id="NotIn, the value"),
+    pytest.param(LabelSelector(requirements=(label("tier", "NotIn", "x"),)), True, id="NotIn, no such label"),
+    pytest.param(LabelSelector(requirements=(label("app", "Exists"),)), True, id="Exists, it does"),
+    pytest.param(LabelSelector(requirements=(label("tier", "Exists"),)), False, id="Exists, it does not"),
+    pytest.param(LabelSelector(requirements=(label("tier", "DoesNotExist"),)), True, id="DoesNotExist, it does not"),
+    pytest.param(LabelSelector(requirements=(label("app", "DoesNotExist"),)), False, id="DoesNotExist, it does"),
+    pytest.param(select(app="x", tier="1"), False, id="one of two holds"),
+    pytest.param(EVERYTHING, True, id="an empty selector"),
+    pytest.param(NOTHING, False, id="no selector"),
+]
+
+
+@pytest.mark.parametrize(("selector", "matches"), SELECTORS)
+def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:  # noqa: FBT001
+    world = World(nodes=ABC, pods=[there("a")])
+    repelled = World(nodes=ABC, pods=[there("a", apart=(term(selector),))])
+    # With the same labels, so that it is the first of its kind only where it matches the one there.
+    near = wanting(labels={"app": "x"}, near=(term(selector),))
+    assert passing(pod_affinity, world.fleet(), near) == ({"a", "b"} if matches else set())
+    kept_off = {"c", "d"} if matches else set("abcd")
+    assert passing(pod_anti_affinity, world.fleet(), wanting(apart=(term(selector),))) == kept_off
+    pod = wanting(labels={"app": "x"})
+    assert passing(existing_anti_affinity, repelled.fleet(), pod) == kept_off
+
+
+NAMESPACES: Mapping[str, Mapping[str, str]] = {"ns": {"team": "x"}, "other": {"team": "y"}}
+SCOPES = [
+    pytest.param({"namespaces": ("ns",)}, True, id="its namespace"),
+    pytest.param({"namespaces": ("other",)}, False, id="another namespace"),
+    pytest.param({"namespaces": ("other", "ns")}, True, id="two namespaces"),
+    pytest.param({"namespace_selector": select(team="x")}, True, id="a selector of its namespace"),
+    pytest.param({"namespace_selector": select(team="y")}, False, id="a selector of another one"),
+    pytest.param({"namespace_selector": EVERYTHING}, True, id="an empty selector of namespaces"),
+    pytest.param({"namespaces": ("other",), "namespace_selector": select(team="x")}, True, id="a name or a selector"),
+]
+
+
+@pytest.mark.parametrize(("peers", "matches"), SCOPES)
+def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
+    world = World(nodes=ABC, pods=[there("a")], namespaces=NAMESPACES)
+    kept_off = {"c", "d"} if matches else set("abcd")
+    near = passing(pod_affinity, world.fleet(), wanting("other", near=(term(X, **peers),)))
+    assert near == ({"a", "b"} if matches else set())
+    assert passing(pod_anti_affinity, world.fleet(), wanting("other", apart=(term(X, **peers),))) == kept_off
+    repelled = World(nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES)
+    assert passing(existing_anti_affinity, repelled.fleet(), wanting("ns", {"app": "x"})) == kept_off
+
+
+def test_a_namespace_that_changes_its_labels_changes_who_is_meant() -> None:
+    fleet = World(nodes=ABC, pods=[there("a", apart=(term(X, namespace_selector=select(team="x")),))]).fleet()
+    far, pod = wanting(apart=(term(X, namespace_selector=select(team="x")),)), wanting(labels={"app": "x"})
+    assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
+    assert fleet.neighbours.put_namespace("ns", {"team": "x"})
+    assert not fleet.neighbours.put_namespace("ns", {"team": "x"})
+    assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == {"c", "d"}
+    assert fleet.neighbours.put_namespace("ns", {})
+    assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
+
+
+def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_from_the_pod_to_be_placed() -> None:
+    peers: Any = {"namespace_selector": LabelSelector(requirements=(label("team", "DoesNotExist"),))}
+    world = World(nodes=ABC, pods=[there("a", apart=(term(X, **peers),))], namespaces=NAMESPACES)
+    assert passing(pod_anti_affinity, world.fleet(), wanting(apart=(term(X, **peers),))) == {"c", "d"}
+    assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
+
+
+AFFINITY = [
+    pytest.param([], wanting(near=(term(X),)), "", id="nobody there, not its own kind"),
+    pytest.param(
+        [], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="the first of its kind, where the key is"
+    ),
+    pytest.param([there("c")], wanting(labels={"app": "x"}, near=(term(X),)), "c", id="the second of its kind"),
+    pytest.param([there("d")], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="one outside all domains"),
+    pytest.param(
+        [there("gone")], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="one on a node that is gone"
+    ),
+    pytest.param([there("a", terminating=True)], wanting(near=(term(X),)), "ab", id="one that is terminating"),
+    pytest.param(
+        [there("a"), there("c", labels={"tier": "1"}, name="second")],
+        wanting(near=(term(X), term(select(tier="1")))),
+        "",
+        id="two pods that match a term each",
+    ),
+    pytest.param(
+        [there("c", labels={"app": "x", "tier": "1"})],
+        wanting(near=(term(X), term(select(tier="1")))),
+        "c",
+        id="one pod that matches both terms",
+    ),
+    pytest.param(
+        [], wanting("other", {"app": "x"}, near=(term(X),)), "", id="the first, but its own namespace is not meant"
+    ),
+]
+
+
+@pytest.mark.parametrize(("pods", "pod", "expected"), AFFINITY)
+def test_pod_affinity(pods: Sequence[Any], pod: PodRequest, expected: str) -> None:
+    assert passing(pod_affinity, World(nodes=ABC, pods=pods).fleet(), pod) == set(expected)
+
+
+ZONED = zones(a="1", b="1", c="2", d="3", e=None)
+
+
+def spread(max_skew: int = 1, key: str = "zone", selector: LabelSelector = X, **fields: Any) -> Spread:
+    return Spread(key=key, selector=selector, max_skew=max_skew, **fields)
+
+
+def at(*nodes: str, **fields: Any) -> list[Any]:
+    return [there(node, name=f"p{i}", **fields) for i, node in enumerate(nodes)]
+
+
+SPREAD = [
+    pytest.param([], [spread()], "abcd", id="none there: anywhere with the key"),
+    pytest.param(at("a"), [spread()], "cd", id="not where there is one more"),
+    pytest.param(at("a"), [spread(2)], "abcd", id="a wider skew"),
+    pytest.param(at("a", "c", "d"), [spread()], "abcd", id="even"),
+    pytest.param(at("a", "c", "d", "d"), [spread()], "abc", id="one is ahead"),
+    pytest.param(at("a", terminating=True), [spread()], "abcd", id="a terminating pod does not count"),
+    pytest.param(at("a", namespace="other"), [spread()], "abcd", id="another namespace does not count"),
+    pytest.param(at("a", labels={"app": "y"}), [spread()], "abcd", id="another kind does not count"),
+    pytest.param(at("a", "c", "d"), [spread(min_domains=4)], "", id="too few domains: the emptiest counts as none"),
+    pytest.param(at("a", "c", "d"), [spread(min_domains=3)], "abcd", id="just enough domains"),
+    pytest.param(at("a", "c"), [spread(2, min_domains=4)], "abcd", id="too few domains and room in them"),
+    pytest.param(at("a"), [spread(selector=EVERYTHING)], "abcd", id="an empty selector counts nobody else"),
+    pytest.param(at("a"), [spread(selector=NOTHING)], "abcd", id="no selector counts nobody"),
+    pytest.param(at("a"), [spread(), spread(key="nowhere")], "", id="a second key that is nowhere"),
+    pytest.param(at("a"), [spread(), spread(selector=select(app="y"))], "cd", id="two constraints"),
+]
+
+
+@pytest.mark.parametrize(("pods", "constraints", "expected"), SPREAD)
+def test_topology_spread(pods: Sequence[Any], constraints: Sequence[Spread], expected: str) -> None:
+    pod = wanting(labels={"app": "x"}, spread=tuple(constraints))
+    assert passing(topology_spread, World(nodes=ZONED, pods=pods).fleet(), pod) == set(expected)
+
+
+def test_a_pod_that_does_not_count_itself_may_go_where_there_is_one_more() -> None:
+    pod = wanting(labels={"app": "y"}, spread=(spread(),))
+    assert passing(topology_spread, World(nodes=ZONED, pods=at("a")).fleet(), pod) == set("abcd")
+    assert passing(topology_spread, World(nodes=ZONED, pods=at("a", "b")).fleet(), pod) == set("cd")
+
+
+@pytest.mark.parametrize(
+    ("fields", "selector", "tolerations", "expected"),
+    [
+        pytest.param({}, {}, (), "c", id="default: a tainted empty domain counts"),
+        pytest.param({"honor_taints": True}, {}, (), "abc", id="taints honoured: it does not"),
+        pytest.param(
+            {"honor_taints": True}, {}, (Toleration(operator="Exists"),), "c", id="taints honoured and tolerated"
+        ),
+        pytest.param({}, {"disk": "ssd"}, (), "abc", id="default: only selected nodes count"),
+        pytest.param({"honor_affinity": False}, {"disk": "ssd"}, (), "c", id="affinity ignored: all count"),
+    ],
+)
+def test_the_policies_of_a_constraint(
+    fields: dict[str, Any], selector: Mapping[str, str], tolerations: Sequence[Toleration], expected: str
+) -> None:
+    nodes = [
+        node_info("a", labels={"zone": "1", "disk": "ssd"}),
+        node_info("b", labels={"zone": "2", "disk": "ssd"}),
+        node_info("c", labels={"zone": "3"}, taints=[Taint(key="reserved")]),
+    ]
+    pods = at("a", "b")
+    wanted = replace(asks(selector=selector, tolerations=tolerations), identity=pods[0].identity)
+    pod = replace(wanted, wishes=Wishes(spread=(spread(**fields),)))
+    assert passing(topology_spread, World(nodes=nodes, pods=pods).fleet(), pod) == set(expected)
+
+
+def test_reasons_tell_the_missing_key_and_the_skew() -> None:
+    fleet = World(nodes=ZONED, pods=at("a", "b")).fleet()
+    pod = wanting(labels={"app": "x"}, spread=(spread(),))
+    rejected = fleet.present & ~topology_spread.passes(fleet, pod)
+    assert topology_spread.explain(fleet, pod, rejected) == {
+        "no label zone to spread over": 1,
+        topology_spread.UNEVEN: 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "pod"),
+    [
+        pytest.param(pod_affinity, wanting(near=(term(select(app="y")),)), id="affinity"),
+        pytest.param(pod_anti_affinity, wanting(apart=(term(X),)), id="anti-affinity"),
+        pytest.param(existing_anti_affinity, wanting(labels={"app": "y"}), id="anti-affinity of those there"),
+    ],
+)
+def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
+    fleet = World(nodes=ABC, pods=[there("a", apart=(term(select(app="y")),))]).fleet()
+    rejected = fleet.present & ~module.passes(fleet, pod)
+    assert module.explain(fleet, pod, rejected) == {module.REASON: int(rejected.sum())}
+    assert rejected.any()
+
+
+@pytest.mark.parametrize(
+    "module", [pod_affinity, pod_anti_affinity, existing_anti_affinity, topology_spread], ids=lambda each: each.NAME
+)
+def test_a_pod_without_wishes_goes_anywhere(module: Any) -> None:
+    fleet = World(nodes=ABC, pods=at("a", "b", "c")).fleet()
+    assert passing(module, fleet, asks()) == set("abcd")
+
+
+# --- held terms are looked up by a label ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "handle"),
+    [
+        pytest.param(select(app="x"), ("app", "x"), id="one label"),
+        pytest.param(LabelSelector(), None, id="everything"),
+        pytest.param(LabelSelector(requirements=(label("app", "In", "x", "y"),)), None, id="one of two values"),
+        pytest.param(LabelSelector(requirements=(label("app", "NotIn", "x"),)), None, id="not a value"),
+        pytest.param(
+            LabelSelector(requirements=(label("app", "Exists"), label("tier", "In", "a"))), ("tier", "a"), id="second"
+        ),
+    ],
+)
+def test_a_selector_is_looked_up_by_a_label_without_which_it_matches_nothing(
+    selector: LabelSelector, handle: tuple[str, str] | None
+) -> None:
+    assert selector.handle == handle

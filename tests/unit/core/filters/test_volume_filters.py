@@ -1,0 +1,540 @@
+"""Each filter of volumes passes the right nodes, tells why others fail, and wakes pods by what changed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_api.selectors import LabelSelector
+from berth_operator.core import filters
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import (
+    volume_affinity,
+    volume_binding,
+    volume_claims,
+    volume_conflicts,
+    volume_in_use,
+    volume_limits,
+    volume_zones,
+)
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.mounts import Disk, Mounts
+from berth_operator.core.values.request import NodeTerm, PodRequest
+from berth_operator.core.values.storage import StorageClass
+from berth_operator.core.values.verdict import Change
+from tests.builders import GI, add, asks, charge, label, node_info, waiting
+from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, holds, put, volume, wants, zoned
+
+Act = Callable[[Fleet], object]
+
+NODES = {"x": {"zone": "x"}, "y": {"zone": "y"}, "bare": {}}
+EVERYWHERE = {"x", "y", "bare"}
+NO_VOLUME, NO_SPACE = volume_binding.NO_VOLUME, volume_binding.NO_SPACE
+
+
+def world(*objects: object, **fields: Any) -> Fleet:
+    fleet = Fleet()
+    for name, labels in NODES.items():
+        add(fleet, node_info(name, labels=labels))
+    return put(fleet, *objects, **fields)
+
+
+def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
+    mask = module.passes(fleet, request) & fleet.present
+    return {name for name, row in fleet.rows.items() if mask[row]}
+
+
+def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
+    rejected = fleet.present & ~module.passes(fleet, request)
+    return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
+
+
+# --- claims that are not in order -------------------------------------------------------------------------------
+
+CLAIM_CASES = [
+    pytest.param(wants("claim"), [claim()], "", id="waits for its first consumer"),
+    pytest.param(wants("claim"), [bound()], "", id="bound"),
+    pytest.param(wants("claim"), [], 'persistentvolumeclaim "claim" not found', id="not there"),
+    pytest.param(
+        wants("claim"), [bound(deleting=True)], 'persistentvolumeclaim "claim" is being deleted', id="being deleted"
+    ),
+    pytest.param(
+        wants("claim"),
+        [bound(to="gone", lost=True)],
+        'persistentvolumeclaim "claim" bound to non-existent persistentvolume "gone"',
+        id="lost",
+    ),
+    pytest.param(wants("claim"), [claim(storage_class="at-once")], volume_claims.UNBOUND, id="immediate"),
+    pytest.param(wants("claim"), [claim(storage_class="")], volume_claims.UNBOUND, id="of no class"),
+    pytest.param(wants("claim"), [claim(storage_class="none")], volume_claims.UNBOUND, id="of a class not there"),
+    pytest.param(wants("claim"), [claim(volume="volume")], volume_claims.UNBOUND, id="wants a volume of its own"),
+    pytest.param(
+        wants("claim", "other"),
+        [claim(storage_class="")],
+        'persistentvolumeclaim "other" not found',
+        id="one not there comes before one unbound",
+    ),
+    pytest.param(wants(own={"claim": "me"}), [claim(owner="me")], "", id="an ephemeral volume's"),
+    pytest.param(
+        wants(own={"claim": "me"}),
+        [],
+        'waiting for ephemeral volume controller to create the persistentvolumeclaim "claim"',
+        id="an ephemeral volume's, not there yet",
+    ),
+    pytest.param(
+        wants(own={"claim": "me"}),
+        [claim(owner="other")],
+        'persistentvolumeclaim "claim" was not created for the pod (pod is not owner)',
+        id="an ephemeral volume's, of somebody else",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "objects", "reason"), CLAIM_CASES)
+def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
+    request_: PodRequest, objects: list[object], reason: str
+) -> None:
+    fleet = world(*objects)
+    assert passing(volume_claims, fleet, request_) == (set() if reason else EVERYWHERE)
+    assert told(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
+
+
+# --- bound volumes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected", "reason"),
+    [
+        pytest.param([volume()], EVERYWHERE, "", id="reached from everywhere"),
+        pytest.param([volume(on=["x"])], {"x"}, volume_affinity.MISMATCH, id="from a zone"),
+        pytest.param([volume(on=["x", "y"])], {"x", "y"}, volume_affinity.MISMATCH, id="from two"),
+        pytest.param(
+            [volume(affinity=(*zoned(["x"]), NodeTerm(labels=(label("zone", "DoesNotExist"),))))],  # type: ignore[misc]
+            {"x", "bare"},
+            volume_affinity.MISMATCH,
+            id="one of two terms",
+        ),
+        pytest.param([volume(affinity=())], set(), volume_affinity.MISMATCH, id="no term"),
+        pytest.param([], set(), volume_affinity.GONE, id="gone"),
+    ],
+)
+def test_the_node_reaches_bound_volumes(objects: list[object], expected: set[str], reason: str) -> None:
+    fleet = world(bound(), *objects)
+    assert passing(volume_affinity, fleet, wants("claim")) == expected
+    assert told(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
+
+
+def test_all_bound_volumes_are_reached() -> None:
+    fleet = world(bound("a", "va"), bound("b", "vb"), volume("va", on=["x", "y"]), volume("vb", on=["y"]))
+    assert passing(volume_affinity, fleet, wants("a", "b")) == {"y"}
+
+
+def test_what_is_reached_follows_labels() -> None:
+    fleet = world(bound(), volume(on=["x"]))
+    assert passing(volume_affinity, fleet, wants("claim")) == {"x"}
+    add(fleet, node_info("new", labels={"zone": "x"}))
+    fleet.put_node(node_info("x", labels={"zone": "z"}))
+    assert passing(volume_affinity, fleet, wants("claim")) == {"new"}
+
+
+OLD_ZONE, OLD_REGION = volume_zones.OLDER
+ZONE_NODES = {
+    "none": {},
+    "new": {volume_zones.ZONE: "a"},
+    "old": {OLD_ZONE: "a"},
+    "other": {volume_zones.ZONE: "b"},
+    "region": {volume_zones.REGION: "r"},
+    "both": {volume_zones.ZONE: "a", volume_zones.REGION: "r"},
+    "mixed": {OLD_ZONE: "b", volume_zones.ZONE: "a"},
+}
+
+
+@pytest.mark.parametrize(
+    ("zones", "expected"),
+    [
+        pytest.param([], set(ZONE_NODES), id="no labels"),
+        pytest.param([(volume_zones.ZONE, ("a",))], {"none", "new", "both", "mixed"}, id="a zone"),
+        pytest.param([(OLD_ZONE, ("a",))], {"none", "new", "old", "both"}, id="an older label matches newer ones"),
+        pytest.param(
+            [(volume_zones.ZONE, ("a", "b"))], {"none", "new", "other", "both", "mixed"}, id="one of two zones"
+        ),
+        pytest.param([(volume_zones.ZONE, ("a",)), (volume_zones.REGION, ("r",))], {"none", "both"}, id="and a region"),
+        pytest.param([(OLD_REGION, ("r",))], {"none", "region", "both"}, id="an older region"),
+    ],
+)
+def test_zones_of_bound_volumes(zones: list[tuple[str, tuple[str, ...]]], expected: set[str]) -> None:
+    fleet = Fleet()
+    for name, labels in ZONE_NODES.items():
+        add(fleet, node_info(name, labels=labels))
+    put(fleet, bound(owner="me"), volume(zones=tuple(zones)))
+    assert passing(volume_zones, fleet, wants("claim")) == expected
+    rest = len(ZONE_NODES) - len(expected)
+    assert told(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
+    assert passing(volume_zones, fleet, wants(own={"claim": "me"})) == set(ZONE_NODES)
+
+
+# --- claims that wait for their first consumer ------------------------------------------------------------------
+
+
+def ephemeral_class(**fields: Any) -> StorageClass:
+    return replace(MADE, **fields)
+
+
+BINDING_CASES = [
+    pytest.param([claim()], set(), {NO_VOLUME: 3}, id="no volume"),
+    pytest.param([claim(), volume()], EVERYWHERE, {}, id="a volume"),
+    pytest.param([claim(), volume(on=["x"])], {"x"}, {NO_VOLUME: 2}, id="a volume of a zone"),
+    pytest.param([claim(), volume(size=10 * GI - 1)], set(), {NO_VOLUME: 3}, id="too small"),
+    pytest.param([claim(), volume(storage_class="made")], set(), {NO_VOLUME: 3}, id="of another class"),
+    pytest.param([claim(), volume(available=False)], set(), {NO_VOLUME: 3}, id="not available"),
+    pytest.param([claim(), volume(deleting=True)], set(), {NO_VOLUME: 3}, id="being deleted"),
+    pytest.param([claim(), volume(volume_mode="Block")], set(), {NO_VOLUME: 3}, id="a block device"),
+    pytest.param([claim(volume_mode="Block"), volume(volume_mode="Block")], EVERYWHERE, {}, id="both block devices"),
+    pytest.param([claim(), volume(modes=frozenset({"ReadWriteMany"}))], set(), {NO_VOLUME: 3}, id="other modes"),
+    pytest.param(
+        [claim(), volume(modes=frozenset({"ReadWriteMany", "ReadWriteOnce"}))], EVERYWHERE, {}, id="more modes"
+    ),
+    pytest.param([claim(attributes_class="gold"), volume()], set(), {NO_VOLUME: 3}, id="other attributes"),
+    pytest.param(
+        [claim(attributes_class="gold"), volume(attributes_class="gold")], EVERYWHERE, {}, id="the same attributes"
+    ),
+    pytest.param(
+        [claim(selector=LabelSelector(requirements=(label("disk", "In", "ssd"),))), volume()],
+        set(),
+        {NO_VOLUME: 3},
+        id="not selected",
+    ),
+    pytest.param(
+        [claim(selector=LabelSelector(requirements=(label("disk", "In", "ssd"),))), volume(labels=(("disk", "ssd"),))],
+        EVERYWHERE,
+        {},
+        id="selected",
+    ),
+    pytest.param([claim(), volume(claim="ns/other")], set(), {NO_VOLUME: 3}, id="set aside for another"),
+    pytest.param(
+        [claim(), volume(claim="ns/claim", claim_uid="older")], set(), {NO_VOLUME: 3}, id="of another of its name"
+    ),
+    pytest.param(
+        [claim(), volume(claim="ns/claim", available=False, modes=frozenset()), volume("free", on=["x"])],
+        EVERYWHERE,
+        {},
+        id="set aside for it, whatever its modes",
+    ),
+    pytest.param(
+        [claim(), volume(claim="ns/claim", on=["y"]), volume("free", on=["x"])],
+        {"y"},
+        {NO_VOLUME: 2},
+        id="set aside for it, elsewhere",
+    ),
+    pytest.param(
+        [claim(), volume(claim="ns/claim", on=["y"], size=1), volume("free", on=["x"])],
+        {"x"},
+        {NO_VOLUME: 2},
+        id="set aside for it, but too small",
+    ),
+    pytest.param([claim(storage_class="made")], EVERYWHERE, {}, id="made"),
+    pytest.param(
+        [claim(storage_class="made"), ephemeral_class(topologies=zoned(["x"]))],
+        {"x"},
+        {NO_VOLUME: 2},
+        id="made in a zone",
+    ),
+    pytest.param(
+        [
+            claim(storage_class="made"),
+            ephemeral_class(topologies=zoned(["x"])),
+            volume(storage_class="made", on=["y"]),
+        ],
+        {"x", "y"},
+        {NO_VOLUME: 1},
+        id="made in one zone and there in another",
+    ),
+    pytest.param([claim(storage_class="made"), ephemeral_class(provisioner="")], set(), {NO_VOLUME: 3}, id="by nobody"),
+    pytest.param(
+        [claim(storage_class="made", selected_node="y"), volume(storage_class="made", on=["x"])],
+        {"y"},
+        {NO_VOLUME: 2},
+        id="being made for a node",
+    ),
+    pytest.param([claim(selected_node="y"), volume()], set(), {NO_VOLUME: 3}, id="being made by nobody"),
+]
+
+
+@pytest.mark.parametrize(("objects", "expected", "reasons"), BINDING_CASES)
+def test_delayed_claims(objects: list[object], expected: set[str], reasons: dict[str, int]) -> None:
+    fleet = world(*objects)
+    assert passing(volume_binding, fleet, wants("claim")) == expected
+    assert told(volume_binding, fleet, wants("claim")) == reasons
+
+
+def test_a_volume_serves_one_claim_of_a_pod() -> None:
+    fleet = world(claim("a"), claim("b"), volume("v", on=["x", "y"]), volume("w", on=["y"]))
+    assert passing(volume_binding, fleet, wants("a", "b")) == {"y"}
+    assert passing(volume_binding, fleet, wants("a", "a")) == {"x", "y"}
+
+
+def test_bound_and_immediate_claims_choose_nothing() -> None:
+    fleet = world(bound(), claim("other", storage_class="at-once"))
+    assert passing(volume_binding, fleet, wants("claim", "other", "none")) == EVERYWHERE
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        pytest.param([], set(), id="nothing said"),
+        pytest.param([capacity(10 * GI, "x")], {"x"}, id="just enough"),
+        pytest.param([capacity(10 * GI - 1, "x")], set(), id="too little"),
+        pytest.param([capacity(None, "x")], set(), id="unknown"),
+        pytest.param([capacity(10 * GI, "x", "at-once")], set(), id="of another class"),
+        pytest.param([capacity(10 * GI, "x"), volume(storage_class="made", on=["y"])], {"x", "y"}, id="or a volume"),
+    ],
+)
+def test_space_of_drivers_that_tell_it(objects: list[object], expected: set[str]) -> None:
+    fleet = world(claim(storage_class="made"), *objects)
+    assert passing(volume_binding, fleet, wants("claim")) == EVERYWHERE
+    fleet.volumes.tracked.add(DRIVER)
+    assert passing(volume_binding, fleet, wants("claim")) == expected
+    assert told(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
+
+
+def test_a_claim_without_a_size_needs_no_space() -> None:
+    fleet = world(claim(storage_class="made", size=0, has_size=False))
+    fleet.volumes.tracked.add(DRIVER)
+    assert passing(volume_binding, fleet, wants("claim")) == EVERYWHERE
+
+
+# --- claims and disks of one pod at a time ----------------------------------------------------------------------
+
+ONCE = frozenset({"ReadWriteOncePod"})
+
+
+def test_a_claim_of_one_pod_is_refused_to_others() -> None:
+    fleet = world(bound(modes=ONCE))
+    assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
+    fleet.charge(holds("holder", "claim", node="x"))
+    assert passing(volume_in_use, fleet, wants("claim")) == set()
+    assert told(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
+    assert passing(volume_in_use, fleet, wants("other")) == EVERYWHERE
+    fleet.release("uid-holder")
+    assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
+
+
+def test_an_ephemeral_volumes_claim_is_its_pods_own() -> None:
+    fleet = world(bound(modes=ONCE, owner="me"))
+    fleet.charge(holds("holder", "claim", node="x"))
+    assert passing(volume_in_use, fleet, wants(own={"claim": "me"})) == EVERYWHERE
+
+
+def test_a_node_over_its_limit_takes_what_is_there() -> None:
+    fleet = full()
+    fleet.charge(holds("more", "c3", "c4", node="x"))
+    assert passing(volume_limits, fleet, wants("c0")) == {"x", "bare"}
+
+
+def test_other_claims_are_shared() -> None:
+    fleet = world(bound())
+    fleet.charge(holds("holder", "claim", node="x"))
+    assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
+
+
+def disk(kind: str, *, read_only: bool = False, id: str = "d") -> Disk:  # noqa: A002 - as the field
+    return Disk(kind=kind, id=id, read_only=read_only)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "conflict"),
+    [
+        pytest.param(disk("gce"), disk("gce"), True, id="two writers"),
+        pytest.param(disk("gce", read_only=True), disk("gce"), True, id="a reader and a writer"),
+        pytest.param(disk("gce"), disk("gce", read_only=True), True, id="a writer and a reader"),
+        pytest.param(disk("gce", read_only=True), disk("gce", read_only=True), False, id="two readers"),
+        pytest.param(disk("gce"), disk("gce", id="e"), False, id="two disks"),
+        pytest.param(disk("gce"), disk("iscsi"), False, id="two kinds"),
+    ],
+)
+def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:  # noqa: FBT001 - a table's column
+    fleet = world()
+    fleet.charge(charge("holder", node="x", mounts=Mounts(disks=(held,))))
+    request = wants(disks=[wanted])
+    assert passing(volume_conflicts, fleet, request) == EVERYWHERE - ({"x"} if conflict else set())
+    assert told(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
+    fleet.release("uid-holder")
+    assert passing(volume_conflicts, fleet, request) == EVERYWHERE
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+def full(**fields: Any) -> Fleet:
+    """Give a world where node x has one of two places left, y none, and bare no limit."""
+    volumes = [volume(f"v{i}", attachable=csi(f"h{i}"), csi=True) for i in range(6)]
+    claims = [bound(f"c{i}", f"v{i}") for i in range(6)]
+    fleet = world(*claims, *volumes, claim("new", storage_class="made"), limits={"x": 2, "y": 1}, **fields)
+    fleet.charge(holds("on-x", "c0", node="x"))
+    fleet.charge(holds("on-y", "c1", node="y"))
+    fleet.charge(holds("on-bare", "c2", node="bare"))
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [
+        pytest.param(["c3"], {"x", "bare"}, id="one more"),
+        pytest.param(["c3", "c4"], {"bare"}, id="two more"),
+        pytest.param(["c0"], {"x", "bare"}, id="one that is there"),
+        pytest.param(["c1"], EVERYWHERE, id="one that is there, on a full node"),
+        pytest.param(["c0", "c3"], {"x", "bare"}, id="one that is there and one more"),
+        pytest.param(["c1", "c3"], {"bare"}, id="one that is there and one too many"),
+        pytest.param(["new"], {"x", "bare"}, id="one to be made"),
+    ],
+)
+def test_limits_of_volumes(claims: list[str], expected: set[str]) -> None:
+    fleet = full()
+    assert passing(volume_limits, fleet, wants(*claims)) == expected
+    left = 3 - len(expected)
+    assert told(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
+
+
+def test_a_volume_of_another_driver_has_no_limit() -> None:
+    fleet = full()
+    put(fleet, bound("c3", "v3"), volume("v3", attachable=csi("h3", "other.example"), csi=True))
+    assert passing(volume_limits, fleet, wants("c3")) == EVERYWHERE
+
+
+def test_pods_that_left_or_share_do_not_count() -> None:
+    fleet = full()
+    fleet.charge(holds("also-on-x", "c0", node="x"))
+    assert passing(volume_limits, fleet, wants("c3")) == {"x", "bare"}
+    fleet.release("uid-on-x")
+    assert passing(volume_limits, fleet, wants("c3", "c4")) == {"bare"}
+    fleet.release("uid-also-on-x")
+    assert passing(volume_limits, fleet, wants("c3", "c4")) == {"x", "bare"}
+
+
+def test_disks_named_in_pods_count_for_their_driver() -> None:
+    fleet = full()
+    fleet.charge(charge("inline", node="x", mounts=Mounts(attachables=(csi("inline"),))))
+    assert passing(volume_limits, fleet, wants("c3")) == {"bare"}
+    wanted = replace(asks(), mounts=Mounts(attachables=(csi("inline"),)))
+    assert passing(volume_limits, fleet, wanted) == {"x", "bare"}
+
+
+# --- what wakes -------------------------------------------------------------------------------------------------
+
+
+def then(*objects: object, **fields: Any) -> Act:
+    return lambda fleet: put(fleet, *objects, **fields)
+
+
+def labelled(fleet: Fleet) -> None:
+    fleet.put_node(node_info("node", labels={"zone": "x"}))
+
+
+def leaves(fleet: Fleet) -> None:
+    fleet.release("uid-holder")
+
+
+def given(*objects: object, held: Any = None, **fields: Any) -> Act:
+    def act(fleet: Fleet) -> None:
+        add(fleet, node_info("node"))
+        put(fleet, *objects, **fields)
+        if held is not None:
+            fleet.charge(held)
+
+    return act
+
+
+def tracked(fleet: Fleet) -> None:
+    given(claim(storage_class="made"))(fleet)
+    fleet.volumes.tracked.add(DRIVER)
+
+
+LATE = StorageClass(name="late", provisioner=DRIVER, delayed=True)
+ZONED = (("topology.kubernetes.io/zone", ("a",)),)
+C3 = [bound(), volume(attachable=csi("h"), csi=True)]
+
+WAKES = [
+    pytest.param("volume-claims", given(), then(claim(), volume()), Change.CLAIM, id="the claim comes"),
+    pytest.param(
+        "volume-claims", given(claim(storage_class="")), then(bound(), volume()), Change.CLAIM, id="the claim is bound"
+    ),
+    pytest.param(
+        "volume-claims", given(claim(storage_class="late")), then(LATE), Change.STORAGE_CLASS, id="its class comes"
+    ),
+    pytest.param("volume-affinity", given(bound()), then(volume()), Change.VOLUME, id="its volume comes"),
+    pytest.param("volume-affinity", given(bound(), volume(on=["x"])), labelled, Change.NODE_LABELS, id="labelled"),
+    pytest.param("volume-binding", given(claim()), then(volume()), Change.VOLUME, id="a volume comes"),
+    pytest.param("volume-binding", given(claim(), volume(on=["x"])), labelled, Change.NODE_LABELS, id="a label comes"),
+    pytest.param(
+        "volume-binding",
+        given(claim(storage_class="made"), replace(MADE, topologies=zoned(["z"]))),
+        then(MADE),
+        Change.STORAGE_CLASS,
+        id="made everywhere",
+    ),
+    pytest.param(
+        "volume-binding",
+        tracked,
+        then(replace(capacity(10 * GI, "x"), nodes=(NodeTerm(labels=(label("zone", "DoesNotExist"),)),))),
+        Change.STORAGE_CAPACITY,
+        id="space",
+    ),
+    pytest.param(
+        "volume-in-use",
+        given(bound(modes=ONCE), volume(), held=holds("holder", "claim")),
+        leaves,
+        Change.GONE,
+        id="its user leaves",
+    ),
+    pytest.param(
+        "volume-limits", given(*C3, limits={"node": 0}), then(limits={"node": 1}), Change.VOLUME_LIMITS, id="a limit"
+    ),
+    pytest.param(
+        "volume-limits",
+        given(
+            *C3,
+            bound("other", "w"),
+            volume("w", attachable=csi("w"), csi=True),
+            limits={"node": 1},
+            held=holds("holder", "other"),
+        ),
+        leaves,
+        Change.RELEASED,
+        id="a volume leaves",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "before", "change", "event"), WAKES)
+def test_what_makes_a_pod_fit_wakes_it(name: str, before: Act, change: Act, event: Change) -> None:
+    fleet, pod = Fleet(), waiting("pod", wants("claim"))
+    before(fleet)
+    failure = decide(fleet, pod, Policy())
+    assert isinstance(failure, Failure)
+    module = next(each for each in filters.ORDER if name == each.NAME)
+    assert failure.wakes_on == module.WAKES_ON | Change.NODE_ADDED
+    assert module.WAKES_ON & event
+    change(fleet)
+    assert isinstance(decide(fleet, pod, Policy()), Placement)
+
+
+def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:
+    assert volume_zones.WAKES_ON & Change.NODE_LABELS
+    assert volume_zones.WAKES_ON & Change.VOLUME
+    assert volume_conflicts.WAKES_ON & Change.RELEASED
+
+
+def test_pods_without_volumes_are_asked_nothing_of_them() -> None:
+    assert filters.of(asks(), Policy()) == filters.UNMOUNTED
+    assert {each.NAME for each in filters.ORDER} - {each.NAME for each in filters.UNMOUNTED} == {
+        "volume-claims",
+        "volume-in-use",
+        "volume-conflicts",
+        "volume-limits",
+        "volume-affinity",
+        "volume-binding",
+        "volume-zones",
+    }
+    assert filters.of(wants("claim"), Policy()) == filters.ORDER

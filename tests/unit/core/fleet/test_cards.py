@@ -1,0 +1,305 @@
+"""What Devices tell of cards stands in columns, for as long as they tell it; what pods hold stays."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from berth_api.allocation import FUNCTIONS, REPLICAS
+from berth_api.names import PARTITION_POLICY_LABEL
+from berth_api.partitions import NVSWITCH
+from berth_api.selectors import LabelSelector
+from berth_operator.core.allocators import locality
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Cards
+from berth_operator.core.fleet.fleet import Fleet
+from tests.builders import (
+    CORE,
+    GPU,
+    NVIDIA,
+    RATIO,
+    card,
+    cards,
+    charge,
+    divided,
+    fleet,
+    instance,
+    inventory,
+    label,
+    node_info,
+    other_card,
+    replica,
+    sliced,
+    waiting,
+    with_functions,
+)
+
+MIG_1G, MIG_2G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
+X_IS_Y = LabelSelector(requirements=(label("x", "In", "y"),))
+
+
+def by_minor(of: Fleet, column: Any, node: str = "node", kind: str = "gpu") -> dict[int, Any]:
+    """Give what a column has for each card of a node."""
+    found, row = of.cards[kind], of.rows[node]
+    return {int(found.minor[row, slot]): column[row, slot].item() for slot in found.slots(row)}
+
+
+def amounts(of: Cards, row: int, name: str) -> tuple[int, int]:
+    """Give what the cards of a row have of a resource, and what of it is used."""
+    index = of.index[name]
+    return int(of.total[index, row].sum()), int(of.used[index, row].sum())
+
+
+# --- where cards are and what they are --------------------------------------------------------------------------
+
+
+def test_each_card_has_its_place_and_labels() -> None:
+    found = (card(0, numa=1, pcie="s", labels=(("x", "y"),)), card(5, numa=0, pcie="t"), card(3))
+    made = fleet({"node": found, "other": cards(1)})
+    gpus, catalogue = made.cards["gpu"], made.catalogue
+    assert by_minor(made, gpus.numa) == {0: 1, 3: -1, 5: 0}
+    assert {k: catalogue.switches[v] for k, v in by_minor(made, gpus.pcie).items()} == {0: "s", 3: "", 5: "t"}
+    assert by_minor(made, catalogue.selected(X_IS_Y)[gpus.labels]) == {0: True, 3: False, 5: False}
+    assert by_minor(made, gpus.numa, "other") == {0: -1}
+
+
+def test_one_switch_has_one_number_among_all_types() -> None:
+    made = fleet({"node": (card(0, pcie="s"), other_card("rdma", pcie="s"), other_card("fpga", pcie="t"))})
+    numbers = [by_minor(made, made.cards[kind].pcie, kind=kind)[0] for kind in ("gpu", "rdma", "fpga")]
+    assert numbers[0] == numbers[1] != numbers[2]
+    assert 0 not in numbers
+
+
+def test_equal_nodes_add_nothing_to_the_catalogue() -> None:
+    found = (card(0, pcie="s", labels=(("x", "y"),), links=((1, 5),)), card(1, links=((0, 5),)))
+    made = fleet({f"node-{i}": found for i in range(40)})
+    catalogue = made.catalogue
+    sizes = [len(each) for each in (catalogue.models, catalogue.switches, catalogue.labels, catalogue.wirings)]
+    assert sizes == [1, 2, 2, 2]
+    assert len(set(made.cards["gpu"].wiring[list(made.rows.values())].tolist())) == 1
+
+
+def test_a_selector_is_asked_again_when_there_are_new_labels() -> None:
+    made = fleet({"node": cards(1)})
+    assert made.catalogue.selected(X_IS_Y).tolist() == [False]
+    made.put_device("node", inventory(card(0, labels=(("x", "y"),))))
+    assert made.catalogue.selected(X_IS_Y).tolist() == [False, True]
+
+
+def test_links_are_known_by_slot() -> None:
+    made = fleet({"node": (card(4, links=((9, 500), (1, 10))), card(9, links=((4, 500), (7, 60))), card(1))})
+    gpus, row = made.cards["gpu"], made.rows["node"]
+    ways = locality.strengths(made.catalogue.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
+    at = {int(gpus.minor[row, slot]): slot for slot in gpus.slots(row)}
+    told = {(a, b): int(ways[at[a], at[b]]) for a in at for b in at if ways[at[a], at[b]]}
+    # One of the two telling of a way is enough; minor 7 is not there.
+    assert told == {(4, 9): 500, (9, 4): 500, (4, 1): 10, (1, 4): 10}
+
+
+def test_of_two_tellings_of_a_way_the_better_one_counts() -> None:
+    for one, other in ((500, 10), (10, 500)):
+        ways = locality.strengths(((0, 0, ((1, one),)), (1, 1, ((0, other),))), 2)
+        assert ways.tolist() == [[0, 500], [500, 0]]
+
+
+def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
+    made = fleet({"node": cards(2)})
+    assert not made.cards["gpu"].wiring.any()
+    assert not locality.strengths(made.catalogue.wirings[0], 4).any()
+
+
+def test_what_is_no_longer_told_is_gone() -> None:
+    rich = card(
+        0, numa=1, pcie="s", labels=(("x", "y"),), links=((1, 5),), more={MIG_1G: 2}, instances=(("M", MIG_1G),)
+    )
+    made = fleet({"node": (rich, card(1), other_card("rdma", functions=(((), ((0, "a"),)),)))})
+    gpus, row = made.cards["gpu"], made.rows["node"]
+    assert gpus.instances[row] == {0: (("M", MIG_1G),)}
+    made.put_device("node", inventory(*cards(2), other_card("rdma")))
+    assert by_minor(made, gpus.numa) == {0: -1, 1: -1}
+    for column in (gpus.pcie, gpus.labels, gpus.wiring, made.cards["rdma"].functions):
+        assert not column.any()
+    assert amounts(gpus, row, MIG_1G) == (0, 0)
+    assert not gpus.instances
+
+
+def test_a_device_that_is_gone_leaves_no_residue() -> None:
+    told: Any = {"numa": 1, "pcie": "s", "labels": (("x", "y"),), "links": ((1, 5),), "functions": (((), ((0, "a"),)),)}
+    made = fleet({"node": (card(0, **told), card(1, **told))})
+    made.charge(charge("p", instance(0, 0)))
+    made.remove_device("node")
+    gpus = made.cards["gpu"]
+    assert (gpus.numa == -1).all()
+    for name in ("pcie", "labels", "functions", "wiring", "total"):
+        assert not getattr(gpus, name).any(), name
+    assert gpus.taken == {made.rows["node"]: ("MIG-0-0",)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        pytest.param({}, (0, False, False), id="nothing"),
+        pytest.param({"partitions": NVSWITCH}, (1, False, False), id="partitions"),
+        pytest.param({"honors": True}, (0, True, False), id="policy"),
+        pytest.param({"single": True}, (0, False, True), id="MIG strategy single"),
+    ],
+)
+def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, bool]) -> None:
+    made = fleet({"node": cards(1)})
+    made.put_device("node", replace(inventory(card()), **fields))
+    row = made.rows["node"]
+
+    def now() -> tuple[int, bool, bool]:
+        return int(made.partitions[row]), bool(made.honors[row]), bool(made.single[row])
+
+    assert now() == shown
+    assert made.catalogue.tables[int(made.partitions[row])] == fields.get("partitions", ())
+    made.remove_device("node")
+    assert now() == (0, False, False)
+
+
+@pytest.mark.parametrize("device", [None, False, True])
+@pytest.mark.parametrize("node_first", [True, False])
+def test_the_policy_is_the_nodes_unless_the_device_says(*, device: bool | None, node_first: bool) -> None:
+    made, policy = Fleet(), {PARTITION_POLICY_LABEL: "Honor"}
+    if node_first:
+        made.put_node(node_info(labels=policy))
+    made.put_device("node", inventory(honors=device))
+    made.put_node(node_info(labels=policy))
+    row = made.rows["node"]
+    assert bool(made.honors[row]) is (device is not False)
+    made.put_node(node_info(labels={}))
+    assert bool(made.honors[row]) is (device is True)
+    made.put_node(node_info(labels=policy))
+    made.remove_node("node")
+    assert bool(made.honors[row]) is (device is True)
+
+
+# --- parts of cards ---------------------------------------------------------------------------------------------
+
+
+def test_instances_are_counted_by_profile() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb", "2g.20gb"), divided(1, "1g.10gb"), card(2))})
+    gpus, row = made.cards["gpu"], made.rows["node"]
+    made.charge(charge("a", instance(0, 1), instance(0, 2, "2g.20gb")))
+    made.charge(charge("b", instance(1, 0)))
+    assert (amounts(gpus, row, MIG_1G), amounts(gpus, row, MIG_2G)) == ((3, 2), (1, 1))
+    assert by_minor(made, gpus.users) == {0: 2, 1: 1, 2: 0}
+    assert gpus.taken[row] == ("MIG-0-1", "MIG-0-2", "MIG-1-0")
+    made.release("uid-a")
+    assert (amounts(gpus, row, MIG_1G), amounts(gpus, row, MIG_2G)) == ((3, 1), (1, 0))
+    assert gpus.taken[row] == ("MIG-1-0",)
+
+
+def test_an_instance_that_is_held_before_its_device_is_known_counts() -> None:
+    made = Fleet()
+    made.charge(charge("a", instance(0, 0)))
+    made.put_device("node", inventory(divided(0, "1g.10gb", "1g.10gb")))
+    gpus, row = made.cards["gpu"], made.rows["node"]
+    assert amounts(gpus, row, MIG_1G) == (2, 1)
+    made.release("uid-a")
+    assert amounts(gpus, row, MIG_1G) == (2, 0)
+
+
+def test_replicas_are_counted_and_take_their_part_of_the_card() -> None:
+    made = fleet({"node": (sliced(0, 4),)})
+    gpus, row = made.cards["gpu"], made.rows["node"]
+    made.charge(charge("a", replica(0, 1), replica(0, 3)))
+    assert (amounts(gpus, row, REPLICAS), amounts(gpus, row, "gpu-core")) == ((4, 2), (100, 50))
+    assert gpus.taken[row] == ("GPU-0::1", "GPU-0::3")
+
+
+def test_virtual_functions_are_counted_and_held_by_address() -> None:
+    made = fleet({"node": (other_card("rdma", functions=(((), ((0, "a"), (1, "b"))),)),)})
+    nics, row = made.cards["rdma"], made.rows["node"]
+    made.charge(charge("a", with_functions(0, "b")))
+    made.charge(charge("b", with_functions(0, "a")))
+    assert nics.taken[row] == ("a", "b")
+    assert amounts(nics, row, FUNCTIONS)[1] == 2
+    made.release("uid-b")
+    assert nics.taken[row] == ("b",)
+    assert made.catalogue.functions[int(nics.functions[row, 0])] == (((), ((0, "a"), (1, "b"))),)
+
+
+def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb"),)})
+    made.charge(charge("a", instance()))
+    made.charge(charge("b", instance()))
+    made.release("uid-a")
+    assert made.cards["gpu"].taken[made.rows["node"]] == ("MIG-0-0",)
+
+
+@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 10}, {RATIO: 100}, {CORE: 1, RATIO: 1}], ids=str)
+@pytest.mark.parametrize("held", [pytest.param(instance(), id="an instance"), pytest.param(replica(), id="a replica")])
+def test_a_card_in_pieces_is_neither_whole_nor_shared(held: Any, wanted: dict[str, int]) -> None:
+    made = fleet({"node": cards(2)})
+    made.charge(charge("a", held))
+    found = decide(made, waiting("pod", wanted), Policy())
+    assert isinstance(found, Placement)
+    assert [each.minor for each in found.grants] == [1]
+    made.charge(charge("b", replica(1)))
+    assert not isinstance(decide(made, waiting("pod", wanted), Policy()), Placement)
+    made.release("uid-b")
+    assert decide(made, waiting("pod", wanted), Policy()) == found
+
+
+def test_a_shared_nic_may_give_functions_as_well() -> None:
+    made = fleet({"node": (other_card("rdma"),)})
+    made.charge(charge("a", with_functions(0, "a")))
+    assert isinstance(decide(made, waiting("pod", {"kubernetes.io/rdma": 50}), Policy()), Placement)
+
+
+def test_a_card_in_mig_mode_is_not_given_out_whole() -> None:
+    made = fleet({"node": (divided(0, "7g.80gb"),)})
+    assert not isinstance(decide(made, waiting("pod", {NVIDIA: 1}), Policy()), Placement)
+
+
+# --- copies -----------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_learns_new_resources_by_itself() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb"),)})
+    copy = made.copy()
+    copy.charge(charge("a", instance(0, 8, "2g.20gb"), with_functions(0, "a")))
+    assert MIG_2G in copy.cards["gpu"].index
+    assert MIG_2G not in made.cards["gpu"].index
+    assert len(made.cards["gpu"].index) == len(made.cards["gpu"].total)
+    made.charge(charge("b", instance(0, 9, "3g.40gb")))
+    assert not made.cards["rdma"].taken
+    own = [each.cards["gpu"].index.keys() - Cards("gpu", 1).index.keys() - {MIG_1G} for each in (made, copy)]
+    assert own == [{"nvidia.com/mig-3g.40gb"}, {MIG_2G}]
+
+
+def test_rows_of_an_excerpt_have_their_own_columns() -> None:
+    rich = (card(0, numa=1, pcie="s", links=((1, 5),)), divided(1, "1g.10gb"))
+    made = fleet({"a": cards(2), "b": rich})
+    made.charge(charge("p", instance(1, 0), node="b"))
+    at = made.rows["b"]
+    found = made.excerpt(np.array([at, made.rows["a"], at])).cards["gpu"]
+    whole = made.cards["gpu"]
+    assert found.taken == {0: ("MIG-1-0",), 2: ("MIG-1-0",)}
+    assert found.instances == {0: whole.instances[at], 2: whole.instances[at]}
+    for name in ("numa", "pcie", "labels", "functions", "minor", "users"):
+        column = getattr(whole, name)
+        assert np.array_equal(getattr(found, name), column[[at, made.rows["a"], at]]), name
+    found.charge(0, instance(1, 1), 1)
+    found.charge(0, instance(1, 0), -1)
+    assert (found.taken[0], found.taken[2], whole.taken[at]) == (("MIG-1-1",), ("MIG-1-0",), ("MIG-1-0",))
+
+
+def test_columns_survive_growing() -> None:
+    rich = (card(0, numa=1, pcie="s", links=((1, 5),), labels=(("x", "y"),)), card(1), divided(2, "1g.10gb"))
+    made = fleet({"first": rich})
+    made.charge(charge("p", instance(2, 0), node="first"))
+    before = {name: by_minor(made, getattr(made.cards["gpu"], name), "first") for name in ("numa", "pcie", "labels")}
+    for i in range(40):
+        made.put_device(f"node-{i}", inventory(*cards(5)))
+    gpus, row = made.cards["gpu"], made.rows["first"]
+    assert {name: by_minor(made, getattr(gpus, name), "first") for name in before} == before
+    assert gpus.taken == {row: ("MIG-2-0",)}
+    assert gpus.wiring[row]
+    assert (gpus.numa[gpus.minor < 0] == -1).all()
+    made.release("uid-p")
+    assert not gpus.used.any()

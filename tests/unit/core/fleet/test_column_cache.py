@@ -1,0 +1,309 @@
+"""Columns that are kept and repaired: always what would be computed anew."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_api.model import ModelConstraint
+from berth_operator.core import allocators, filters, scores
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import devices
+from berth_operator.core.fleet.column_cache import MOST, TRIES, Rows, Rowwise, Values
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from tests.builders import (
+    A100,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RDMA,
+    T4,
+    asks,
+    card,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    instance,
+    inventory,
+    node_info,
+    other_card,
+    told,
+)
+
+ROWS = 40
+
+
+class Squares:
+    """A column of squares, and which rows it was asked for."""
+
+    def __init__(self) -> None:
+        self.base = np.arange(ROWS)
+        self.asked: list[int] = []
+
+    def __call__(self, rows: Rows) -> Values:
+        found: Values = self.base[rows] ** 2
+        self.asked.append(len(found))
+        return found
+
+
+def made() -> Rowwise:
+    """Give one for rows of which no two look the same."""
+    looks = itertools.count()
+    return Rowwise(lambda _row: 0, lambda _row: b"%d" % next(looks))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_raises_costs_nothing_but_its_answer(*, first: bool) -> None:
+    kept, squares = made(), Squares()
+    if not first:
+        kept.column("squares", squares)
+        kept.move(3)
+    with pytest.raises(ZeroDivisionError):
+        kept.column("squares", lambda _rows: np.arange(1 // 0))
+    squares.base[3] = 100
+    np.testing.assert_array_equal(kept.column("squares", squares), squares.base**2)
+    assert squares.asked == ([ROWS] if first else [ROWS, 1])
+
+
+@given(st.lists(st.one_of(st.integers(0, ROWS - 1), st.none()), max_size=300))
+def test_a_column_is_always_as_if_computed_anew(story: list[int | None]) -> None:
+    rowwise, squares = made(), Squares()
+    for row in story:
+        if row is None:
+            assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+        else:
+            squares.base[row] += 1
+            rowwise.move(row)
+    assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+
+
+def test_only_rows_that_moved_are_computed() -> None:
+    rowwise, squares = made(), Squares()
+    rowwise.column("squares", squares)
+    rowwise.column("squares", squares)
+    for row in (3, 5, 3):
+        rowwise.move(row)
+    rowwise.column("squares", squares)
+    assert squares.asked == [ROWS, 2]
+
+
+def test_a_column_that_missed_too_much_is_computed_whole() -> None:
+    rowwise, squares, other = made(), Squares(), Squares()
+    rowwise.column("squares", squares)
+    for step in range(4 * ROWS):
+        rowwise.move(step % 3)
+        rowwise.column(("other", step), other)
+    rowwise.column("squares", squares)
+    assert squares.asked == [ROWS, ROWS]
+
+
+def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
+    rowwise = made()
+    asked: list[str] = []
+
+    def column(name: str) -> None:
+        def compute(_rows: Rows) -> Values:
+            asked.append(name)
+            return np.zeros(MOST // 40, np.int8)
+
+        rowwise.column(name, compute)
+
+    names = [f"column {number}" for number in range(40)]
+    for name in (*names, names[0], "one more"):
+        column(name)
+    asked.clear()
+    column(names[0])
+    assert asked == []
+    column(names[1])
+    assert asked == [names[1]]
+
+
+def test_a_column_cannot_be_changed_by_who_asks() -> None:
+    found = made().column("squares", Squares())
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+
+
+@given(st.lists(st.integers(0, ROWS - 1), max_size=300), st.integers(1, 6))
+def test_what_is_recalled_is_what_would_be_computed(story: list[int], every: int) -> None:
+    squares = Squares()
+    rowwise = Rowwise(lambda _row: 0, lambda row: squares.base[row].tobytes())
+    for step, row in enumerate(story):
+        squares.base[row] = (squares.base[row] + 1) % 5
+        rowwise.move(row)
+        if step % every == 0:
+            assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+
+
+def test_of_rows_that_look_the_same_one_is_computed() -> None:
+    squares = Squares()
+    rowwise = Rowwise(lambda _row: 0, lambda row: squares.base[row].tobytes())
+    rowwise.column("squares", squares)
+    for row in range(8):
+        squares.base[row] = 100
+        rowwise.move(row)
+        assert rowwise.column("squares", squares)[row] == 100**2
+    assert squares.asked == [ROWS, 1]
+
+
+def test_where_no_two_rows_are_alike_nobody_looks() -> None:
+    squares, looks = Squares(), itertools.count()
+    rowwise = Rowwise(lambda _row: 0, lambda _row: b"%d" % next(looks))
+    rowwise.column("squares", squares)
+    for _ in range(2 * TRIES):
+        rowwise.move(0)
+        rowwise.column("squares", squares)
+    assert next(looks) == TRIES
+
+
+def test_what_was_found_out_about_a_row_is_told_of_one_that_looks_the_same() -> None:
+    base, asked = [1, 2, 1], list[int]()
+    rowwise = Rowwise(lambda row: base[row], lambda _row: b"")
+
+    def find(row: int, factor: int) -> int:
+        def compute() -> int:
+            asked.append(row)
+            return factor * base[row]
+
+        return rowwise.of_row(row, factor, compute)
+
+    assert [find(row, 10) for row in (0, 1, 2)] == [10, 20, 10]
+    assert asked == [0, 1]
+    assert find(2, 7) == 7  # another question
+    base[0] = 5
+    rowwise.alter(0)
+    assert find(0, 10) == 50
+    assert asked == [0, 1, 2, 0]
+
+
+# --- in the fleet -----------------------------------------------------------------------------------------------
+
+REQUESTS = (
+    asks({"cpu": 1000}),
+    asks({"cpu": 500, NVIDIA: 1}),
+    asks({"memory": GI, NVIDIA: 3}),
+    asks({GPU: 50}),
+    asks({RDMA: 100}),
+    asks({"cpu": 700, MEMORY: 5 * GI}),
+    asks({"cpu": 2000, GPU: 30}, model=ModelConstraint(globs=("tesla*",))),
+)
+STEPS = st.tuples(
+    st.sampled_from(("charge", "release", "node", "no node", "device", "no device", "fresh", "seen")),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+
+
+def said(made: Fleet, request: PodRequest) -> list[Any]:
+    """Give all that filters and scores say of the nodes, and which cards are chosen where there are some."""
+    masks = [each.passes(made, request).tolist() for each in filters.of(request, Policy())]
+    chosen = [
+        allocators.choose(made, row, request, Policy())
+        for row in np.flatnonzero(devices.passes(made, request)).tolist()
+    ]
+    return [*masks, *(told(each, made, request, made.present).tolist() for each in scores.ALL), chosen]
+
+
+def act(made: Fleet, what: str, node: int, number: int) -> None:
+    """Let something happen to a node."""
+    name = f"node-{node}"
+    match what:
+        case "charge":
+            grants = [grant(minor, core=50, ratio=50, memory=5) for minor in range(number)]
+            made.charge(charge(f"{name}-{number}", *grants, node=name, resources=(("cpu", 1000 * number), ("pods", 1))))
+        case "release":
+            made.release(f"uid-{name}-{number}")
+        case "node":
+            made.put_node(node_info(name, cpu=1000 * (number + 1), memory=GI, pods=3))
+        case "no node":
+            made.remove_node(name)
+        case "device":
+            made.put_device(name, inventory(*cards(number + 1, model=(A100, T4)[number % 2])))
+        case "no device":
+            made.remove_device(name)
+        case "fresh":
+            made.set_fresh(name, fresh=number > 0)
+        case "seen":
+            made.workload.see(REQUESTS[-1 - number])
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_what_is_kept_is_what_would_be_computed_anew(steps: list[tuple[str, int, int]]) -> None:
+    made = Fleet()
+    for number, step in enumerate(steps):
+        act(made, *step)
+        # Of one at a time, so that every column has missed several changes when it is asked for again.
+        said(made, REQUESTS[number % len(REQUESTS)])
+    kept = [said(made, request) for request in REQUESTS]
+    fresh = made.copy()
+    assert [said(fresh, request) for request in REQUESTS] == kept
+
+
+def chosen(made: Fleet, request: PodRequest, strategy: str = "Fragmentation") -> list[int]:
+    """Give the minors that are chosen of the only node."""
+    return [each.minor for each in allocators.choose(made, 0, request, Policy(card_strategy=strategy))]
+
+
+def test_a_choice_is_recalled_for_the_same_question_only() -> None:
+    made = fleet({"node": (card(0, model=A100), card(1, model=A100), card(2, model=T4))})
+    made.charge(charge("some", grant(0, core=50, ratio=50), grant(1, core=47, ratio=47)))
+    small = asks({GPU: 6})
+    assert chosen(made, small) == [0]
+    assert chosen(made, asks({GPU: 52})) == [1]
+    assert chosen(made, asks({GPU: 6}, model=ModelConstraint(globs=("tesla*",)))) == [2]
+    assert chosen(made, small, "LeastAllocated") == [2]
+    for _ in range(100):
+        made.workload.see(asks({GPU: 47}))
+    assert chosen(made, small) == [1]  # of 50 free ones 44 could be of no use to the next pods
+
+
+# --- how rows look ----------------------------------------------------------------------------------------------
+
+UNREAD = {"ready", "unreachable", "cordoned", "_node_honors", "_device_decides"}
+"""Columns that no kept column reads: filters ask the first three each time, the others are summed up in `honors`."""
+
+
+def look(made: Fleet) -> tuple[object, bytes]:
+    row = made.rows["node"]
+    return made.nature(row), made.state(row)
+
+
+def of_row(column: Any, made: Fleet) -> Any:
+    """Give the part of a column that is about the node."""
+    row = made.rows["node"]
+    return column[row : row + 1] if len(column) == len(made.names) else column[:, row]
+
+
+@pytest.mark.parametrize("where", ["fleet", "gpu", "rdma"])
+def test_a_row_that_differs_in_any_column_looks_different(where: str) -> None:
+    made = fleet({"node": (*cards(2), other_card("rdma"))})
+    before = look(made)
+    owner = made if where == "fleet" else made.cards[where]
+    columns = {name: each for name, each in vars(owner).items() if isinstance(each, np.ndarray)}
+    assert len(columns) > 10
+    for name, column in columns.items():
+        kept = column.copy()
+        of_row(column, made)[...] = ~kept.any() if kept.dtype == np.bool_ else 77
+        assert (look(made) != before) is (name not in UNREAD), name
+        column[...] = kept
+    assert look(made) == before
+
+
+def test_a_row_looks_different_by_who_holds_what_of_a_card() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb"),)})
+    seen = [look(made)]
+    for number in range(2):
+        made.charge(charge("pod", instance(0, number)))
+        seen.append(look(made))
+    made.release("uid-pod")
+    assert look(made) == seen[0]
+    made.put_device("node", inventory(divided(0, "1g.10gb", "2g.20gb")))
+    seen.append(look(made))
+    assert all(one != other for one, other in itertools.combinations(seen, 2))

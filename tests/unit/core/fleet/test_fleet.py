@@ -1,0 +1,508 @@
+"""The Fleet keeps what is charged, whatever happens to nodes and cards, and gives it back exactly."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.model import ModelConstraint
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.values.request import Taint
+from tests.builders import (
+    A100_BYTES,
+    GI,
+    T4,
+    T4_BYTES,
+    add,
+    card,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    instance,
+    inventory,
+    label,
+    node_info,
+    other_card,
+    replica,
+    sliced,
+    with_functions,
+)
+
+
+def slot(of: Fleet, node: str, minor: int, kind: str = "gpu") -> tuple[int, int]:
+    row = of.rows[node]
+    return row, int(np.flatnonzero(of.cards[kind].minor[row] == minor)[0])
+
+
+def free(of: Fleet, node: str, minor: int, kind: str = "gpu") -> dict[str, int]:
+    """Give what is left of a card, by resource."""
+    row, at = slot(of, node, minor, kind)
+    found = of.cards[kind]
+    return {name: int(found.free[i, row, at]) for name, i in found.index.items() if found.total[i, row, at]}
+
+
+WORDS = ("unknown", "taken")
+
+
+def state(of: Fleet) -> dict[Any, Any]:
+    """Give all that is counted, by name, so that it can be compared whatever the rows and slots."""
+    found: dict[Any, Any] = {}
+    for name, row in of.rows.items():
+        found[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
+        for kind, columns in of.cards.items():
+            found[name, kind, "unknown"] = int(columns.unknown[row])
+            found[name, kind, "taken"] = columns.taken.get(row, ())
+            for at in columns.slots(row):
+                key = (name, kind, int(columns.minor[row, at]))
+                used = {each: columns.used[i, row, at].item() for each, i in columns.index.items()}
+                found[key] = (columns.users[row, at].item(), +Counter(used))
+    return found
+
+
+def arrays(of: Fleet) -> list[Any]:
+    """Give every array of amounts as it stands."""
+    found: list[Any] = [of.requested, of.allocatable]
+    for columns in of.cards.values():
+        found += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]
+        found += [columns.numa, columns.pcie, columns.labels, columns.functions, columns.wiring]
+        found += [np.array(sorted(columns.taken.items()), object)]
+    return [each.copy() for each in found]
+
+
+# --- growing ----------------------------------------------------------------------------------------------------
+
+
+def test_more_than_sixteen_nodes_keep_their_own_columns() -> None:
+    made = fleet({f"node-{i}": (card(0, memory=(i + 1) * GI),) for i in range(50)})
+    made.charge(charge("pod", grant(0, memory=GI), node="node-49", resources=(("cpu", 500),)))
+    assert [free(made, f"node-{i}", 0)["gpu-memory"] for i in range(50)] == [
+        *[(i + 1) * GI for i in range(49)],
+        49 * GI,
+    ]
+    assert made.requested[made.resource("cpu"), made.rows["node-49"]] == 500
+    assert made.requested.sum() == 500
+
+
+def test_all_that_is_known_of_a_node_survives_growing() -> None:
+    taint = Taint(key="a")
+    made = Fleet()
+    add(made, node_info("first", labels={"zone": "a"}, taints=[taint], cordoned=True), inventory(card()))
+    before = made.labels.meeting(label("zone", "In", "a")).sum()
+    for i in range(40):
+        add(made, node_info(f"node-{i}"))
+    row = made.rows["first"]
+    assert before == 1
+    assert np.flatnonzero(made.labels.meeting(label("zone", "In", "a"))).tolist() == [row]
+    assert np.flatnonzero(made.taints()[taint]).tolist() == [row]
+    assert np.flatnonzero(made.cordoned).tolist() == [row]
+    assert np.flatnonzero(made.has_device).tolist() == [row]
+    assert np.flatnonzero(made.fresh).tolist() == [row]
+    assert np.flatnonzero(made.of_vendor("nvidia")).tolist() == [row]
+
+
+def test_more_than_eight_cards_keep_their_own_columns() -> None:
+    made = fleet({"small": cards(2), "large": cards(17)})
+    for minor in range(17):
+        made.charge(charge(f"pod-{minor}", grant(minor, ratio=minor + 1), node="large"))
+    assert [free(made, "large", minor)["gpu-memory-ratio"] for minor in range(17)] == [99 - i for i in range(17)]
+    assert [free(made, "small", minor)["gpu-memory-ratio"] for minor in range(2)] == [100, 100]
+
+
+def test_minors_need_not_be_in_order_or_close() -> None:
+    made = fleet({"node": (card(70, memory=GI), card(3, memory=2 * GI), card(9, memory=4 * GI))})
+    row = made.rows["node"]
+    columns = made.cards["gpu"]
+    assert [int(columns.minor[row, at]) for at in columns.slots(row)] == [3, 9, 70]
+    assert free(made, "node", 9)["gpu-memory"] == 4 * GI
+
+
+def test_a_new_resource_gets_a_column_of_its_own() -> None:
+    made = fleet()
+    made.put_node(node_info("node", more={"example.com/nic": 4}))
+    made.charge(charge("pod", resources=(("example.com/disk", 2),)))
+    row = made.rows["node"]
+    assert made.allocatable[made.resource("example.com/nic"), row] == 4
+    assert made.requested[made.resource("example.com/disk"), row] == 2
+    assert made.requested[made.resource("example.com/nic"), row] == 0
+
+
+def test_what_a_node_no_longer_offers_is_gone() -> None:
+    made = Fleet()
+    made.put_node(node_info("node", more={"example.com/nic": 4}))
+    made.put_node(node_info("node"))
+    assert made.allocatable[made.resource("example.com/nic"), made.rows["node"]] == 0
+
+
+# --- charging ---------------------------------------------------------------------------------------------------
+
+
+def test_a_charge_takes_from_node_and_card() -> None:
+    made = fleet()
+    made.charge(charge("pod", grant(0, core=30, ratio=50), resources=(("cpu", 2000), ("pods", 1))))
+    assert free(made, "node", 0) == {
+        "gpu-core": 70,
+        "gpu-memory": A100_BYTES - A100_BYTES // 2,
+        "gpu-memory-ratio": 50,
+    }
+    assert [charge.pod for charge in made.on_node("node")] == ["ns/pod"]
+
+
+@pytest.mark.parametrize(
+    ("given_", "filled"),
+    [
+        pytest.param({"ratio": 50}, {"gpu-memory": A100_BYTES // 2, "gpu-memory-ratio": 50}, id="memory from ratio"),
+        pytest.param(
+            {"ratio": 33}, {"gpu-memory": 33 * A100_BYTES // 100, "gpu-memory-ratio": 33}, id="memory rounded down"
+        ),
+        pytest.param({"memory": 8 * GI}, {"gpu-memory": 8 * GI, "gpu-memory-ratio": 10}, id="ratio from memory"),
+        pytest.param({"memory": 1}, {"gpu-memory": 1, "gpu-memory-ratio": 0}, id="less than a hundredth"),
+        pytest.param(
+            {"memory": A100_BYTES}, {"gpu-memory": A100_BYTES, "gpu-memory-ratio": 100}, id="all of the memory"
+        ),
+        pytest.param({"memory": 5, "ratio": 7}, {"gpu-memory": 5, "gpu-memory-ratio": 7}, id="both are left alone"),
+        pytest.param({"core": 7}, {"gpu-core": 7}, id="neither is invented"),
+    ],
+)
+def test_a_grant_is_filled_in_by_its_cards_memory(given_: dict[str, Any], filled: Mapping[str, int]) -> None:
+    made = fleet()
+    made.charge(charge("pod", grant(0, **given_)))
+    assert dict(made.charges["uid-pod"].grants[0].amounts) == filled
+
+
+@pytest.mark.parametrize("ratio", [pytest.param(ratio, id=str(ratio)) for ratio in range(1, 101)])
+def test_ratio_to_bytes_never_gives_more_than_the_card_for_a_hundred_hundredths(ratio: int) -> None:
+    made = fleet()
+    made.charge(charge("first", grant(0, ratio=ratio)))
+    made.charge(charge("second", grant(0, ratio=100 - ratio)))
+    left = free(made, "node", 0)
+    assert left["gpu-memory-ratio"] == 0
+    assert 0 <= left["gpu-memory"] <= 1
+
+
+def test_two_unequal_cards_are_filled_in_each_by_its_own_memory() -> None:
+    made = fleet({"node": (card(0), card(1, memory=T4_BYTES, model=T4))})
+    made.charge(charge("pod", grant(0, ratio=50), grant(1, ratio=50)))
+    assert free(made, "node", 0)["gpu-memory"] == A100_BYTES - A100_BYTES // 2
+    assert free(made, "node", 1)["gpu-memory"] == T4_BYTES // 2
+
+
+def test_a_second_charge_of_a_pod_replaces_the_first() -> None:
+    made = fleet({"a": cards(1), "b": cards(1)})
+    made.charge(charge("pod", grant(0, ratio=50), node="a"))
+    made.charge(charge("pod", grant(0, ratio=20), node="b"))
+    assert free(made, "a", 0)["gpu-memory-ratio"] == 100
+    assert free(made, "b", 0)["gpu-memory-ratio"] == 80
+    assert not list(made.on_node("a"))
+
+
+def test_releasing_a_pod_that_holds_nothing_does_nothing() -> None:
+    made = fleet()
+    before = arrays(made)
+    assert made.release("nobody") is None
+    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
+
+
+def test_what_may_be_held_is_counted_by_type() -> None:
+    made = fleet()
+    made.charge(charge("pod", unknown=("gpu", "rdma")))
+    row = made.rows["node"]
+    assert {kind: int(columns.unknown[row]) for kind, columns in made.cards.items()} == {"gpu": 1, "rdma": 1, "fpga": 0}
+    made.release("uid-pod")
+    assert not any(columns.unknown.any() for columns in made.cards.values())
+
+
+def test_more_may_be_charged_than_there_is() -> None:
+    made = fleet()
+    made.charge(charge("a", grant(0, ratio=80)))
+    made.charge(charge("b", grant(0, ratio=80)))
+    assert free(made, "node", 0)["gpu-memory-ratio"] == -60
+    made.release("uid-a")
+    assert free(made, "node", 0)["gpu-memory-ratio"] == 20
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+GRANTS = st.one_of(
+    st.builds(
+        lambda kind, minor, ratio: grant(minor, kind, **({"ratio": ratio} if kind == "gpu" else {kind: ratio})),
+        st.sampled_from(["gpu", "rdma", "fpga"]),
+        st.integers(0, 9),
+        st.integers(1, 100),
+    ),
+    st.builds(instance, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["1g.10gb", "2g.20gb", "1g.10gb+me"])),
+    st.builds(replica, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(with_functions, st.integers(0, 3), st.sampled_from(["a", "b", ""]), st.sampled_from(["a", "c"])),
+)
+CHARGES = st.builds(
+    lambda uid, node, found, unknown, cpu: Charge(
+        uid=uid,
+        pod=f"ns/{uid}",
+        node=node,
+        resources=(("cpu", cpu), ("example.com/x", 1)),
+        grants=tuple(found),
+        unknown=tuple(unknown),
+    ),
+    st.sampled_from("abcdef"),
+    NAMES,
+    st.lists(GRANTS, max_size=4, unique_by=lambda each: (each.type, each.minor, each.id)),
+    st.lists(st.sampled_from(["gpu", "rdma"]), unique=True),
+    st.integers(0, 10**6),
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(CHARGES, max_size=12), st.randoms(use_true_random=False))
+def test_all_charges_taken_back_in_any_order_leave_the_fleet_as_it_was(found: list[Charge], random: Any) -> None:
+    made = fleet({name: cards(2) for name in "abc"})
+    before = state(made)
+    for each in found:
+        made.charge(each)
+    uids = [each.uid for each in found]
+    random.shuffle(uids)
+    for uid in uids:
+        made.release(uid)
+    assert {key: value for key, value in state(made).items() if "example.com/x" not in str(key)} == {
+        key: ({**value, "example.com/x": 0} if isinstance(value, dict) and found else value)
+        for key, value in before.items()
+    }
+    assert not made.charges
+
+
+@settings(max_examples=50)
+@given(st.lists(CHARGES, min_size=1, max_size=12))
+def test_charging_is_exactly_reversible_for_every_array(found: list[Charge]) -> None:
+    made = fleet({name: cards(2) for name in "abc"})
+    for each in found:  # once before, so that columns and slots are as wide as they get
+        made.charge(each)
+    for each in found:
+        made.release(each.uid)
+    before = arrays(made)
+    for each in found:
+        made.charge(each)
+    for uid in {each.uid for each in found}:
+        made.release(uid)
+    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
+    assert not any(columns.used.any() or columns.users.any() for columns in made.cards.values())
+    assert not made.requested.any()
+
+
+EVENTS = st.lists(
+    st.one_of(
+        CHARGES.map(lambda each: ("charge", each)),
+        st.sampled_from("abcdef").map(lambda uid: ("release", uid)),
+        st.tuples(
+            st.sampled_from(["put_node", "remove_node", "put_device", "divide", "shrink", "remove_device"]), NAMES
+        ),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=50)
+@given(EVENTS)
+def test_whatever_happens_only_live_pods_are_charged(events: list[tuple[str, Any]]) -> None:
+    made = Fleet()
+    acts: dict[str, Callable[[Any], object]] = {
+        "charge": made.charge,
+        "release": made.release,
+        "put_node": lambda name: made.put_node(node_info(name)),
+        "remove_node": made.remove_node,
+        "put_device": lambda name: made.put_device(name, inventory(*cards(3), other_card("rdma"))),
+        "divide": lambda name: made.put_device(name, inventory(divided(0, "1g.10gb", "2g.20gb"), sliced(1, 4))),
+        "shrink": lambda name: made.put_device(name, inventory(card(1))),
+        "remove_device": made.remove_device,
+    }
+    for kind, what in events:
+        acts[kind](what)
+    expected: dict[tuple[str, str, int], int] = {}
+    for each in made.charges.values():
+        for part in each.grants:
+            key = (each.node, part.type, part.minor)
+            expected[key] = expected.get(key, 0) + 1
+    counted = {key: value for key, value in state(made).items() if isinstance(key, tuple) and key[2] not in WORDS}
+    assert {key: users for key, (users, _) in counted.items() if users} == expected
+    handles = Counter(name for each in made.charges.values() for part in each.grants for name in part.handles)
+    assert handles == Counter(name for kind in made.cards.values() for row in kind.taken.values() for name in row)
+    for uid in list(made.charges):
+        made.release(uid)
+    assert not made.requested.any()
+    assert not any(columns.taken for columns in made.cards.values())
+    assert not any(columns.used.any() or columns.unknown.any() for columns in made.cards.values())
+
+
+# --- Devices that come and go -----------------------------------------------------------------------------------
+
+
+def test_a_vanished_card_keeps_what_is_charged() -> None:
+    made = fleet({"node": cards(2)})
+    made.charge(charge("pod", grant(1, ratio=60)))
+    made.put_device("node", inventory(card(0)))
+    made.put_device("node", inventory(*cards(2)))
+    assert free(made, "node", 1)["gpu-memory-ratio"] == 40
+
+
+def test_an_unhealthy_card_keeps_what_is_charged() -> None:
+    made = fleet()
+    made.charge(charge("pod", grant(0, ratio=60)))
+    made.put_device("node", inventory(card(0, healthy=False)))
+    assert free(made, "node", 0)["gpu-memory-ratio"] == 40
+    assert not made.cards["gpu"].healthy.any()
+
+
+def test_a_vanished_card_is_forgotten_with_its_last_pod() -> None:
+    made = fleet({"node": cards(2)})
+    made.charge(charge("pod", grant(1, ratio=60)))
+    made.put_device("node", inventory(card(0)))
+    made.release("uid-pod")
+    assert len(list(made.cards["gpu"].slots(made.rows["node"]))) == 1
+
+
+def test_a_vanished_cards_slot_is_used_again() -> None:
+    made = fleet({"node": cards(2)})
+    width = made.cards["gpu"].minor.shape[1]
+    for minor in range(2, 40):
+        made.put_device("node", inventory(card(minor), card(minor + 1)))
+    assert made.cards["gpu"].minor.shape[1] == width
+
+
+def test_a_device_deleted_and_made_again_books_nothing_twice() -> None:
+    made = fleet()
+    made.charge(charge("pod", grant(0, core=60, ratio=60)))
+    before = free(made, "node", 0)
+    made.remove_device("node")
+    assert not made.cards["gpu"].present.any()
+    made.put_device("node", inventory(card()))
+    assert free(made, "node", 0) == before
+    made.release("uid-pod")
+    assert free(made, "node", 0)["gpu-memory"] == A100_BYTES
+
+
+def test_a_pod_known_before_its_device_is_filled_in_when_that_comes() -> None:
+    made = Fleet()
+    made.put_node(node_info("node"))
+    made.charge(charge("pod", grant(0, ratio=50)))
+    made.put_device("node", inventory(card()))
+    assert free(made, "node", 0)["gpu-memory"] == A100_BYTES - A100_BYTES // 2
+    made.release("uid-pod")
+    assert free(made, "node", 0)["gpu-memory"] == A100_BYTES
+
+
+def test_what_was_filled_in_stays_when_the_card_changes_its_size() -> None:
+    made = fleet()
+    made.charge(charge("pod", grant(0, ratio=50)))
+    made.put_device("node", inventory(card(0, memory=T4_BYTES)))
+    assert dict(made.charges["uid-pod"].grants[0].amounts)["gpu-memory"] == A100_BYTES // 2
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(["node", "device", "pod"], id="node first"),
+        pytest.param(["pod", "device", "node"], id="pod first"),
+        pytest.param(["device", "node", "pod"], id="device first"),
+    ],
+)
+def test_a_row_lives_until_node_device_and_pods_are_gone(order: list[str]) -> None:
+    made = fleet()
+    made.charge(charge("pod", grant(0, ratio=50)))
+    remove: dict[str, Callable[[], object]] = {
+        "node": lambda: made.remove_node("node"),
+        "device": lambda: made.remove_device("node"),
+        "pod": lambda: made.release("uid-pod"),
+    }
+    for what in order[:2]:
+        remove[what]()
+        assert "node" in made.rows
+    remove[order[2]]()
+    assert "node" not in made.rows
+
+
+def test_a_row_leaves_no_residue_to_its_next_node() -> None:
+    taint = Taint(key="a")
+    made = Fleet()
+    old = node_info("old", labels={"zone": "a"}, taints=[taint], cordoned=True, ready=False, more={"example.com/x": 9})
+    add(made, old, inventory(*cards(8), other_card("rdma"), vendor="amd"))
+    assert made.labels.meeting(label("zone", "In", "a")).sum() == 1
+    row = made.rows["old"]
+    made.charge(
+        charge(
+            "pod", grant(3, ratio=10), grant(0, "rdma", rdma=5), node="old", resources=(("cpu", 7),), unknown=("gpu",)
+        )
+    )
+    made.remove_node("old")
+    made.remove_device("old")
+    made.release("uid-pod")
+    add(made, node_info("new"))
+    assert made.rows == {"new": row}
+    assert (made.names[row], made.labels[row]) == ("new", {})
+    assert not made.labels.meeting(label("zone", "In", "a")).any()
+    assert taint not in made.taints()
+    assert not made.requested.any()
+    assert made.allocatable[made.resource("example.com/x"), row] == 0
+    flags = (made.cordoned, made.has_device, made.fresh, made.of_vendor("amd"))
+    assert not any(each[row] for each in flags)
+    assert made.ready[row]
+    for columns in made.cards.values():
+        assert not list(columns.slots(row))
+        assert not columns.used.any()
+        assert not columns.total.any()
+        assert not columns.unknown.any()
+        assert columns.ids[row] == {}
+
+
+def test_a_device_without_a_node_is_not_present() -> None:
+    made = Fleet()
+    made.put_device("node", inventory(card()))
+    assert not made.present.any()
+
+
+def test_a_new_row_is_not_fresh() -> None:
+    made = Fleet()
+    made.put_node(node_info("node"))
+    made.put_device("node", inventory(card()))
+    assert not made.fresh.any()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda made: made.set_fresh("nobody", fresh=True), id="freshness"),
+        pytest.param(lambda made: made.remove_node("nobody"), id="node"),
+        pytest.param(lambda made: made.remove_device("nobody"), id="device"),
+    ],
+)
+def test_an_unknown_node_is_left_unknown(act: Any) -> None:
+    made = fleet()
+    act(made)
+    assert set(made.rows) == {"node"}
+
+
+def test_taints_that_nobody_carries_are_forgotten() -> None:
+    made = fleet()
+    for second in range(100):
+        made.put_node(node_info("node", taints=[Taint(key="deletion-candidate", value=str(second))]))
+    assert len(made.taints()) == 1
+
+
+def test_labels_asked_for_once_are_kept_current() -> None:
+    made = fleet({"a": (), "b": ()})
+    assert not made.labels.meeting(label("zone", "In", "x")).any()
+    made.put_node(node_info("b", labels={"zone": "x"}))
+    assert np.flatnonzero(made.labels.meeting(label("zone", "In", "x"))).tolist() == [made.rows["b"]]
+    made.put_node(node_info("b"))
+    assert not made.labels.meeting(label("zone", "In", "x")).any()
+
+
+def test_a_model_is_known_by_its_number() -> None:
+    made = fleet({"node": (card(0), card(1, model=T4))})
+    accepted = made.accepted_models(ModelConstraint(exact=T4.lower()))
+    found = {minor: bool(accepted[made.cards["gpu"].model[slot(made, "node", minor)]]) for minor in (0, 1)}
+    assert found == {0: False, 1: True}

@@ -1,0 +1,488 @@
+"""What kubelet gave beside what was promised: charges, words, and exchanged allocations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api import allocation, names
+from berth_api.allocation import Grant
+from berth_operator.core.decision import record
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.kubelet_allocation import Case, Device, Given
+from tests.builders import (
+    A100_BYTES,
+    T4,
+    T4_BYTES,
+    card,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    instance,
+    other_card,
+    replica,
+    sliced,
+)
+
+WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
+NVIDIA, SLICES, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
+
+
+def device(name: str) -> Device:
+    """Give a device by an id such as `GPU-3`, `GPU-3::1`, `MIG-3-0` and `rdma-1`."""
+    kind, minor = name.replace("::", "-").split("-")[:2]
+    return Device(type="rdma" if kind == "rdma" else "gpu", minor=int(minor), id=name)
+
+
+def gave(name: str, *ids: str, **containers: Sequence[str]) -> Given:
+    """Give what kubelet gave a pod."""
+    found = tuple((key, tuple(map(device, each))) for key, each in (containers or {"main": ids}).items())
+    return Given(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=found)
+
+
+def whole(name: str, *minors: int, **fields: Any) -> Charge:
+    """Give what a pod was promised that asks kubelet for whole cards."""
+    grants = [grant(minor, **WHOLE) for minor in minors]
+    return charge(name, *grants, asked=((NVIDIA, len(minors)),), **fields)
+
+
+def half(name: str, minor: int) -> Charge:
+    return charge(name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), asked=(("kubernetes.io/gpu", 50),))
+
+
+def little(name: str, minor: int, **fields: Any) -> Charge:
+    """Return a pod that asks kubelet for a card, and was promised a hundredth of it."""
+    return charge(name, replace(grant(minor, core=1), **fields), asked=((NVIDIA, 1),))
+
+
+def stranger(name: str, wanted: int = 1) -> Charge:
+    """Give a pod of another scheduler, which nobody promised anything."""
+    return charge(name, asked=((NVIDIA, wanted),), unknown=("gpu",))
+
+
+def replicas(name: str, *ids: tuple[int, int]) -> Charge:
+    made = node(sliced(0, 4), sliced(1, 4))
+    grants = [made.given("node", "gpu", minor, f"GPU-{minor}::{number}") for minor, number in ids]
+    return charge(name, *grants, asked=((SLICES, len(ids)),))
+
+
+def node(*found: Any) -> Fleet:
+    return fleet({"node": found or cards(4)})
+
+
+def held(of: Charge) -> list[tuple[str, dict[str, int]]]:
+    """Give what a pod is charged for, without memory where that follows from the ratio."""
+    return [(each.id, {k: v for k, v in each.amounts if k != "gpu-memory"}) for each in of.grants]
+
+
+ALL = {"gpu-core": 100, "gpu-memory-ratio": 100}
+HALF = {"gpu-core": 50, "gpu-memory-ratio": 50}
+QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
+
+
+@pytest.mark.parametrize(
+    ("promised", "given_", "claimed", "charged"),
+    [
+        pytest.param(whole("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="as promised"),
+        pytest.param(whole("p", 0, 1), gave("p", "GPU-1"), False, [("GPU-0", ALL), ("GPU-1", ALL)], id="a part of it"),
+        pytest.param(whole("p", 0), gave("p"), False, [("GPU-0", ALL)], id="nothing yet"),
+        pytest.param(whole("p", 0), gave("p", "GPU-2"), False, [("GPU-2", ALL)], id="another"),
+        pytest.param(whole("p", 0), gave("p", "GPU-2"), True, [("GPU-0", ALL), ("GPU-2", ALL)], id="another's"),
+        pytest.param(
+            whole("p", 0, 1), gave("p", "GPU-1", "GPU-2"), False, [("GPU-1", ALL), ("GPU-2", ALL)], id="one of two"
+        ),
+        pytest.param(
+            whole("p", 0, 1),
+            gave("p", "GPU-2"),
+            False,
+            [("GPU-0", ALL), ("GPU-1", ALL), ("GPU-2", ALL)],
+            id="another, and more to come",
+        ),
+        pytest.param(
+            whole("p", 0), gave("p", a=["GPU-2"], b=["GPU-2"]), False, [("GPU-2", ALL)], id="handed on to a container"
+        ),
+        pytest.param(
+            whole("p", 0), gave("p", "GPU-0", "GPU-3"), False, [("GPU-0", ALL), ("GPU-3", ALL)], id="more than promised"
+        ),
+        pytest.param(half("p", 0), gave("p"), False, [("GPU-0", HALF)], id="a share is not kubelet's to give"),
+        pytest.param(
+            half("p", 0), gave("p", "GPU-1"), False, [("GPU-0", HALF), ("GPU-1", ALL)], id="a card beside a share"
+        ),
+        pytest.param(
+            half("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="all of a card that it has a share of"
+        ),
+        pytest.param(
+            little("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="a card, and a hundredth promised"
+        ),
+        pytest.param(little("p", 0, id=""), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="the same by its minor"),
+        pytest.param(
+            little("p", 0), gave("p", "GPU-1"), True, [("GPU-0", {"gpu-core": 1}), ("GPU-1", ALL)], id="and another's"
+        ),
+        pytest.param(stranger("p"), gave("p", "GPU-1"), False, [("GPU-1", ALL)], id="another scheduler's"),
+        pytest.param(whole("p", 0), gave("p", "GPU-9"), False, [("GPU-9", ALL)], id="a card that nobody knows"),
+        pytest.param(whole("p", 0), gave("p", "MIG-1-7"), False, [("MIG-1-7", ALL)], id="an instance nobody knows"),
+        pytest.param(
+            whole("p", 0), gave("p", "rdma-0"), False, [("GPU-0", ALL), ("rdma-0", {"rdma": 100})], id="another type"
+        ),
+    ],
+)
+def test_who_holds_a_device_is_charged_for_it(
+    promised: Charge, given_: Given, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
+) -> None:
+    made = node(*cards(4), other_card("rdma"))
+    assert held(kubelet_allocation.charged(made, promised, given_, claimed=claimed)) == charged
+
+
+def test_pieces_are_charged_as_what_they_are() -> None:
+    made = node(sliced(0, 4), sliced(1, 4), divided(2, "1g.10gb", "1g.10gb"))
+    slices = kubelet_allocation.charged(made, replicas("p", (0, 0)), gave("p", "GPU-1::3"), claimed=False)
+    assert held(slices) == [("GPU-1::3", QUARTER)]
+    kept = kubelet_allocation.charged(made, replicas("p", (0, 0)), gave("p", "GPU-0::0"), claimed=False)
+    assert held(kept) == [("GPU-0::0", QUARTER)]
+    vanished = replace(replicas("p", (0, 0)).grants[0], minor=9, id="GPU-9::0")
+    gone = charge("p", vanished, asked=((SLICES, 1),))
+    assert kubelet_allocation.charged(made, gone, gave("p", "GPU-9::0"), claimed=False) is gone
+    asked = charge("q", instance(2, 0), asked=((MIG, 1),))
+    assert held(kubelet_allocation.charged(made, asked, gave("q", "MIG-2-1"), claimed=False)) == [("MIG-2-1", {MIG: 1})]
+
+
+@pytest.mark.parametrize(
+    ("promised", "given_", "unknown"),
+    [
+        pytest.param(stranger("p"), gave("p", "GPU-1"), (), id="all of it"),
+        pytest.param(stranger("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
+        pytest.param(stranger("p"), gave("p"), ("gpu",), id="nothing"),
+        pytest.param(
+            charge("p", asked=((NVIDIA, 1),), unknown=("gpu", "rdma")), gave("p", "GPU-1"), ("rdma",), id="of one type"
+        ),
+        pytest.param(
+            charge("p", asked=(("kubernetes.io/gpu", 50),), unknown=("gpu",)),
+            gave("p", "GPU-1"),
+            ("gpu",),
+            id="a share",
+        ),
+    ],
+)
+def test_a_pod_whose_devices_are_told_holds_no_others(
+    promised: Charge, given_: Given, unknown: tuple[str, ...]
+) -> None:
+    assert kubelet_allocation.charged(node(), promised, given_, claimed=False).unknown == unknown
+
+
+def test_what_a_pod_leaves_behind_is_no_pod() -> None:
+    found = kubelet_allocation.left_behind(node(), gave("p", "GPU-1", "GPU-3"))
+    assert found is not None
+    assert held(found) == [("GPU-1", ALL), ("GPU-3", ALL)]
+    assert not kubelet_allocation.is_pod(found)
+    assert (found.pod, found.resources, found.asked) == ("ns/p", (), ())
+    assert kubelet_allocation.left_behind(node(), gave("p")) is None
+
+
+def test_what_no_pod_holds_may_be_of_a_node_that_nobody_knows() -> None:
+    found = kubelet_allocation.left_behind(Fleet(), gave("p", "GPU-1"))
+    assert found is not None
+    assert held(found) == [("GPU-1", ALL)]
+
+
+def test_foreign_use_takes_whole_cards() -> None:
+    found = kubelet_allocation.foreign(node(), "node", [Device(type="gpu", minor=2, id="")])
+    assert found is not None
+    assert [(each.minor, each.amounts) for each in found.grants] == [
+        (2, (("gpu-core", 100), ("gpu-memory", A100_BYTES), ("gpu-memory-ratio", 100)))
+    ]
+    assert kubelet_allocation.foreign(node(), "node", []) is None
+
+
+@pytest.mark.parametrize(
+    ("promised", "given_", "told"),
+    [
+        pytest.param(whole("p", 0), gave("p", "GPU-0"), "", id="none"),
+        pytest.param(whole("p", 0, 1), gave("p", "GPU-1"), "", id="a part is none"),
+        pytest.param(
+            whole("p", 0),
+            gave("p", "GPU-2"),
+            "kubelet gave it gpu 2 (GPU-2); allocated was gpu 0 (GPU-0)",
+            id="another",
+        ),
+        pytest.param(
+            whole("p", 0, 1, 2),
+            gave("p", "GPU-1", "GPU-3"),
+            "kubelet gave it gpu 3 (GPU-3); allocated was gpu 0 (GPU-0), gpu 2 (GPU-2)",
+            id="one of three",
+        ),
+        pytest.param(
+            half("p", 0),
+            gave("p", "GPU-1"),
+            "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)",
+            id="beside a share",
+        ),
+        pytest.param(stranger("p"), gave("p", "GPU-1"), "", id="nothing was promised"),
+        pytest.param(whole("p", 0), gave("p", "GPU-0", "rdma-0"), "", id="nothing was promised of the type"),
+        pytest.param(charge("p", Grant(type="gpu", minor=1, amounts=())), gave("p", "GPU-1"), "", id="by its minor"),
+    ],
+)
+def test_a_difference_is_told_in_words(promised: Charge, given_: Given, told: str) -> None:
+    assert kubelet_allocation.difference(promised, given_) == told
+
+
+# --- exchanges --------------------------------------------------------------------------------------------------
+
+Story = Mapping[str, tuple[Charge, Given | None]]
+
+
+def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
+    """Give by pod which devices stand in its new allocation for which."""
+    drifted = [
+        Case(promised=p, given=g) for p, g in story.values() if g is not None and kubelet_allocation.difference(p, g)
+    ]
+    beside = [g for p, g in story.values() if g is not None and not kubelet_allocation.difference(p, g)]
+    found = kubelet_allocation.to_be_rewritten(made, drifted, beside)
+    return {case.given.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in found}
+
+
+@pytest.mark.parametrize(
+    ("story", "expected"),
+    [
+        pytest.param({"p": (whole("p", 0), gave("p", "GPU-0"))}, {}, id="all as promised"),
+        pytest.param(
+            {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), gave("q", "GPU-0"))},
+            {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-0"}},
+            id="two hold each other's",
+        ),
+        pytest.param(
+            {
+                "p": (whole("p", 0, 1), gave("p", "GPU-2", "GPU-3")),
+                "q": (whole("q", 2, 3), gave("q", "GPU-0", "GPU-1")),
+            },
+            {"p": {"GPU-0": "GPU-3", "GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1", "GPU-3": "GPU-0"}},
+            id="two of two",
+        ),
+        pytest.param(
+            {"p": (whole("p", 0, 1), gave("p", "GPU-0", "GPU-2")), "q": (whole("q", 2), gave("q", "GPU-1"))},
+            {"p": {"GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1"}},
+            id="one card of two",
+        ),
+        pytest.param(
+            {
+                "p": (whole("p", 0), gave("p", "GPU-1")),
+                "q": (whole("q", 1), gave("q", "GPU-2")),
+                "r": (whole("r", 2), gave("r", "GPU-0")),
+            },
+            {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-2"}, "r": {"GPU-2": "GPU-0"}},
+            id="three in a circle",
+        ),
+        pytest.param(
+            {
+                "p": (whole("p", 0), gave("p", "GPU-1")),
+                "q": (whole("q", 1), gave("q", "GPU-0")),
+                "r": (whole("r", 2), gave("r", "GPU-2")),
+            },
+            {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-0"}},
+            id="a third is left alone",
+        ),
+        pytest.param(
+            {"p": (whole("p", 0), gave("p", "GPU-0")), "q": (whole("q", 0), gave("q", "GPU-1"))},
+            {"q": {"GPU-0": "GPU-1"}},
+            id="one half was written before a crash",
+        ),
+        pytest.param({"p": (whole("p", 0), gave("p", "GPU-1"))}, {}, id="another that nobody was promised"),
+        pytest.param(
+            {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), None)}, {}, id="the other has nothing yet"
+        ),
+        pytest.param(
+            {"p": (whole("p", 0, 2), gave("p", "GPU-1")), "q": (whole("q", 1), gave("q", "GPU-0"))},
+            {"q": {"GPU-1": "GPU-0"}},
+            id="one has not got all yet",
+        ),
+        pytest.param(
+            {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (half("q", 1), gave("q"))},
+            {},
+            id="a card with a share on it",
+        ),
+    ],
+)
+def test_exchanged_allocations_say_what_is_held(story: Story, expected: dict[str, dict[str, str]]) -> None:
+    assert rewritten(node(), story) == expected
+
+
+def test_cards_of_other_models_are_not_as_good() -> None:
+    made = node(card(0), card(1, model=T4, memory=T4_BYTES))
+    swap = {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), gave("q", "GPU-0"))}
+    assert rewritten(made, swap) == {}
+
+
+def test_replicas_are_exchanged_for_replicas() -> None:
+    swap = {
+        "p": (replicas("p", (0, 0), (1, 0)), gave("p", "GPU-0::0", "GPU-1::1")),
+        "q": (replicas("q", (1, 1)), gave("q", "GPU-1::0")),
+    }
+    assert rewritten(node(sliced(0, 4), sliced(1, 4)), swap) == {
+        "p": {"GPU-1::0": "GPU-1::1"},
+        "q": {"GPU-1::1": "GPU-1::0"},
+    }
+
+
+@pytest.mark.parametrize(("profile", "same"), [("1g.10gb", True), ("2g.20gb", False)])
+def test_instances_are_exchanged_for_those_of_their_profile(profile: str, *, same: bool) -> None:
+    made = node(divided(0, "1g.10gb", profile))
+    swap = {
+        "p": (charge("p", instance(0, 0), asked=((MIG, 1),)), gave("p", "MIG-0-1")),
+        "q": (charge("q", instance(0, 1, profile), asked=(("nvidia.com/mig-" + profile, 1),)), gave("q", "MIG-0-0")),
+    }
+    expected = {"p": {"MIG-0-0": "MIG-0-1"}, "q": {"MIG-0-1": "MIG-0-0"}}
+    assert rewritten(made, swap) == (expected if same else {})
+
+
+def written(promised: Charge, **visible: str) -> dict[str, str]:
+    """Give a bound pod's annotations."""
+    seen = {f"{name}{names.VISIBLE_SUFFIX}": ids for name, ids in visible.items()}
+    return {names.ALLOCATED: allocation.render(promised.grants), names.EPOCH: "1", **seen}
+
+
+def test_annotations_say_what_each_container_holds() -> None:
+    promised = whole("p", 0, 1)
+    case = Case(promised=promised, given=gave("p", a=["GPU-3"], b=["GPU-2"]))
+    instead = {"GPU-0": grant(2, **WHOLE), "GPU-1": grant(3, **WHOLE)}
+    told = written(promised, a="GPU-0", b="GPU-1", init="GPU-0,GPU-1")
+    found = record.rewritten(told, case, instead)
+    assert found is not None
+    kinds = orjson.loads(found.pop(names.ALLOCATED))
+    assert [(each["minor"], each["id"], each["resources"]["kubernetes.io/gpu-core"]) for each in kinds["gpu"]] == [
+        (2, "GPU-2", "100"),
+        (3, "GPU-3", "100"),
+    ]
+    assert found == {
+        f"a{names.VISIBLE_SUFFIX}": "GPU-3",
+        f"b{names.VISIBLE_SUFFIX}": "GPU-2",
+        f"init{names.VISIBLE_SUFFIX}": "GPU-2,GPU-3",
+    }
+
+
+def test_a_replica_is_seen_as_its_card() -> None:
+    promised = replicas("p", (0, 0), (0, 1))
+    case = Case(promised=promised, given=gave("p", "GPU-1::0", "GPU-1::1"))
+    instead = {"GPU-0::0": replica(1, 0), "GPU-0::1": replica(1, 1)}
+    found = record.rewritten(written(promised, main="GPU-0"), case, instead)
+    assert found is not None
+    assert found[f"main{names.VISIBLE_SUFFIX}"] == "GPU-1"
+
+
+def test_a_rewritten_allocation_has_the_minors_of_now_in_all_entries() -> None:
+    recorded = whole("p", 0, 1)
+    told = written(recorded, main="GPU-0,GPU-1")
+    # The driver has numbered the cards in another order since.
+    now = replace(recorded, grants=(replace(grant(0, **WHOLE), minor=2), replace(grant(1, **WHOLE), minor=0)))
+    case = Case(promised=now, given=gave("p", "GPU-2", "GPU-1"))
+    found = record.rewritten(told, case, {"GPU-0": replace(grant(2, **WHOLE), minor=1)})
+    assert found is not None
+    entries = orjson.loads(found[names.ALLOCATED])["gpu"]
+    assert [(each["minor"], each["id"]) for each in entries] == [(1, "GPU-2"), (0, "GPU-1")]
+
+
+def test_an_allocation_of_a_card_that_is_gone_is_not_rewritten() -> None:
+    recorded = whole("p", 0, 1)
+    gone = fleet({"node": (card(0), card(2))}).resolved(recorded)
+    case = Case(promised=gone, given=gave("p", "GPU-2", "GPU-1"))
+    assert record.rewritten(written(recorded, main="GPU-0,GPU-1"), case, {"GPU-0": grant(2, **WHOLE)}) is None
+
+
+def test_the_prefix_of_an_allocation_stays() -> None:
+    promised = whole("p", 0)
+    case = Case(promised=promised, given=gave("p", "GPU-1"))
+    told = {names.ALLOCATED: allocation.render(promised.grants, names.OTHER_PREFIX)}
+    found = record.rewritten(told, case, {"GPU-0": grant(1, **WHOLE)})
+    assert found is not None
+    assert '"koordinator.sh/gpu-core":"100"' in found[names.ALLOCATED]
+    assert names.PREFIX not in found[names.ALLOCATED]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(allocation.render([grant(1, **WHOLE)]), id="already exchanged"),
+        pytest.param("{", id="not to be read"),
+    ],
+)
+def test_an_allocation_that_says_something_else_by_now_is_left(told: str) -> None:
+    case = Case(promised=whole("p", 0), given=gave("p", "GPU-1"))
+    assert record.rewritten({names.ALLOCATED: told}, case, {"GPU-0": grant(1, **WHOLE)}) is None
+
+
+# --- laws -------------------------------------------------------------------------------------------------------
+
+SIZES = st.lists(st.sampled_from([1, 1, 2, 4]), min_size=1, max_size=8)
+
+
+def laid_out(sizes: Sequence[int], order: Sequence[int]) -> list[list[int]]:
+    """Give to pods of these sizes cards in this order."""
+    found, left = [], list(order)
+    for size in sizes:
+        found.append(sorted(left[:size]))
+        del left[:size]
+    return found
+
+
+def used(of: Fleet) -> list[int]:
+    columns = of.cards["gpu"]
+    assert (columns.used >= 0).all()
+    assert (columns.users >= 0).all()
+    return [int(each) for each in columns.used[0, of.rows["node"], list(columns.slots(of.rows["node"]))]]
+
+
+@settings(max_examples=60)
+@given(sizes=SIZES, random=st.randoms(use_true_random=False))
+def test_whatever_kubelet_gave_whom_allocations_come_to_say_it(sizes: list[int], random: Any) -> None:
+    """Any part of the writes may be lost at any time, and charges never change by what is written."""
+    count = sum(sizes)
+    promised, given_ = ({}, {})
+    orders = [random.sample(range(count), count) for _ in range(2)]
+    made = node(*cards(count))
+    for number, (told, held_) in enumerate(zip(*(laid_out(sizes, each) for each in orders), strict=True)):
+        promised[f"p{number}"] = whole(f"p{number}", *told)
+        given_[f"p{number}"] = gave(f"p{number}", *(f"GPU-{minor}" for minor in held_))
+    for _ in range(3 * len(sizes) + 1):
+        for name, each in promised.items():
+            made.charge(kubelet_allocation.charged(made, each, given_[name], claimed=False))
+        assert used(made) == [100] * count
+        story = {name: (promised[name], given_[name]) for name in promised}
+        found = rewritten(made, story)
+        drifted = {name for name in promised if kubelet_allocation.difference(promised[name], given_[name])}
+        assert found.keys() == drifted
+        if not found:
+            break
+        lost = random.sample(sorted(found), random.randrange(len(found)))
+        for name in found.keys() - lost:
+            promised[name] = whole(name, *sorted(int(each.minor) for each in given_[name].devices))
+    else:
+        raise AssertionError("it never ends")
+
+
+HOLDINGS = st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 5), max_size=4)), max_size=12)
+
+
+@settings(max_examples=60)
+@given(events=HOLDINGS, claimed=st.booleans())
+def test_what_is_charged_is_given_back_exactly(events: list[tuple[int, list[int]]], *, claimed: bool) -> None:
+    made = node(*cards(4))
+    for pod, minors in events:
+        name = f"p{pod}"
+        found = kubelet_allocation.charged(
+            made, whole(name, pod), gave(name, *(f"GPU-{each}" for each in minors)), claimed=claimed
+        )
+        ids = {each.id for each in found.grants}
+        assert {f"GPU-{minor}" for minor in minors} <= ids
+        made.charge(found)
+        used(made)
+    for pod in range(4):
+        made.release(f"uid-p{pod}")
+    columns = made.cards["gpu"]
+    assert len(list(columns.slots(made.rows["node"]))) == 4
+    assert not columns.used.any()
+    assert not columns.users.any()

@@ -1,0 +1,161 @@
+"""GPUs that kubelet cannot give out now, because pods have shares of them that kubelet knows nothing of."""
+
+import pytest
+
+from berth_operator.core import filters
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.fleet.cards import CardInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+from tests.builders import (
+    A100_BYTES,
+    GPU,
+    NVIDIA,
+    RDMA,
+    asks,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    hints,
+    inventory,
+    other_card,
+    sliced,
+    waiting,
+)
+
+SLICE, MIG_1G = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
+WITHHELD = "GPU devices not offered to kubelet now"
+
+
+def node(*found: CardInfo, withheld: tuple[int, ...] = (), single: bool = False) -> Fleet:
+    made = fleet({"node": found}, single=single)
+    made.withhold("node", withheld)
+    return made
+
+
+def given(made: Fleet, wanted: PodRequest) -> list[int]:
+    outcome = decide(made, waiting("p", wanted), Policy())
+    return [each.minor for each in outcome.grants] if isinstance(outcome, Placement) else []
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "expected"),
+    [
+        pytest.param(node(*cards(3), withheld=(0, 1)), {NVIDIA: 1}, [2], id="a whole card of kubelet's"),
+        pytest.param(node(*cards(3), withheld=(0,)), {NVIDIA: 2}, [1, 2], id="two"),
+        pytest.param(node(*cards(3), withheld=(0, 1)), {NVIDIA: 2}, [], id="too few"),
+        pytest.param(node(*cards(2), withheld=(0, 1)), {GPU: 50}, [0], id="a share"),
+        pytest.param(node(*cards(2), withheld=(0, 1)), {GPU: 200}, [0, 1], id="whole cards that are not kubelet's"),
+        pytest.param(node(sliced(0, 2), sliced(1, 2), withheld=(0,)), {SLICE: 2}, [1, 1], id="replicas"),
+        pytest.param(node(sliced(0, 2), sliced(1, 2), withheld=(0,)), {NVIDIA: 2}, [1, 1], id="replicas as slots"),
+        pytest.param(node(sliced(0, 2), withheld=(0,)), {GPU: 50}, [0], id="a share of a sliced card"),
+        pytest.param(
+            node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,)), {MIG_1G: 1}, [1], id="an instance"
+        ),
+        pytest.param(
+            node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,), single=True),
+            {NVIDIA: 1},
+            [1],
+            id="an instance as a slot",
+        ),
+        pytest.param(node(*cards(2), withheld=(7,)), {NVIDIA: 1}, [0], id="a card that is not there"),
+    ],
+)
+def test_what_kubelet_gives_out_is_what_it_can_give(made: Fleet, wanted: dict[str, int], expected: list[int]) -> None:
+    assert given(made, asks(wanted)) == expected
+
+
+def test_devices_of_other_types_are_not_meant() -> None:
+    made = node(*cards(1), other_card("rdma"), withheld=(0,))
+    assert given(made, asks({RDMA: 100})) == [0]
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        pytest.param(node(*cards(2), withheld=(0, 1)), {NVIDIA: 1}, id="cards"),
+        pytest.param(node(sliced(0, 2), withheld=(0,)), {SLICE: 1}, id="replicas"),
+        pytest.param(node(divided(0, "1g.10gb"), withheld=(0,)), {MIG_1G: 1}, id="instances"),
+    ],
+)
+def test_the_reason_says_so(made: Fleet, wanted: dict[str, int]) -> None:
+    outcome = decide(made, waiting("p", wanted), Policy())
+    assert isinstance(outcome, Failure)
+    assert outcome.message == f"0/1 nodes available: 1 {WITHHELD}"
+
+
+def test_cards_that_are_held_are_told_to_be_held() -> None:
+    made = node(*cards(1), withheld=(0,))
+    made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2)))
+    outcome = decide(made, waiting("p", {NVIDIA: 1}), Policy())
+    assert isinstance(outcome, Failure)
+    assert "insufficient free GPU devices" in outcome.message
+
+
+def test_an_exclusive_policy_is_told_by_itself() -> None:
+    made = node(*cards(1), withheld=(0,))
+    wanted = asks({NVIDIA: 1}, annotations=hints(gpu={"exclusivePolicy": "DeviceLevel"}))
+    outcome = decide(made, waiting("p", wanted), Policy())
+    assert isinstance(outcome, Failure)
+    assert WITHHELD in outcome.message
+
+
+def test_kept_columns_follow() -> None:
+    made, wanted = node(*cards(2)), asks({NVIDIA: 2})
+    row = made.rows["node"]
+    seen = []
+    for minors in ((), (1,), (0, 1), ()):
+        made.withhold("node", minors)
+        seen.append(filters.has_room(made, wanted, row))
+    assert seen == [True, False, False, True]
+
+
+def test_a_new_inventory_withholds_nothing() -> None:
+    made = node(*cards(2), withheld=(0, 1))
+    made.put_device("node", inventory(*cards(2)))
+    assert given(made, asks({NVIDIA: 2})) == [0, 1]
+
+
+def test_a_node_that_nobody_knows_stays_unknown() -> None:
+    made = fleet()
+    made.withhold("other", (0,))
+    assert "other" not in made.rows
+
+
+def test_many_nodes_keep_their_own() -> None:
+    made = fleet({f"n{number}": cards(1) for number in range(40)})
+    for number in range(39):
+        made.withhold(f"n{number}", (0,))
+    outcome = decide(made, waiting("p", {NVIDIA: 1}), Policy())
+    assert isinstance(outcome, Placement)
+    assert outcome.node == "n39"
+
+
+# --- what-ifs ---------------------------------------------------------------------------------------------------
+
+
+def test_pods_with_shares_are_evicted_for_one_of_kubelets_all_the_same() -> None:
+    """Once they are gone, the agent gives the card back."""
+    made = node(*cards(1), withheld=(0,))
+    made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2), priority=1))
+    found = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())
+    assert found is not None
+    assert [each.pod for each in found.victims] == ["ns/half"]
+
+
+def test_nobody_is_evicted_where_the_card_comes_back_anyway() -> None:
+    made = node(*cards(2), withheld=(0,))
+    made.charge(charge("other", grant(1, core=100, ratio=100, memory=A100_BYTES), priority=1))
+    found = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())
+    assert found is not None
+    assert found.victims == ()
+
+
+def test_a_simulation_does_not_wait_for_an_agent() -> None:
+    made = node(*cards(1), withheld=(0,))
+    assert isinstance(decide(made.copy(), waiting("p", {NVIDIA: 1}), Policy()), Placement)

@@ -1,0 +1,86 @@
+"""What the typical mix of pods is."""
+
+import numpy as np
+import pytest
+
+from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_operator.core.fleet import workload
+from berth_operator.core.fleet.workload import Workload
+from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
+
+T4 = ModelConstraint(globs=("t4",))
+
+
+def mix(*pods: dict[str, int], model: ModelConstraint = ANY_MODEL) -> Workload:
+    made = Workload()
+    for each in pods:
+        made.see(asks(each, model=model))
+    return made
+
+
+def demand(of: Workload) -> dict[ModelConstraint, float]:
+    return dict(zip(of.typical.constraints, of.typical.demand.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([], 0, id="nobody was seen"),
+        pytest.param([{"cpu": 4000}], 0, id="pods without cards do not count"),
+        pytest.param([{"cpu": 4000, GPU: 50}], 8000, id="half a card"),
+        pytest.param([{"cpu": 4000, NVIDIA: 4}], 1000, id="four cards"),
+        pytest.param([{"cpu": 1000, CORE: 20, RATIO: 50}], 2000, id="core or memory, whichever is more"),
+        pytest.param([{"cpu": 1000, MEMORY: 5}], 0, id="bytes alone tell nothing"),
+        pytest.param([{GPU: 100}], 0, id="no cpu"),
+        pytest.param([{"cpu": 9000, GPU: 100}, {"cpu": 1000, GPU: 100}], 5000, id="the mean"),
+    ],
+)
+def test_the_cpu_that_goes_with_a_card(pods: list[dict[str, int]], expected: float) -> None:
+    assert mix(*pods).typical.cpu_per_card == pytest.approx(expected, rel=0.02)
+
+
+def test_the_latest_pods_count_most() -> None:
+    made, early, late = Workload(), asks({"cpu": 1000, GPU: 100}), asks({"cpu": 3000, GPU: 100})
+    for _ in range(workload.HALF_LIFE):
+        made.see(early)
+    halved = made.typical.cpu_per_card
+    for _ in range(workload.HALF_LIFE):
+        made.see(late)
+    assert halved == pytest.approx(1000)
+    # The first pods count half, so that a third of the weight is theirs.
+    assert made.typical.cpu_per_card == pytest.approx((1000 + 2 * 3000) / 3, rel=0.2)
+    assert made.typical.cpu_per_card > 2000
+
+
+def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    made = mix({GPU: 100}, model=T4)
+    assert (made.typical.constrained, demand(made)) == (True, {T4: 1.0})
+    request = asks({GPU: 100})
+    for _ in range(45 * workload.HALF_LIFE):
+        made.see(request)
+    assert (made.typical.constrained, demand(made)) == (False, {ANY_MODEL: 1.0})
+
+
+def test_demand_is_shared_by_what_pods_ask_for() -> None:
+    made = mix({GPU: 300})
+    made.see(asks({GPU: 100}, model=T4))
+    assert demand(made)[T4] == pytest.approx(0.25, rel=0.02)
+    assert demand(made)[ANY_MODEL] == pytest.approx(0.75, rel=0.02)
+
+
+def test_who_needs_more_cpu_than_there_is() -> None:
+    # Four cards with a processor each, and half cards with two, a little more, and with more than any node has.
+    made = mix({"cpu": 4000, GPU: 400}, {"cpu": 2000, GPU: 50}, {"cpu": 2100, GPU: 50}, {"cpu": 900_000, GPU: 50})
+    cpu = np.array([-1, 0, 999, 1000, 2000, 2250, 10**9])
+    expected = [1.0, 1.0, 1.0, 150 / 550, 100 / 550, 50 / 550, 0.0]
+    assert made.typical.starved(cpu) == pytest.approx(expected, abs=0.02)
+
+
+def test_nobody_starves_before_the_first_pod() -> None:
+    assert Workload().typical.starved(np.array([0, 1000])).tolist() == [1.0, 1.0]
+
+
+def test_shares_are_common_if_they_come_often() -> None:
+    made = mix(*[{GPU: 47}] * 60, *[{GPU: 81}] * 37, *[{CORE: 10, RATIO: 20}] * 3, {GPU: 33}, {NVIDIA: 1}, {GPU: 200})
+    assert made.typical.common == (47, 81)
+    assert mix({NVIDIA: 1}).typical.common == ()

@@ -1,0 +1,188 @@
+"""What a plug-in's code does wrong is one error that says whose it is, and nothing else comes of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from berth_api import request
+from berth_api.allocation import Grant
+from berth_api.request import Kinds
+from berth_operator.core.advice.defragmentation import advise
+from berth_operator.core.advice.simulate import simulate
+from berth_operator.core.allocators import simple
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import holds, preempt
+from berth_operator.core.filters import has_room
+from berth_operator.core.fleet.cards import CardInfo, Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import DevicePlugin, PluginFailedError
+from berth_operator.core.plugins.containment import contained
+from berth_operator.core.values.request import PendingPod, PodRequest
+from tests.builders import add, charge, gang, inventory, node_info, other_card, place, waiting
+from tests.strangers import KIND, NPU, OWNER, fails, gives, plugins
+
+POLICIES = {"berth-scheduler": Policy()}
+
+
+def npu(minor: int = 0, *, healthy: bool = True) -> CardInfo:
+    return other_card("npu", minor, healthy=healthy)
+
+
+def strange(*cards: int, **own: Callable[..., Any]) -> Fleet:
+    """Give nodes `a`, `b` … with so many NPUs each, and one that is broken."""
+    made = Fleet(plugins=plugins(**own))
+    for name, count in zip("abc", cards, strict=False):
+        devices = [*(npu(minor) for minor in range(count)), npu(9, healthy=False)]
+        add(made, node_info(name), inventory(*devices))
+    return made
+
+
+def wants(count: int = 1, name: str = "pod", **fields: Any) -> PendingPod:
+    found = request.of_resources({NPU: count}, kinds=Kinds((KIND,)))
+    return waiting(name, PodRequest(resources=(("pods", 1),), devices=found), **fields)
+
+
+def part_of(minor: int, kind: str = "npu", amount: int = 100, counted: str = "npu", name: str = "") -> Grant:
+    return Grant(type=kind, minor=minor, amounts=((counted, amount),), id=name)
+
+
+def given(*minors: int, **fields: Any) -> Callable[..., Any]:
+    return gives(tuple(part_of(minor, **fields) for minor in minors))
+
+
+def test_a_device_that_is_given_by_its_minor_gets_its_id() -> None:
+    made = strange(2, choose=given(1, 0))
+    assert [each.id for each in place(made, wants(2)).grants] == ["npu-1", "npu-0"]
+
+
+def test_a_device_of_a_plugin_is_its_id() -> None:
+    made = strange(2, choose=given(0))
+    place(made, wants())
+    made.put_device("a", inventory(other_card("npu", 3), *(replace(npu(minor), minor=1 - minor) for minor in (0, 1))))
+    assert {grant.minor for each in made.on_node("a") for grant in each.grants} == {1}
+
+
+def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
+    made = strange(1, 2, score=lambda _fleet, _wanted, fits: np.arange(len(fits)))
+    assert (place(made, wants(name="one")).node, place(made, wants(name="two")).node) == ("b", "b")
+    assert place(made, wants(name="three")).node == "a"
+    failure = decide(made, wants(), Policy())
+    assert isinstance(failure, Failure)
+    assert "insufficient free NPU devices" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("call", "does", "told"),
+    [
+        pytest.param("passes", fails, "ZeroDivisionError: division by zero", id="passes raises"),
+        pytest.param("passes", gives(None), "it gave None; allowed is a mask of shape (", id="no mask"),
+        pytest.param("passes", gives(np.ones(1, np.bool_)), "allowed is a mask of shape", id="a mask of another shape"),
+        pytest.param(
+            "passes",
+            lambda fleet, _wanted, _part, rows: fleet.present[rows].astype(int),
+            "allowed is a mask of shape",
+            id="a mask of numbers",
+        ),
+        pytest.param("choose", fails, "ZeroDivisionError: division by zero", id="choose raises"),
+        pytest.param("choose", given(), "it gave []; wanted are 2 different ones of npu", id="no device"),
+        pytest.param("choose", given(0), "it gave [('npu', 0)]; wanted are 2 different ones", id="too few"),
+        pytest.param("choose", given(0, 1, 2), "wanted are 2 different ones", id="too many"),
+        pytest.param("choose", given(1, 1), "wanted are 2 different ones", id="a device twice"),
+        pytest.param("choose", given(0, 1, kind="gpu"), "it gave [('gpu', 0), ('gpu', 1)]", id="of another type"),
+        pytest.param("choose", given(0, 7), "npu 7, which a has not, or not as a healthy one", id="unknown"),
+        pytest.param("choose", given(0, 9), "npu 9, which a has not, or not as a healthy one", id="unhealthy"),
+        pytest.param("choose", given(0, 1, name="npu-7"), "npu 0 as npu-7; on a that is npu-0", id="another id"),
+        pytest.param("choose", given(0, 2), "100 of npu of npu 2, which has 0 free", id="taken"),
+        pytest.param("choose", given(0, 1, amount=0), "0 of npu of npu 0, which has 100 free", id="nothing of it"),
+        pytest.param("choose", given(0, 1, counted="x"), "KeyError: 'x'", id="what nobody counts"),
+        pytest.param("choose", gives(7), "TypeError: 'int' object is not iterable", id="no devices at all"),
+        pytest.param("score", fails, "ZeroDivisionError: division by zero", id="score raises"),
+        pytest.param("score", gives(np.ones(1)), "it gave scores of shape (1,); allowed is (", id="another shape"),
+        pytest.param("score", gives("abc"), "ValueError: could not convert string to float", id="no scores"),
+        pytest.param("score", lambda _fleet, _wanted, fits: fits * 101.0, "allowed are 0 to 100", id="too high"),
+        pytest.param("score", lambda _fleet, _wanted, fits: fits * -1.0, "allowed are 0 to 100", id="below zero"),
+        pytest.param("score", lambda _fleet, _wanted, fits: fits * np.nan, "allowed are 0 to 100", id="no number"),
+    ],
+)
+def test_what_it_does_wrong_is_told_with_its_name(call: str, does: Callable[..., Any], told: str) -> None:
+    made = strange(3, **{call: does})
+    made.charge(charge("other", part_of(2), node="a"))
+    with pytest.raises(PluginFailedError) as failed:
+        decide(made, wants(2), Policy())
+    assert failed.value.kind == "npu"
+    assert str(failed.value).startswith(f"{OWNER} failed in {call}: ")
+    assert told in str(failed.value)
+    # Others are decided as ever.
+    assert isinstance(decide(made, waiting(), Policy()), Placement)
+
+
+@pytest.mark.parametrize("does", [fails, gives([("why", None)]), gives([7])])
+def test_reasons_are_looked_at_as_well(does: Callable[..., Any]) -> None:
+    with pytest.raises(PluginFailedError, match="failed in reasons"):
+        decide(strange(1, reasons=does), wants(2), Policy())
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -1.0, 1e9])
+def test_a_score_may_be_anything_where_the_pod_does_not_fit(number: float) -> None:
+    def score(_fleet: Fleet, _wanted: PodRequest, fits: Mask) -> Any:
+        return np.where(fits, 50.0, number)
+
+    assert place(strange(0, 1, score=score), wants()).node == "b"
+
+
+def test_a_fleet_is_left_as_it_was_and_decides_once_it_fails_no_more() -> None:
+    code: dict[str, Callable[..., Any]] = {}
+
+    def passes(*arguments: Any) -> Any:
+        return code.get("passes", simple.passes)(*arguments)
+
+    made = strange(2, passes=passes)
+    made.nominate(charge("kept", part_of(0), node="a", priority=1))
+    before = decide(made, wants(), Policy())
+    code["passes"] = fails
+    for count in range(1, 4):
+        made.charge(charge(f"other-{count}", node="a"))
+        with pytest.raises(PluginFailedError):
+            decide(made, wants(priority=2), Policy())
+        assert list(made.nominees) == ["uid-kept"]
+    code.clear()
+    assert decide(made, wants(), Policy()) == before
+
+
+def test_nothing_is_kept_for_a_pod_where_it_fails_and_it_may_be_decided_anywhere() -> None:
+    made = strange(1, passes=fails)
+    assert holds(made, wants(nominated="a"), Policy(), "a") is None
+    assert has_room(made, wants().request, 0)
+
+
+def test_preemption_and_gangs_fail_alike() -> None:
+    made = strange(1, could_pass=fails)
+    place(made, wants(name="low"))
+    with pytest.raises(PluginFailedError, match="could_pass"):
+        preempt(made, wants(priority=1), Policy(), Budgets())
+    empty = strange(2, choose=fails)
+    with pytest.raises(PluginFailedError, match="choose"):
+        decide_gang(empty, gang(wants(name="a"), wants(name="b")), Policy())
+    assert not empty.charges
+
+
+def test_what_ifs_tell_it_of_the_pod_alone() -> None:
+    made = strange(3, choose=fails)
+    found = simulate(made, [wants(name="a"), waiting("b"), gang(wants(name="c"), wants(name="d"))], POLICIES)
+    told = {each.pod.name: each.result.message for each in found.outcomes if isinstance(each.result, Failure)}
+    assert told.keys() == {"a", "c", "d"}
+    assert {each.partition(":")[0] for each in told.values()} == {f"{OWNER} failed in choose"}
+    advice = advise(made, wants(), {}, POLICIES, Budgets())
+    assert isinstance(advice.result, Failure)
+    assert advice.result.message == f"{OWNER} failed in choose: ZeroDivisionError: division by zero"
+
+
+def test_without_code_of_its_own_there_is_nothing_to_contain() -> None:
+    assert contained(DevicePlugin(kind=KIND), OWNER).allocator is None
+    assert contained(DevicePlugin(kind=KIND), OWNER).score is None

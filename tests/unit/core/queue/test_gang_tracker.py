@@ -1,0 +1,342 @@
+"""Who belongs to which gang, how far it has come, and when its time is up."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_operator.core.queue.gang_tracker import SETTLE, Counts, Group, Roster
+from berth_operator.core.values.request import Membership
+from tests.builders import charge, waiting
+
+GANG = Membership(group="ns/g")
+BY_TWO = Membership(group="ns/g", minimum=2)
+GROUP = Group(name="ns/g", uid="u", minimum=2, created="2026-01-01T00:00:00Z")
+
+
+def roster(*names: str, group: Group | None = GROUP) -> Roster:
+    """Give a roster with a PodGroup that needs two, and members that wait."""
+    made = Roster(timeout=60.0)
+    if group is not None:
+        made.put_group(group)
+    for name in names:
+        waits(made, name, GANG)
+    return made
+
+
+def waits(made: Roster, name: str, gang: Membership = GANG, **fields: Any) -> None:
+    made.wait(waiting(name, gang=gang, **fields), gang)
+
+
+def holds(made: Roster, name: str, *, bound: bool = True, gang: Membership = GANG, **fields: Any) -> None:
+    made.hold(charge(name, gang=gang, node=f"node-{name}", **fields), gang, bound=bound)
+
+
+def lacks(made: Roster, now: float = 100.0) -> list[str]:
+    list(made.unready(now))
+    return [lack for lack, _ in made.unready(now + SETTLE)]
+
+
+# --- ready ------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_is_ready_with_its_last_member() -> None:
+    made = roster("a")
+    assert made.ready(GANG, 0.0) is None
+    waits(made, "b", GANG)
+    found = made.ready(GANG, 0.0)
+    assert found is not None
+    assert [each.name for each in found.members] == ["a", "b"]
+    assert (found.minimum, found.placed, found.needed, found.nodes) == (2, 0, 2, ())
+    assert found.created == GROUP.created
+
+
+def test_a_gang_without_an_object_is_as_old_as_its_oldest_member() -> None:
+    made = Roster(timeout=60.0)
+    waits(made, "a", BY_TWO, created="2026-01-03T00:00:00Z")
+    waits(made, "b", BY_TWO, created="2026-01-02T00:00:00Z")
+    found = made.ready(BY_TWO, 0.0)
+    assert found is not None
+    assert found.created == "2026-01-02T00:00:00Z"
+
+
+def test_gangs_of_one_name_by_object_and_by_annotation_are_two() -> None:
+    made = roster("a")
+    waits(made, "b", BY_TWO)
+    assert made.ready(GANG, 0.0) is None
+    assert made.ready(BY_TWO, 0.0) is None
+
+
+def test_who_holds_a_node_counts_and_is_not_decided_again() -> None:
+    made = roster("a", "b")
+    holds(made, "a", bound=False)
+    found = made.ready(GANG, 0.0)
+    assert found is not None
+    assert [each.name for each in found.members] == ["b"]
+    assert (found.placed, found.needed, found.nodes) == (1, 1, ("node-a",))
+
+
+def test_who_is_on_the_way_out_does_not_count() -> None:
+    made = roster("b")
+    holds(made, "a", terminating=True)
+    assert made.ready(GANG, 0.0) is None
+    assert lacks(made) == ["PodGroup ns/g: waiting for members: 1 of 2"]
+
+
+def test_only_what_matters_to_the_decision_makes_a_new_version() -> None:
+    made = roster("a", "b", "c")
+    holds(made, "a", bound=False)
+    first = made.ready(GANG, 0.0)
+    waits(made, "b", GANG, said="news")
+    holds(made, "a")
+    made.put_group(GROUP)
+    same = made.ready(GANG, 0.0)
+    assert first is not None
+    assert same is not None
+    assert same.kind == first.kind
+    assert same.members[0].said == "news"
+    waits(made, "b", GANG, priority=1)
+    changed = made.ready(GANG, 0.0)
+    assert changed is not None
+    assert changed.kind != first.kind
+
+
+def test_a_member_that_changes_its_gang_leaves_the_other() -> None:
+    made = roster("a", "b")
+    waits(made, "b", BY_TWO)
+    assert made.ready(GANG, 0.0) is None
+    assert made.gang_of("uid-b") == BY_TWO
+    made.no_longer_waits("uid-b")
+    assert made.gang_of("uid-b") is None
+
+
+def test_those_who_succeeded_count_and_the_failed_do_not() -> None:
+    made = roster("c")
+    made.end("uid-a", GANG, succeeded=False)
+    assert made.ready(GANG, 0.0) is None
+    made.end("uid-b", GANG, succeeded=True)
+    assert made.ready(GANG, 0.0) is not None
+    made.remove_ended("uid-b")
+    assert made.ready(GANG, 0.0) is None
+
+
+def test_who_has_ended_counts_once_whichever_watch_is_first() -> None:
+    made = roster("b")
+    made.put_group(replace(GROUP, minimum=3))
+    holds(made, "a")
+    made.end("uid-a", GANG, succeeded=True)
+    assert lacks(made) == ["PodGroup ns/g: waiting for members: 2 of 3"]
+    made.release("uid-a")
+    assert lacks(made) == ["PodGroup ns/g: waiting for members: 2 of 3"]
+
+
+# --- what is missing --------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready() -> None:
+    made = roster("a")
+    assert list(made.unready(0.0)) == []
+    assert list(made.unready(SETTLE - 0.1)) == []
+    ((lack, pods),) = made.unready(SETTLE)
+    assert lack == "PodGroup ns/g: waiting for members: 1 of 2"
+    assert [each.name for each in pods] == ["a"]
+    waits(made, "b", GANG)
+    assert list(made.unready(SETTLE + 1)) == []
+    made.no_longer_waits("uid-b")
+    assert list(made.unready(SETTLE + 2)) == []
+    assert len(list(made.unready(2 * SETTLE + 2))) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        pytest.param(None, "PodGroup ns/g does not exist: create it, or take the label", id="no PodGroup"),
+        pytest.param(replace(GROUP, problem="why"), "why", id="a PodGroup that means nothing"),
+    ],
+)
+def test_a_group_that_cannot_be_decided_is_told(group: Group | None, told: str) -> None:
+    made = roster("a", "b", "c", group=group)
+    assert made.ready(GANG, 0.0) is None
+    (lack,) = lacks(made)
+    assert lack.startswith(told)
+
+
+def test_a_pod_group_that_goes_takes_its_gang_along() -> None:
+    made = roster("a", "b")
+    made.remove_group("ns/g")
+    assert made.ready(GANG, 0.0) is None
+
+
+# --- its time ---------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
+    made = roster("a", "b")
+    for name in "ab":
+        holds(made, name, bound=False)
+    assert made.retry_until("uid-a") is None
+    made.begin(GANG, 5.0)
+    made.begin(GANG, 30.0)
+    assert made.retry_until("uid-a") == 65.0
+    holds(made, "a")
+    assert made.overdue(64.9) == []
+    assert made.overdue(65.0) == [GANG]
+    holds(made, "b")
+    assert made.overdue(1e9) == []
+    assert made.retry_until("uid-a") is None
+    made.release("uid-b")
+    assert made.overdue(1e9) == []  # it has formed: nobody undoes it
+
+
+def test_a_gang_that_is_gone_and_comes_again_has_not_formed() -> None:
+    made = roster()
+    for name in "ab":
+        holds(made, name)
+    for name in "ab":
+        made.release(f"uid-{name}")
+    holds(made, "c")
+    assert made.overdue(0.0) == []
+    assert made.overdue(60.0) == [GANG]
+
+
+@pytest.mark.parametrize("first", ["group", "member"])
+def test_what_an_earlier_leader_saw_formed_has_formed(first: str) -> None:
+    made = Roster(timeout=60.0)
+    if first == "member":
+        holds(made, "a")
+    made.put_group(replace(GROUP, formed=True))
+    if first == "group":
+        holds(made, "a")
+    assert made.overdue(0.0) == []
+    assert made.overdue(1e9) == []
+
+
+def test_the_words_of_an_earlier_run_do_not_count_for_those_who_are_decided_now() -> None:
+    made = roster("a", "b", group=replace(GROUP, formed=True))
+    for name in "ab":
+        holds(made, name, bound=False)
+    made.begin(GANG, 0.0)
+    holds(made, "a")
+    assert made.overdue(60.0) == [GANG]
+
+
+def test_the_deadline_is_the_groups_own_if_it_names_one() -> None:
+    made = roster(group=replace(GROUP, timeout=5.0))
+    holds(made, "a")
+    assert made.overdue(0.0) == []
+    assert made.overdue(5.0) == [GANG]
+
+
+def test_undoing_dooms_the_bound_and_backs_off() -> None:
+    made = roster("b", "c")
+    holds(made, "a")
+    holds(made, "b", bound=False)
+    made.begin(GANG, 0.0)
+    told, lost = made.undo(GANG, 60.0, keep=False)
+    assert told == "PodGroup ns/g could not be completed within 60 s: 1 of 2 members were bound"
+    assert [each.uid for each in lost] == ["uid-a"] == [each.uid for each in made.doomed()]
+    assert made.retry_until("uid-b") is None
+    # What is to go counts no more, even before the watch shows that it goes.
+    holds(made, "a")
+    assert [each.uid for each in made.doomed()] == ["uid-a"]
+    made.release("uid-b")
+    found = made.ready(GANG, 61.0)
+    assert made.ready(GANG, 60.9) is None
+    assert found is not None
+    assert (found.placed, found.nodes) == (0, ())
+    holds(made, "a", terminating=True)
+    assert made.doomed() == []
+
+
+def test_undoing_keeps_the_bound_where_that_is_wanted() -> None:
+    made = roster("b")
+    holds(made, "a")
+    _, lost = made.undo(GANG, 60.0, keep=True)
+    assert lost == []
+    assert made.doomed() == []
+    found = made.ready(GANG, 100.0)
+    assert found is not None
+    assert found.placed == 1
+
+
+def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:
+    made, now, pauses = roster("a", "b"), 0.0, []
+    for _ in range(6):
+        made.back_off(GANG, now)
+        made.back_off(GANG, now)  # of several members at once it is one
+        assert made.ready(GANG, now) is None
+        while made.resumed(now) == []:
+            now += 0.5
+        pauses.append(now)
+        assert made.ready(GANG, now) is not None
+        assert made.resumed(now) == []
+    assert pauses == [1.0, 3.0, 7.0, 15.0, 25.0, 35.0]
+    for name in "ab":
+        holds(made, name)
+    waits(made, "late", GANG)
+    made.back_off(GANG, 100.0)
+    assert made.resumed(101.0) == [GANG]
+
+
+# --- what it shows ----------------------------------------------------------------------------------------------
+
+
+def test_the_members_are_counted() -> None:
+    made = roster("w")
+    holds(made, "assumed", bound=False)
+    holds(made, "bound")
+    made.hold(charge("running"), GANG, bound=True, running=True)
+    made.end("uid-s", GANG, succeeded=True)
+    made.end("uid-f", GANG, succeeded=False)
+    assert made.counts("ns/g") == Counts(waiting=1, bound=2, running=1, succeeded=1, failed=1, formed=True)
+    assert made.counts("ns/x") == Counts(waiting=0, bound=0, running=0, succeeded=0, failed=0, formed=False)
+
+
+ACTS = ("wait", "leave", "assume", "bind", "end", "unend", "group", "no group", "undo")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(ACTS), st.sampled_from("abcd"), st.sampled_from([GANG, BY_TWO])), max_size=30
+)
+
+
+def leave(made: Roster, uid: str) -> None:
+    made.no_longer_waits(uid)
+    made.release(uid)
+
+
+def undo(made: Roster) -> None:
+    for each in made.overdue(0.0) or made.overdue(1e6):
+        made.undo(each, 0.0, keep=False)
+
+
+@given(STEPS)
+def test_whatever_happens_a_unit_is_complete_and_an_empty_roster_is_empty(
+    steps: list[tuple[str, str, Membership]],
+) -> None:
+    made = Roster(timeout=60.0)
+    for act, name, gang in steps:
+        acts: dict[str, Callable[[], object]] = {
+            "wait": partial(waits, made, name, gang),
+            "leave": partial(leave, made, f"uid-{name}"),
+            "assume": partial(holds, made, name, bound=False, gang=gang),
+            "bind": partial(holds, made, name, gang=gang),
+            "end": partial(made.end, f"uid-{name}", gang, succeeded=True),
+            "unend": partial(made.remove_ended, f"uid-{name}"),
+            "group": partial(made.put_group, GROUP),
+            "no group": partial(made.remove_group, "ns/g"),
+            "undo": partial(undo, made),
+        }
+        acts[act]()
+        for each in (GANG, BY_TWO):
+            unit = made.ready(each, 1e9)
+            assert unit is None or unit.placed + len(unit.members) >= unit.minimum == 2
+    for name in "abcd":
+        leave(made, f"uid-{name}")
+        made.remove_ended(f"uid-{name}")
+    made.remove_group("ns/g")
+    assert not made._entries
+    assert not made._of
+    assert not made._open

@@ -1,0 +1,489 @@
+"""Which pod comes next, and who waits for what."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.filters import devices
+from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import ANY, Change
+from tests.builders import GPU, asks, waiting
+
+STILL = (devices,)
+"""The hint that a filter still rejects what has changed."""
+
+
+def failure(wakes_on: Change = Change.RELEASED, message: str = "no") -> Failure:
+    return Failure(message=message, wakes_on=wakes_on)
+
+
+def drained(queue: Queue[PendingPod], now: float = 0.0) -> list[str]:
+    found = []
+    while (pod := queue.pop(now)) is not None:
+        found.append(pod.name)
+    return found
+
+
+def filled(*pods: PendingPod) -> Queue[PendingPod]:
+    made: Queue[PendingPod] = Queue()
+    for pod in pods:
+        made.put(pod)
+    return made
+
+
+def parked(*pods: PendingPod, wakes_on: Change = Change.RELEASED) -> Queue[PendingPod]:
+    """Give a queue in which all these pods fit nowhere."""
+    made = filled(*pods)
+    while (pod := made.pop(0.0)) is not None:
+        made.park(pod, failure(wakes_on))
+    return made
+
+
+# --- order ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pods", "order"),
+    [
+        pytest.param([], [], id="nobody"),
+        pytest.param(
+            [waiting("a", priority=1), waiting("b", priority=2), waiting("c", priority=-1)], "bac", id="by priority"
+        ),
+        pytest.param([waiting("a", weight=1), waiting("b", weight=2), waiting("c", weight=-1)], "bac", id="by weight"),
+        pytest.param(
+            [waiting("a", created="2026-01-02T00:00:00Z"), waiting("b", created="2026-01-01T00:00:00Z")],
+            "ba",
+            id="by age",
+        ),
+        pytest.param(
+            [waiting("a", arrived=2), waiting("b", arrived=1), waiting("c", arrived=0, created="2")],
+            "bac",
+            id="by arrival where the ages are equal",
+        ),
+        pytest.param([waiting("b"), waiting("a")], "ab", id="by UID where all else is equal"),
+        pytest.param(
+            [waiting("a", priority=1, weight=0), waiting("b", priority=0, weight=9)], "ab", id="priority before weight"
+        ),
+        pytest.param(
+            [waiting("a", weight=1, created="2"), waiting("b", weight=0, created="1")], "ab", id="weight before age"
+        ),
+    ],
+)
+def test_pods_come_in_order(pods: Sequence[PendingPod], order: Sequence[str]) -> None:
+    assert drained(filled(*pods)) == list(order)
+
+
+def test_a_pod_comes_once() -> None:
+    queue = filled(waiting("a"))
+    queue.put(waiting("a"))
+    assert drained(queue) == ["a"]
+
+
+def test_a_pod_that_was_taken_is_still_known() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    assert "uid-a" in queue
+    assert len(queue) == 1
+
+
+# --- replaced and removed ---------------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_place_is_the_same_keeps_it_and_gives_its_newest_words() -> None:
+    queue = filled(waiting("a"), waiting("b"))
+    queue.put(waiting("a", said="news"))
+    first = queue.pop(0.0)
+    assert first is not None
+    assert (first.name, first.said) == ("a", "news")
+    assert drained(queue) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "order"),
+    [
+        pytest.param(0, 1, "ba", id="up"),
+        pytest.param(1, -1, "ab", id="down"),
+    ],
+)
+def test_a_pod_whose_weight_changes_takes_its_new_place(before: int, after: int, order: str) -> None:
+    queue = filled(waiting("a"), waiting("b", weight=before))
+    queue.put(waiting("b", weight=after))
+    assert drained(queue) == list(order)
+
+
+def test_a_removed_pod_does_not_come() -> None:
+    queue = filled(waiting("a"), waiting("b"))
+    queue.remove("uid-a")
+    assert "uid-a" not in queue
+    assert drained(queue) == ["b"]
+
+
+def test_a_pod_that_nobody_knows_may_be_removed() -> None:
+    queue = filled(waiting("a"))
+    queue.remove("uid-x")
+    assert drained(queue) == ["a"]
+
+
+def test_a_removed_pod_that_was_parked_is_not_woken() -> None:
+    queue = parked(waiting("a"), waiting("b"))
+    queue.remove("uid-a")
+    queue.wake(ANY)
+    assert drained(queue) == ["b"]
+
+
+def test_a_removed_pod_that_backed_off_does_not_come_back() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.back_off(waiting("a"), 0.0)
+    queue.remove("uid-a")
+    assert queue.next_due() is None
+    assert drained(queue, 100.0) == []
+
+
+# --- parking ----------------------------------------------------------------------------------------------------
+
+
+def test_a_parked_pod_waits() -> None:
+    queue = parked(waiting("a"))
+    assert drained(queue, 299.0) == []
+    assert "uid-a" in queue
+
+
+def test_the_first_failure_of_a_class_is_that_of_its_siblings() -> None:
+    queue = filled(waiting("a"), waiting("b"), waiting("other", {GPU: 50}))
+    first = queue.pop(0.0)
+    assert first is not None
+    queue.park(first, failure(message="why"))
+    found = queue.parked_failure(waiting("b"))
+    assert found is not None
+    assert found.message == "why"
+    assert queue.parked_failure(waiting("other", {GPU: 50})) is None
+
+
+def test_pods_of_different_schedulers_share_no_failure() -> None:
+    queue = filled(waiting("a"), waiting("b", scheduler="other"))
+    first = queue.pop(0.0)
+    assert first is not None
+    queue.park(first, failure())
+    second = queue.pop(0.0)
+    assert second is not None
+    assert queue.parked_failure(first) is not None
+    assert queue.parked_failure(second) is None
+
+
+def test_a_pod_with_an_error_is_of_a_class_of_its_own() -> None:
+    queue = parked(waiting("a", PodRequest(), error="wrong"))
+    assert queue.parked_failure(waiting("b", PodRequest())) is None
+    assert queue.parked_failure(waiting("c", PodRequest(), error="wrong")) is not None
+
+
+def test_a_class_is_forgotten_with_its_last_pod() -> None:
+    queue = parked(waiting("a"), waiting("b"))
+    queue.remove("uid-a")
+    assert queue.parked_failure(waiting("c")) is not None
+    queue.remove("uid-b")
+    assert queue.parked_failure(waiting("c")) is None
+
+
+def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
+    queue: Queue[PendingPod] = Queue()
+    for name, cpu in (("a", 1), ("b", 2)):
+        pod = waiting(name, {"cpu": cpu})
+        queue.put(pod)
+        queue.pop(0.0)
+        queue.park(pod, failure(Change.PLACED))
+    assert not queue.wake(Change.RELEASED)
+    assert not queue.wake(Change.PLACED, lambda _parked: STILL)
+    assert queue.wake(
+        Change.PLACED, lambda parked: None if ("cpu", 2) in parked.requests[0].resources else NOT_CONCERNED
+    )
+    assert [each and each.name for each in (queue.pop(0.0), queue.pop(0.0))] == ["b", None]
+    assert queue.wake(Change.PLACED)
+    assert not queue.wake(Change.PLACED)
+
+
+@pytest.mark.parametrize("wakes_on", [pytest.param(each, id=str(each.name)) for each in Change])
+def test_a_parked_pod_is_woken_by_its_changes_alone(wakes_on: Change) -> None:
+    queue = parked(waiting("a"), wakes_on=wakes_on)
+    queue.wake(ANY & ~wakes_on)
+    assert drained(queue) == []
+    queue.wake(wakes_on)
+    assert drained(queue) == ["a"]
+
+
+def test_a_pod_that_nothing_can_help_is_never_woken() -> None:
+    queue = parked(waiting("a"), wakes_on=Change(0))
+    queue.wake(ANY)
+    assert drained(queue) == []
+
+
+def test_a_class_wakes_together_and_in_order() -> None:
+    queue = parked(waiting("a"), waiting("c"), waiting("b", priority=1))
+    queue.wake(Change.RELEASED)
+    assert drained(queue) == ["b", "a", "c"]
+    assert queue.parked_failure(waiting("a")) is None
+
+
+def test_a_parked_pod_that_changes_its_class_comes_at_once() -> None:
+    queue = parked(waiting("a"), waiting("b"))
+    queue.put(waiting("a", asks({GPU: 50})))
+    assert drained(queue) == ["a"]
+    assert queue.parked_failure(waiting("x")) is not None
+
+
+def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_words() -> None:
+    queue = parked(waiting("a"))
+    queue.put(waiting("a", said="news"))
+    assert drained(queue) == []
+    queue.wake(Change.RELEASED)
+    found = queue.pop(0.0)
+    assert found is not None
+    assert found.said == "news"
+
+
+def test_a_class_waits_for_the_filters_that_a_hint_names_too() -> None:
+    queue = parked(waiting("a"), wakes_on=Change.NODE_TAINTS)
+    assert not queue.wake(Change.NODE_TAINTS, lambda _parked: STILL)
+    assert queue.wake(Change.DEVICE)
+    assert drained(queue) == ["a"]
+
+
+# --- backing off ------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_backs_off_longer_each_time_up_to_ten_seconds() -> None:
+    queue = filled(waiting("a"))
+    pauses = []
+    now = 0.0
+    for _ in range(12):
+        queue.pop(now)
+        queue.back_off(waiting("a"), now)
+        due = queue.next_due()
+        assert due is not None
+        pauses.append(due - now)
+        now = due
+    assert pauses == [1.0, 2.0, 4.0, 8.0, *[10.0] * 8]
+
+
+@pytest.mark.parametrize(
+    ("now", "found"), [pytest.param(0.9, [], id="too early"), pytest.param(1.0, ["a"], id="in time")]
+)
+def test_a_pod_comes_back_when_its_time_is_up(now: float, found: list[str]) -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.back_off(waiting("a"), 0.0)
+    assert drained(queue, now) == found
+
+
+def test_nobody_backs_off_nothing_is_due() -> None:
+    assert filled(waiting("a")).next_due() is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"priority": 1}, id="another priority"),
+        pytest.param({"preempts": False}, id="preempts nobody"),
+        pytest.param({"nominated": "node"}, id="others leave a node for it"),
+    ],
+)
+def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> None:
+    queue = filled(waiting("a"))
+    queue.park(waiting("a"), failure(Change.RELEASED))
+    assert queue.parked_failure(waiting("b")) is not None
+    assert queue.parked_failure(waiting("b", **other)) is None
+
+
+def test_a_pod_is_parked_as_what_it_has_become() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.park(waiting("a", nominated="node"), failure(Change.RELEASED))
+    queue.put(waiting("a", nominated="node"))
+    assert drained(queue) == []
+    queue.put(waiting("a"))
+    assert drained(queue) == ["a"]
+    queue.wake(ANY)
+    assert drained(queue) == []
+
+
+def test_a_pod_backs_off_from_wherever_it_is() -> None:
+    for is_active in (False, True):
+        queue = filled(waiting("a"))
+        queue.pop(0.0)
+        queue.park(waiting("a"), failure(Change.RELEASED))
+        if is_active:
+            queue.wake(ANY)
+        queue.back_off(waiting("a"), 0.0)
+        queue.wake(ANY)
+        assert drained(queue) == []
+        assert drained(queue, 1.0) == ["a"]
+
+
+def test_a_pod_that_backs_off_keeps_nobody_else() -> None:
+    queue = filled(waiting("a", priority=9), waiting("b"))
+    queue.pop(0.0)
+    queue.back_off(waiting("a", priority=9), 0.0)
+    assert drained(queue) == ["b"]
+
+
+def test_a_change_does_not_shorten_a_back_off() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.back_off(waiting("a"), 0.0)
+    queue.wake(ANY)
+    assert drained(queue) == []
+
+
+def test_a_pod_that_changes_its_class_while_it_backs_off_comes_at_once() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.back_off(waiting("a"), 0.0)
+    queue.put(waiting("a", {GPU: 50}))
+    assert drained(queue) == ["a"]
+    assert queue.next_due() is None
+
+
+def test_the_newest_version_comes_back() -> None:
+    queue = filled(waiting("a"))
+    queue.pop(0.0)
+    queue.back_off(waiting("a", said="news"), 0.0)
+    found = queue.pop(1.0)
+    assert found is not None
+    assert found.said == "news"
+
+
+def test_a_pod_made_again_starts_with_the_shortest_back_off() -> None:
+    queue = filled(waiting("a"))
+    for now in (0.0, 1.0, 3.0):
+        queue.pop(now)
+        queue.back_off(waiting("a"), now)
+    queue.remove("uid-a")
+    queue.put(waiting("a"))
+    queue.pop(10.0)
+    queue.back_off(waiting("a"), 10.0)
+    assert queue.next_due() == 11.0
+
+
+# --- nothing is lost --------------------------------------------------------------------------------------------
+
+CLASSES = (PodRequest(), asks({GPU: 50}), asks({GPU: 100}))
+PODS = st.builds(
+    lambda name, wanted, priority, weight: waiting(name, CLASSES[wanted], priority=priority, weight=weight),
+    st.sampled_from("abcdef"),
+    st.integers(0, 2),
+    st.integers(0, 1),
+    st.integers(0, 1),
+)
+SINGLE = [Change.NODE_ADDED, Change.RELEASED, Change.DEVICE]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Compare the queue with the plainest one that there can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: Queue[PendingPod] = Queue()
+        self.now = 0.0
+        self.pods: dict[str, PendingPod] = {}
+        self.where: dict[str, str] = {}
+        self.wakes: dict[Hashable, Change] = {}
+        self.due: dict[str, float] = {}
+        self.taken: str | None = None
+
+    @precondition(lambda self: self.taken is None)
+    @rule(pod=PODS)
+    def put(self, pod: PendingPod) -> None:
+        known = self.pods.get(pod.uid)
+        place = (pod.request, pod.priority, pod.weight)
+        if known is None or (known.request, known.priority, known.weight) != place:
+            self.leave(pod.uid)
+            self.where[pod.uid] = "active"
+        self.pods[pod.uid] = pod
+        self.queue.put(pod)
+
+    @precondition(lambda self: self.taken is None)
+    @rule(name=st.sampled_from("abcdef"))
+    def remove(self, name: str) -> None:
+        self.queue.remove(f"uid-{name}")
+        self.leave(f"uid-{name}")
+
+    @precondition(lambda self: self.taken is None)
+    @rule()
+    def pop(self) -> None:
+        for uid, due in self.due.items():
+            if self.where[uid] == "backing off" and due <= self.now:
+                self.where[uid] = "active"
+        active = [self.pods[uid] for uid, where in self.where.items() if where == "active"]
+        active.sort(key=lambda pod: (-pod.priority, -pod.weight, pod.uid))
+        found = self.queue.pop(self.now)
+        assert found == (active[0] if active else None)
+        if found is not None:
+            self.taken = found.uid
+            self.where[found.uid] = "taken"
+
+    @precondition(lambda self: self.taken is not None)
+    @rule(change=st.sampled_from(SINGLE))
+    def park(self, change: Change) -> None:
+        pod = self.pods[str(self.taken)]
+        found = self.queue.parked_failure(pod)
+        siblings = [uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].kind == pod.kind]
+        assert (found is not None) == bool(siblings)
+        self.queue.park(pod, found or failure(change))
+        self.wakes.update({} if siblings else {pod.kind: change})
+        self.where[pod.uid], self.taken = "parked", None
+
+    @precondition(lambda self: self.taken is not None)
+    @rule()
+    def back_off(self) -> None:
+        uid = str(self.taken)
+        self.queue.back_off(self.pods[uid], self.now)
+        due = self.queue.next_due()
+        assert due is not None
+        assert due <= self.now + 10.0
+        self.due[uid] = self.queue._due[uid]
+        self.where[uid], self.taken = "backing off", None
+
+    @precondition(lambda self: self.taken is not None)
+    @rule()
+    def bind(self) -> None:
+        uid, self.taken = str(self.taken), None
+        self.queue.remove(uid)
+        self.leave(uid)
+
+    @rule(change=st.sampled_from(SINGLE))
+    def wake(self, change: Change) -> None:
+        self.queue.wake(change)
+        for uid, where in self.where.items():
+            if where == "parked" and self.wakes[self.pods[uid].kind] & change:
+                self.where[uid] = "active"
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))
+    def wait(self, seconds: float) -> None:
+        """Let time pass, but never the five minutes after which those are decided again that nothing has woken."""
+        self.now += seconds
+
+    def leave(self, uid: str) -> None:
+        for each in (self.pods, self.where, self.due):
+            each.pop(uid, None)
+
+    @invariant()
+    def all_are_known(self) -> None:
+        assert all(uid in self.queue for uid in self.pods)
+        assert len(self.queue) == len(self.pods)
+
+    def teardown(self) -> None:
+        """After every change and enough time each pod comes, once."""
+        if self.taken is not None:
+            self.queue.back_off(self.pods[self.taken], self.now)
+        self.queue.wake(ANY)
+        assert sorted(drained(self.queue, self.now + 100.0)) == sorted(pod.name for pod in self.pods.values())
+
+
+TestNothingIsLost = QueueMachine.TestCase
+TestNothingIsLost.settings = settings(max_examples=40, stateful_step_count=40)

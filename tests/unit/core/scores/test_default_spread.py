@@ -1,0 +1,184 @@
+"""Pods that name no constraints are spread by kube-scheduler's defaults, over replicas or what Services select."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api.selectors import EVERYTHING, NOTHING
+from berth_operator.core.filters.spreading import HOSTNAME
+from berth_operator.core.fleet import replicas
+from berth_operator.core.fleet.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.fleet.services import Services
+from berth_operator.core.scores import default_spread
+from berth_operator.core.scores.default_spread import ZONE
+from berth_operator.core.values.affinity import Identity, Spread, Wishes
+from berth_operator.core.values.request import PodRequest
+from tests.builders import asks, charge, node_info, told
+from tests.unit.core import crowds, references
+from tests.unit.core.crowds import World, select
+
+REPLICA = Identity(namespace="ns", labels=(("app", "x"),), controller="set")
+OTHERS = replace(REPLICA, controller="other")
+ALONE = replace(REPLICA, controller="")
+HIDDEN = Identity(namespace="ns", labels=(("app", "y"),))
+
+
+def node(name: str, zone: str | None, *, host: bool = True, **labels: str) -> NodeInfo:
+    named = {HOSTNAME: name} if host else {}
+    return node_info(name, labels={**({ZONE: zone} if zone else {}), **named, **labels})
+
+
+def on(*nodes: str, identity: Identity = REPLICA, **fields: Any) -> list[Charge]:
+    return [
+        charge(f"{identity.controller}-{i}", node=each, identity=identity, **fields) for i, each in enumerate(nodes)
+    ]
+
+
+def pod(identity: Identity = REPLICA, **fields: Any) -> PodRequest:
+    return replace(asks(**fields), identity=identity)
+
+
+def scored(fleet: Fleet, request: PodRequest, fits: Sequence[str]) -> dict[str, float]:
+    mask = sum((fleet.named(name) for name in fits), start=fleet.named("")).astype(bool)
+    found = told(default_spread, fleet, request, mask)
+    return {name: float(found[fleet.rows[name]]) for name in fits}
+
+
+ABC = [node("a", "1"), node("b", "1"), node("c", "2")]
+ABCD = [*ABC, node("d", None)]
+ABE = [node("a", "1"), node("b", "2"), node("e", "1", host=False)]
+SSD = [node("a", "1", disk="ssd"), node("b", "1"), node("c", "2", disk="ssd")]
+
+# With 3 nodes a replica weighs log(3 + 2) = 1.609 on its node, with 2 zones log(2 + 2) = 1.386 in its zone; to that
+# come 3 - 1 and 5 - 1. What is told is 100 * (most + least - its own) / most, in whole numbers.
+CASES = [
+    pytest.param(ABC, [], ALONE, {"a": 0, "b": 0, "c": 0}, id="no replica"),
+    pytest.param(ABC, [], REPLICA, {"a": 100, "b": 100, "c": 100}, id="the first one"),
+    # On a 1.609 + 2 + 1.386 + 4 = 9, on b 2 + 1.386 + 4 = 7, on c 2 + 4 = 6.
+    pytest.param(ABC, on("a"), REPLICA, {"a": 66, "b": 88, "c": 100}, id="the second one"),
+    # On a and b 1.609 + 2 + 2 * 1.386 + 4 = 10, on c 9.
+    pytest.param(ABC, on("a", "b", "c"), REPLICA, {"a": 90, "b": 90, "c": 100}, id="one on each"),
+    pytest.param(ABC, on("a", terminating=True), REPLICA, {"a": 100, "b": 100, "c": 100}, id="one that goes"),
+    pytest.param(ABC, on("a", identity=OTHERS), REPLICA, {"a": 100, "b": 100, "c": 100}, id="of another set"),
+    pytest.param(ABC, on("a", identity=ALONE), REPLICA, {"a": 100, "b": 100, "c": 100}, id="of no set"),
+    # With 4 nodes log(6) = 1.792; with 2 zones and nodes without one log(5) = 1.609.
+    # On a 1.792 + 2 + 1.609 + 4 = 9, on b 2 + 1.609 + 4 = 8, on c 6, on d 2.
+    pytest.param(ABCD, on("a"), REPLICA, {"a": 22, "b": 33, "c": 55, "d": 100}, id="a node without a zone"),
+    # On d 1.792 + 2 = 4, on the others 6.
+    pytest.param(ABCD, on("d"), REPLICA, {"a": 66, "b": 66, "c": 66, "d": 100}, id="one without a zone"),
+    # On a 1.609 + 2 + 2 * 1.386 + 4 = 10, on b 6, on e 2 * 1.386 + 4 = 7.
+    pytest.param(ABE, on("a", "e"), REPLICA, {"a": 60, "b": 100, "e": 90}, id="a node without a host name"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "placed", "identity", "expected"), CASES)
+def test_replicas_are_spread(
+    nodes: list[NodeInfo], placed: list[Charge], identity: Identity, expected: Mapping[str, float]
+) -> None:
+    fleet = World(nodes=nodes, pods=placed).fleet()
+    assert scored(fleet, pod(identity), list(expected)) == expected
+
+
+def test_only_nodes_that_the_pod_may_go_to_count_in_a_zone() -> None:
+    fleet = World(nodes=SSD, pods=on("b", "b")).fleet()
+    assert scored(fleet, pod(selector={"disk": "ssd"}), "ac") == {"a": 100, "c": 100}
+    # With 2 nodes and 2 zones log(4) = 1.386 each: on a 2 * 1.386 + 6 = 9, on c 6.
+    assert scored(fleet, pod(), "ac") == {"a": 66, "c": 100}
+
+
+NAMED = (Spread(key="rack", selector=EVERYTHING, max_skew=1),)
+
+
+@pytest.mark.parametrize("wishes", [Wishes(spread=NAMED), Wishes(preferred_spread=NAMED)])
+def test_who_names_a_constraint_has_no_defaults(wishes: Wishes) -> None:
+    fleet = World(nodes=ABC, pods=on("a")).fleet()
+    assert default_spread.score(fleet, replace(pod(), wishes=wishes), fleet.present) is None
+
+
+# --- Services -----------------------------------------------------------------------------------------------------
+
+SERVICES = [
+    pytest.param({"s": {"app": "x"}}, {"a": 66, "b": 88, "c": 100}, id="of the pod"),
+    pytest.param({"s": {"app": "y"}}, {"a": 0, "b": 0, "c": 0}, id="of another pod"),
+    pytest.param({"s": {}}, {"a": 0, "b": 0, "c": 0}, id="of nobody"),
+    pytest.param(
+        {"s": {"app": "x"}, "t": {"tier": "1"}}, {"a": 100, "b": 100, "c": 100}, id="two, the other pod in one"
+    ),
+]
+
+
+@pytest.mark.parametrize(("services", "expected"), SERVICES)
+def test_pods_behind_a_service_are_spread(
+    services: Mapping[str, Mapping[str, str]], expected: Mapping[str, float]
+) -> None:
+    fleet = World(nodes=ABC, pods=on("a", identity=ALONE)).fleet()
+    for name, selected in services.items():
+        fleet.neighbours.services.put(f"ns/{name}", tuple(sorted(selected.items())))
+    both = replace(ALONE, labels=(("app", "x"), ("tier", "1")))
+    assert scored(fleet, pod(both), "abc") == expected
+
+
+def test_a_service_of_another_namespace_spreads_nobody() -> None:
+    fleet = World(nodes=ABC, pods=on("a", identity=ALONE)).fleet()
+    fleet.neighbours.services.put("other/s", (("app", "x"),))
+    assert default_spread.score(fleet, pod(ALONE), fleet.present) is None
+
+
+def test_services_change_and_go() -> None:
+    services = Services()
+    services.put("ns/s", (("app", "x"),))
+    assert services.beside(ALONE) == select(app="x")
+    assert services.beside(HIDDEN) is NOTHING
+    services.put("ns/t", (("app", "x"),))
+    assert services.beside(ALONE) == select(app="x")
+    services.put("ns/s", (("app", "y"),))
+    assert services.beside(HIDDEN) == select(app="y")
+    services.put("ns/s", ())
+    assert services.beside(HIDDEN) is NOTHING
+    services.put("ns/t", ())
+    assert services.beside(ALONE) is NOTHING
+
+
+# --- replicas are counted -----------------------------------------------------------------------------------------
+
+
+def test_controllers_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
+    fleet = World(nodes=ABC, pods=on("a", "a", "b")).fleet()
+    known = fleet.neighbours.replicas
+    assert known.count("set")[fleet.rows["a"]] == 2
+    for number in range(replicas.MOST):
+        assert not known.count(f"other-{number}").any()
+    fleet.release("uid-set-0")
+    assert [known.count("set")[fleet.rows[name]] for name in "abc"] == [1, 1, 0]
+
+
+RELABELLED = {"zone": ZONE, "host": HOSTNAME}
+SELECTED = st.lists(
+    st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x", "1"]), max_size=2), max_size=2
+)
+
+
+def _relabelled(world: World) -> World:
+    nodes = [
+        replace(each, labels={RELABELLED.get(key, key): value for key, value in each.labels.items()})
+        for each in world.nodes
+    ]
+    return replace(world, nodes=nodes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(crowds.WORLDS.map(_relabelled), crowds.PENDING, st.sets(st.sampled_from(crowds.NAMES)), SELECTED)
+def test_scores_are_what_a_plain_reading_of_the_rules_says(
+    world: World, asked: PodRequest, left_out: set[str], services: list[Mapping[str, str]]
+) -> None:
+    asked = replace(asked, wishes=Wishes())
+    fits = [each for each in world.nodes if each.name not in left_out] or list(world.nodes)
+    fleet = world.fleet()
+    for number, each in enumerate(services):
+        fleet.neighbours.services.put(f"{asked.identity.namespace}/{number}", tuple(sorted(each.items())))
+    names = [each.name for each in fits]
+    assert scored(fleet, asked, names) == references.default(world, asked, fits, services)

@@ -1,0 +1,185 @@
+"""What a pod wastes on each node, by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_api.allocation import Grant
+from berth_api.model import ModelConstraint
+from berth_operator.core import allocators
+from berth_operator.core.allocators import least_waste
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.scores import fragmentation
+from berth_operator.core.values.request import PodRequest
+from tests import builders
+from tests.builders import GPU, MEMORY, NVIDIA, add, asks, card, cards, charge, fleet, grant, inventory, node_info
+
+T4 = ModelConstraint(globs=("tesla t4",))
+
+
+def share(minor: int, hundredths: int) -> Grant:
+    return grant(minor, core=hundredths, ratio=hundredths)
+
+
+def wasted(on: Fleet, request: PodRequest) -> dict[str, int]:
+    """Give the whole hundredths: what is less only breaks ties."""
+    found = fragmentation.waste(on, request)
+    return {name: int(np.floor(found[row])) for name, row in on.rows.items()}
+
+
+def seen(on: Fleet, *pods: dict[str, int], model: ModelConstraint | None = None) -> Fleet:
+    for each in pods:
+        on.workload.see(asks(each, model=model) if model else asks(each))
+    return on
+
+
+# --- what is left of cards --------------------------------------------------------------------------------------
+
+
+def test_the_tightest_card_wastes_least() -> None:
+    made = fleet({"empty": cards(2), "half": cards(2), "tight": cards(2)})
+    made.charge(charge("a", share(0, 50), node="half"))
+    made.charge(charge("b", share(1, 70), node="tight"))
+    assert wasted(made, asks({GPU: 30})) == {"empty": 70, "half": 20, "tight": 0}
+
+
+def test_a_whole_card_leaves_nothing() -> None:
+    made = fleet({"a": cards(2)})
+    assert wasted(made, asks({NVIDIA: 2})) == {"a": 0}
+
+
+def test_bytes_are_more_of_a_small_card() -> None:
+    made = fleet({"small": [card(memory=10 * builders.GI)], "large": [card(memory=40 * builders.GI)]})
+    assert wasted(made, asks({MEMORY: 8 * builders.GI})) == {"small": 20, "large": 80}
+
+
+def test_unhealthy_cards_are_neither_left_nor_tight() -> None:
+    made = fleet({"a": [card(0, healthy=False), card(1)]})
+    made.charge(charge("a", share(0, 60), node="a"))
+    assert wasted(made, asks({GPU: 30})) == {"a": 70}
+
+
+@pytest.mark.parametrize(
+    ("common", "expected"),
+    [
+        pytest.param((), {0: 0, 30: 0, 99: 0, 100: 0}, id="nothing is known"),
+        pytest.param((47,), {0: 0, 46: 46, 47: 0, 60: 13, 99: 5, 100: 0}, id="one size"),
+        pytest.param((32, 47), {31: 31, 64: 0, 79: 0, 95: 1, 96: 0, 100: 0}, id="two sizes, the best mix of them"),
+    ],
+)
+def test_residues_by_hand(common: tuple[int, ...], expected: dict[int, int]) -> None:
+    found = least_waste.residues(common)
+    assert {free: int(found[free]) for free in expected} == expected
+
+
+def test_a_card_that_common_shares_need_is_not_spoilt_by_others() -> None:
+    made = fleet({"empty": cards(1), "half": cards(1)})
+    made.charge(charge("a", share(0, 47), node="half"))
+    seen(made, {GPU: 47})
+    # 53 are left on the half card, of which 6 are residue; a share of 32 would leave 21, all of them residue.
+    # On the empty card it leaves 68, of which 21 are residue.
+    request = asks({GPU: 32})
+    assert wasted(made, request) == {"empty": 68 + 4 * 21, "half": 21 + 4 * (21 - 6)}
+    assert wasted(made, asks({GPU: 47})) == {"empty": 53 + 4 * 6, "half": 6}
+
+
+def test_cards_are_chosen_as_they_were_scored() -> None:
+    made = fleet({"a": cards(3)})
+    made.charge(charge("a", share(1, 47), node="a"))
+    made.charge(charge("b", share(2, 50), node="a"))
+    seen(made, {GPU: 47})
+    # The last card is the tightest, but without 6 hundredths it has no room for a common share; the second has.
+    assert [each.minor for each in allocators.choose(made, 0, asks({GPU: 6}), Policy())] == [1]
+    assert [each.minor for each in allocators.choose(made, 0, asks({GPU: 32}), Policy())] == [2]
+    assert [each.minor for each in allocators.choose(made, 0, asks({NVIDIA: 1}), Policy())] == [0]
+
+
+# --- processor time ---------------------------------------------------------------------------------------------
+
+
+def unequal() -> Fleet:
+    """Give nodes with 4, 8 and 16 processors for each of two cards."""
+    made = fleet({})
+    for name, cpu in (("poor", 8_000), ("even", 16_000), ("rich", 32_000)):
+        add(made, node_info(name, cpu=cpu), inventory(*cards(2)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [
+        # 8 processors go with a card: the poor node is short of 100 hundredths, the rich one has 200 too many. Where
+        # less than 8 processors are left, the other card is stranded: 100 more.
+        pytest.param(8_000, {"poor": 100, "even": 0, "rich": 0}, id="a typical pod"),
+        pytest.param(4_000, {"poor": -50 + 100, "even": 50, "rich": 50}, id="a light pod mends the poor node"),
+        pytest.param(12_000, {"even": 50 + 100, "rich": -50}, id="a heavy pod mends the rich node"),
+    ],
+)
+def test_cards_and_processors_shall_run_out_together(cpu: int, expected: dict[str, int]) -> None:
+    made = seen(unequal(), {"cpu": 8_000, NVIDIA: 1})
+    assert expected.items() <= wasted(made, asks({"cpu": cpu, NVIDIA: 1})).items()
+
+
+def test_a_pod_without_cards_goes_where_processors_are_left_over() -> None:
+    made = seen(unequal(), {"cpu": 8_000, NVIDIA: 1})
+    # 16 processors are 200 hundredths; on the even node they strand both cards, too.
+    assert wasted(made, asks({"cpu": 16_000}))["rich"] == -200
+    assert wasted(made, asks({"cpu": 16_000}))["even"] == 200 + 200
+
+
+def test_nothing_is_mended_before_a_pod_was_seen() -> None:
+    assert wasted(unequal(), asks({"cpu": 4_000, NVIDIA: 1})) == {"poor": 0, "even": 0, "rich": 0}
+
+
+# --- models -----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_many_need_is_kept_for_them() -> None:
+    made = fleet({"a": cards(3), "b": [card(model=builders.T4)]})
+    seen(made, {NVIDIA: 1})
+    seen(made, {NVIDIA: 1}, model=T4)
+    # Half of the demand for a quarter of the cards: 0.5 + 0.5 * 4 of it, but only 0.5 of the others.
+    assert wasted(made, asks({NVIDIA: 1})) == {"a": 50, "b": 250}
+
+
+def test_a_model_that_ran_out_is_scarce_but_not_without_limit() -> None:
+    made = fleet({"a": cards(40), "b": [card(model=builders.T4)]})
+    made.charge(charge("a", share(0, 90), node="b"))
+    seen(made, {NVIDIA: 1}, model=T4)
+    assert wasted(made, asks({GPU: 10}))["b"] == 10 * fragmentation.MOST_SCARCE
+
+
+# --- ties and points --------------------------------------------------------------------------------------------
+
+
+def test_nodes_with_cards_are_filled_and_others_are_not() -> None:
+    made = fleet({"a": cards(4), "b": cards(4)})
+    made.charge(charge("a", share(0, 100), node="b", resources=(("cpu", 8_000),)))
+    for name in ("c", "d"):
+        add(made, node_info(name))
+    made.charge(charge("b", node="d", resources=(("cpu", 8_000),)))
+    points = fragmentation.score(made, asks({NVIDIA: 1}), made.has_device)
+    assert points[made.rows["b"]] > points[made.rows["a"]]
+    points = fragmentation.score(made, asks({"cpu": 1}), made.present & ~made.has_device)
+    assert points[made.rows["c"]] > points[made.rows["d"]]
+
+
+@given(
+    taken=st.lists(st.integers(0, 99), min_size=2, max_size=8),
+    size=st.integers(1, 100),
+    cpu=st.integers(0, 64_000),
+    typical=st.integers(0, 200_000),
+)
+def test_points_follow_waste_and_stay_on_the_scale(taken: list[int], size: int, cpu: int, typical: int) -> None:
+    made = fleet({f"n{index}": cards(2) for index in range(len(taken))})
+    for index, hundredths in enumerate(taken):
+        made.charge(charge(f"p{index}", share(0, hundredths), node=f"n{index}", resources=(("cpu", 500 * hundredths),)))
+    seen(made, {"cpu": typical, NVIDIA: 1})
+    request = asks({"cpu": cpu, GPU: size})
+    lost, points = fragmentation.waste(made, request), fragmentation.score(made, request, made.present)
+    rows = np.flatnonzero(made.present)
+    assert points[rows].max() == 100
+    assert points[rows].min() >= -1e-9
+    assert (np.diff(points[rows][np.argsort(lost[rows], kind="stable")]) <= 1e-9).all()

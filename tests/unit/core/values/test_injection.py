@@ -1,0 +1,151 @@
+"""Which containers get the variable; that the API server's policy says the same, tests/integration/policies tells."""
+
+import copy
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values import injection
+from berth_operator.injection.mutations import patch
+from berth_operator.state import pods
+from tests.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
+
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+HALF = {GPU: "50"}
+PLAIN = {"name": "PLAIN", "value": "1"}
+VOID = {"name": VARIABLE, "value": "void"}
+LITERAL = {"name": VARIABLE, "value": "all"}
+
+
+def bare(*containers: Raw, **spec: Any) -> Raw:
+    return {"metadata": {"labels": spec.pop("labels", {})}, "spec": {"containers": list(containers), **spec}}
+
+
+def seen(name: str, **fields: str) -> Raw:
+    path = f"metadata.annotations['{name}.devices.berth.dev/visible']"
+    return {"name": VARIABLE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path} | fields}}
+
+
+def lacking(manifest: Raw) -> tuple[str, ...]:
+    return injection.lacking(manifest["spec"], manifest["metadata"]["labels"])
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        pytest.param(bare(container("a", HALF)), ("a",), id="nothing there"),
+        pytest.param(bare(container("a", HALF, env=[seen("a")])), (), id="all well"),
+        pytest.param(bare(container("a", HALF, env=[PLAIN, seen("a"), PLAIN])), (), id="in any place"),
+        pytest.param(bare(container("a", HALF, env=[LITERAL])), ("a",), id="a literal"),
+        pytest.param(bare(container("a", HALF, env=[seen("a"), LITERAL])), ("a",), id="the last one counts"),
+        pytest.param(bare(container("a", HALF, env=[LITERAL, seen("a")])), (), id="the last one counts, all well"),
+        pytest.param(bare(container("a", HALF, env=[seen("b")])), ("a",), id="another's annotation"),
+        pytest.param(bare(container("a", HALF, env=[VOID])), ("a",), id="void, but it asks"),
+        pytest.param(bare(container("a", HALF, env=[seen("a")]), container("b")), ("b",), id="who asks for nothing"),
+        pytest.param(bare(container("a", HALF, env=[seen("a")]), container("b", env=[VOID])), (), id="void"),
+        pytest.param(
+            bare(container("a", HALF, env=[seen("a")]), initContainers=[container("i"), container("j", HALF)]),
+            ("i", "j"),
+            id="init containers",
+        ),
+        pytest.param(bare(container("a"), container("b")), (), id="no GPUs"),
+        pytest.param(bare(container("a", {GPU: "0"})), (), id="no GPUs, in so many words"),
+        pytest.param(bare(container("a", {RDMA: "100"})), (), id="NICs alone"),
+        pytest.param(bare(container("a", {NVIDIA: "1"})), (), id="kubelet's"),
+        pytest.param(bare(container("a"), container("b"), labels={"genius/gpu-number": "1"}), ("a", "b"), id="labels"),
+        pytest.param(bare(container("a"), labels={"genius/gpu-model": "A100"}), (), id="a model asks for nothing"),
+    ],
+)
+def test_which_containers_lack_it(manifest: Raw, expected: tuple[str, ...]) -> None:
+    assert lacking(manifest) == expected
+
+
+ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, seen("c0"), seen("c1")])
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Raw:
+    amounts = st.sampled_from([{}, HALF, {RDMA: "1"}, {GPU: "0"}, {"koordinator.sh/gpu-core": "5"}])
+    made = [
+        container(f"c{number}", draw(amounts), **draw(st.sampled_from([{}, {"env": draw(st.lists(ENTRIES))}])))
+        for number in range(draw(st.integers(1, 5)))
+    ]
+    initial = draw(st.integers(0, len(made) - 1))
+    labels = draw(st.sampled_from([{}, {"genius/gpu-memory-each": "1"}]))
+    return bare(*made[initial:], **({"initContainers": made[:initial]} if initial else {}), labels=labels)
+
+
+@given(manifests())
+def test_a_patch_makes_a_pod_well_once_and_changes_nothing_else(manifest: Raw) -> None:
+    before = copy.deepcopy(manifest)
+    after = jsonpatch.apply_patch(manifest, patch(manifest, injection.injected(manifest)))
+    assert manifest == before
+    assert after == injection.injected(manifest)
+    assert lacking(after) == ()
+    assert patch(after, injection.injected(after)) == []
+    assert without(after) == without(manifest)
+
+
+def without(manifest: Raw) -> Raw:
+    """The pod without all that is the variable's."""
+    left = copy.deepcopy(manifest)
+    for each in (*left["spec"]["containers"], *left["spec"].get("initContainers", ())):
+        each["env"] = [entry for entry in each.get("env", ()) if entry["name"] != VARIABLE]
+    return left
+
+
+# --- ephemeral containers -----------------------------------------------------------------------------------
+
+
+def debugger(name: str, target: str = "", *env: Raw) -> Raw:
+    return {"name": name, "env": list(env), **({"targetContainerName": target} if target else {})}
+
+
+@pytest.mark.parametrize(
+    ("containers", "labels", "expected"),
+    [
+        pytest.param([container("a", HALF), container("b")], {}, [[seen("a")], [VOID], [VOID]], id="shares"),
+        pytest.param(
+            [container("a"), container("b")],
+            {"genius/gpu-number": "1"},
+            [[seen("a")], [seen("b")], [VOID]],
+            id="labels",
+        ),
+        pytest.param([container("a", {NVIDIA: "1"}), container("b")], {}, [[LITERAL], [], []], id="kubelet's"),
+        pytest.param([container("a"), container("b")], {}, [[LITERAL], [], []], id="no GPUs"),
+    ],
+)
+def test_an_ephemeral_container_sees_what_its_target_sees(
+    containers: list[Raw], labels: Raw, expected: list[list[Raw]]
+) -> None:
+    there, fresh = debugger("d0", "a", LITERAL), [debugger("d1", "a", LITERAL), debugger("d2", "b"), debugger("d3")]
+    before = bare(*containers, labels=labels, ephemeralContainers=[there])
+    after = bare(*containers, labels=labels, ephemeralContainers=[there, *fresh])
+    made = jsonpatch.apply_patch(after, patch(after, injection.joined(after, before)))
+    assert [each["env"] for each in made["spec"]["ephemeralContainers"]] == [[LITERAL], *expected]
+    assert made["spec"]["containers"] == containers
+
+
+# --- what decisions make of it ------------------------------------------------------------------------------
+
+
+def test_a_pod_that_lacks_it_is_not_placed_and_told_what_to_do() -> None:
+    raw = pod("p", HALF)
+    raw["spec"]["containers"] = [container("main", HALF), container("log", env=[VOID]), container("side")]
+    waiting = pods.pending(pods.keep(raw))
+    found = decide(fleet(), waiting, Policy())
+    assert isinstance(found, Failure)
+    assert found.message == (
+        "0/1 nodes available: 1 NotInjected: NVIDIA_VISIBLE_DEVICES of container main, side is not Berth's "
+        "(apply manifests/base/injection.yaml or the webhook, then create the pod again)"
+    )
+    assert not isinstance(decide(fleet(), waiting, Policy(switched_off=frozenset({"injected"}))), Failure)
+
+
+def test_a_pod_that_has_it_is_placed() -> None:
+    assert not isinstance(decide(fleet(), pods.pending(pods.keep(pod("p", HALF))), Policy()), Failure)
