@@ -239,7 +239,7 @@ class Cluster:
             self._unreported[uid] = self.clock()
 
     def _read_bound(self, raw: Object) -> Charge:
-        charge = pods.charge(raw, self.kinds, self.trusted_schedulers)
+        charge = pods.charge(raw, self.kinds, self.trusted_schedulers, self.fleet.on_cards)
         if charge.gang is not None and not self._is_ours(charge.gang):
             charge = replace(charge, gang=None)
         return self.ledger.charged(charge)

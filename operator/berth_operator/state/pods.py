@@ -1,6 +1,6 @@
 """Pods from the API, read once at the edge: what waits, and what is taken."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from berth_api import alike, assumed, model, names, request, resize, resources, share
+from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
 from berth_operator.core.fleet.fleet import NOT_STARTED, Charge
@@ -237,20 +238,34 @@ def is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
-def charge(pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = ()) -> Charge:
-    """Return what a bound pod takes of its node; `trusted` are the other schedulers whose allocations are believed."""
-    metadata = pod["metadata"]
+OnCards = Callable[[str, str, tuple[Grant, ...]], tuple[Grant, ...]]
+"""(UID, node, grants) -> the same grants on the cards that have their ids now, as `Fleet.on_cards` finds them."""
+
+
+def as_recorded(_uid: str, _node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    """Return grants on the cards that the allocation names."""
+    return grants
+
+
+def charge(
+    pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = (), on_cards: OnCards = as_recorded
+) -> Charge:
+    """Return what a bound pod takes of its node.
+
+    `trusted` are the other schedulers whose allocations are believed; `on_cards` finds the cards of grants.
+    """
+    metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
-        node=pod["spec"]["nodeName"],
+        node=node,
         resources=taken.resources,
         assumed=taken.assumed,
         asked=taken.asked,
         ports=taken.ports,
-        grants=grants,
+        grants=on_cards(metadata["uid"], node, grants),
         unknown=unknown,
         identity=wishes.identity(pod),
         wishes=wishes.of_placed(pod),

@@ -290,13 +290,18 @@ class Fleet:
 
     def resolved(self, charge: Charge) -> Charge:
         """Return a charge as it stands on the node's cards now: each grant on the card that has its id."""
-        if not charge.grants or (row := self.rows.get(charge.node)) is None:
-            return charge
-        grants = tuple(
-            self.cards[each.type].completed(row, each if each.id else self._identified(charge.uid, row, each))
-            for each in charge.grants
+        grants = self.on_cards(charge.uid, charge.node, charge.grants)
+        return charge if grants is charge.grants else replace(charge, grants=grants)
+
+    def on_cards(self, uid: str, node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        """Return a pod's grants, each on the card that has its id now; the same tuple if all are there already."""
+        if not grants or (row := self.rows.get(node)) is None:
+            return grants
+        completed = tuple(
+            self.cards[grant.type].completed(row, grant if grant.id else self._identified(uid, row, grant))
+            for grant in grants
         )
-        return charge if grants == charge.grants else replace(charge, grants=grants)
+        return grants if completed == grants else completed
 
     def _identified(self, uid: str, row: int, grant: Grant) -> Grant:
         """Return a grant without an id with that of the card which it was of when we first knew it."""
