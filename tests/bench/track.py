@@ -91,7 +91,12 @@ def opened(count: int) -> Iterator[Track]:
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
         folder = Path(name)
         log = AuditLog(folder)
-        with Cluster(extra_args={"kube-apiserver": [*log.arguments, "--delete-collection-workers=8"]}) as cluster:
+        arguments = {
+            "kube-apiserver": [*log.arguments, "--delete-collection-workers=8"],
+            # By default a claim waits up to 15 s for a volume that was made after it.
+            "kube-controller-manager": ["--pvclaimbinder-sync-period=1s"],
+        }
+        with Cluster(extra_args=arguments) as cluster:
             _end_default_scheduler(cluster)
             _make_nodes(cluster, folder, count)
             arena = Arena(cluster=cluster, folder=folder)
