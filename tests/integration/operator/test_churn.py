@@ -21,7 +21,8 @@ def taint(world: World, node: str, *, on: bool) -> None:
 def twice(world: World, name: str) -> bool:
     """Return whether the pod has one Event, whose series counts two."""
     [event] = world.events(name)
-    return event.get("series", {}).get("count") == 2
+    count: int = event.get("series", {}).get("count", 1)
+    return count == 2
 
 
 def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
