@@ -78,7 +78,7 @@ bench-wake: binaries ## measure how soon what a pod waits for is used: NODES=100
 		CLASSES=$(or $(CLASSES),200) EVENTS=$(or $(EVENTS),50) $(BIN)/python -m tests.bench.wake
 
 .PHONY: bench-churn
-bench-churn: binaries ## count what waiting costs while nodes change, beside kube-scheduler: WAITING=600 SECONDS=40 JOINING=15
+bench-churn: binaries ## count the cost of waiting pods while nodes change, for kube-scheduler too: WAITING=600 SECONDS=40 JOINING=15
 	@NODES=$(or $(NODES),10) WAITING=$(or $(WAITING),600) SECONDS=$(or $(SECONDS),40) JOINING=$(or $(JOINING),15) \
 		$(BIN)/python -m tests.bench.churn
 
@@ -110,7 +110,7 @@ types: setup ## check the types
 	@$(BIN)/mypy examples/npu/berth_example_npu
 
 .PHONY: imports
-imports: setup ## check who imports whom
+imports: setup ## check the layers' imports
 	@$(BIN)/lint-imports
 
 .PHONY: stubs
@@ -138,7 +138,7 @@ lint: setup verify types imports ## check format, style, types, layers and gener
 	@$(BIN)/ruff check --quiet $(SOURCES)
 
 .PHONY: lock
-lock: setup ## resolve requirements.lock anew from pyproject.toml
+lock: setup ## resolve requirements.lock again from pyproject.toml
 	@$(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv==0.13.8
 	@.build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock

@@ -1,7 +1,7 @@
 """The agent's side: which NPUs a node has.
 
-A real plug-in asks a driver. This one reads a file, `EXAMPLE_NPUS`, that tells how many NPUs each node has and which of
-them are broken: `{"node-1": {"count": 4, "broken": [3]}}`; a node that it does not name has none.
+A real plug-in calls a driver. This one reads a file, `EXAMPLE_NPUS`, with the number of NPUs of each node and the
+minors of broken ones: `{"node-1": {"count": 4, "broken": [3]}}`. A node that is not in the file has none.
 """
 
 import json
@@ -13,7 +13,7 @@ from berth_api.device import DeviceInfo, Topology
 
 
 class NpuAgent:
-    """Reads a node's NPUs."""
+    """The NPUs of a node, as its driver reports them."""
 
     name = "npu"
 
@@ -21,19 +21,19 @@ class NpuAgent:
         self._file = Path(os.environ.get("EXAMPLE_NPUS", "/etc/example-npus.json"))
 
     def start(self) -> None:
-        """Look whether there is a driver; whatever is raised here or in `read` is shown on the Device."""
+        """Check that there is a driver; an exception here or in `read` is shown on the Device."""
         if not self._file.exists():
             raise FileNotFoundError(f"{self._file}: no such file; EXAMPLE_NPUS names it")
 
     def read(self, node: str) -> Sequence[DeviceInfo]:
-        """Look at the NPUs of a node."""
+        """Return the NPUs of a node."""
         found = json.loads(self._file.read_text()).get(node, {})
         broken = found.get("broken", [])
         return [_npu(node, minor, health=minor not in broken) for minor in range(found.get("count", 0))]
 
 
 def _npu(node: str, minor: int, *, health: bool) -> DeviceInfo:
-    # `resources` may be left out: a device that does not say otherwise is 100 hundredths of itself.
+    # `resources` may be left out: the default is 100 hundredths of one NPU.
     return DeviceInfo(
         type="npu",
         minor=minor,

@@ -1,4 +1,4 @@
-"""The operator's side: what NPUs are to pods. How they are chosen is left to Berth."""
+"""The operator's side: how pods request NPUs. Berth's default allocator chooses them."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from berth_operator.core.plugins import DevicePlugin
 NPU: Final = DevicePlugin(
     kind=Kind(
         name="npu",
-        # Pods ask for whole NPUs by the first name, and for hundredths of one, or several, by the second.
+        # The first name requests whole NPUs; the second requests hundredths of one, or several whole ones.
         resources={"example.com/npu": 1, "example.com/npu-core": 100},
     )
 )
