@@ -1,4 +1,4 @@
-"""The story of the demo. It ends with status 0 only if all of it came out as it must."""
+"""The steps of the demo. It exits with status 0 only if all of them succeed."""
 
 import contextlib
 import signal
@@ -22,13 +22,13 @@ FITTING: Final = ("whole", "two-cards", "half", "by-memory", "by-model", "no-gpu
 INJECTED: Final = "half"
 """One of them that must be injected."""
 WAITING: Final = "waits"
-"""The pod that must not."""
+"""The pod that must wait."""
 PODS: Final = "/api/v1/namespaces/default/pods"
 DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
 
 
 def main() -> int:
-    """Tell the story and return the exit status."""
+    """Run the steps and return the exit status."""
     # SIGTERM ends it as Ctrl-C does: through the context manager that stops the cluster.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -46,7 +46,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _running_cluster() -> Iterator[Cluster]:
-    # Before the first step: a build shows steps of its own.
+    # Before the first step, because a build shows its own steps.
     programs.ensure()
     cluster = Cluster()
     try:
@@ -86,7 +86,7 @@ def _apply_examples(world: World) -> set[str]:
 
 
 def _lose_an_agent(world: World) -> None:
-    """Kill the agent of one node: its devices must not be handed out until it is back."""
+    """Kill the agent of one node: its devices must not be allocated until it is back."""
     show.say(f"\nThe agent of {NVML_NODE} is killed ...")
     world.kill(NVML_AGENT)
     started = time.monotonic()

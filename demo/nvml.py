@@ -1,4 +1,4 @@
-"""The cards of the node whose agent speaks to a C library: unequal ones, so that each must count by its own memory."""
+"""The cards of the node whose agent uses a C library: unequal ones, so that each must count by its own memory."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -19,7 +19,7 @@ ALLOCATION: Final = "scheduling.koordinator.sh/device-allocated"
 PREFIXES: Final = ("kubernetes.io/", "koordinator.sh/", "gpu-", "memory-")
 """What a resource's name loses for the table: `gpu-memory-ratio` becomes `ratio`."""
 WIDTH: Final = 120
-"""Characters of a line where there is no terminal that tells."""
+"""Characters per line without a terminal."""
 
 console: Final = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
@@ -41,7 +41,7 @@ def command(text: str, output: str) -> None:
 
 def pods(found: Sequence[Manifest]) -> None:
     """Show each pod's node and its cards, read from its annotation."""
-    console.print(f"\n[bold]Pods[/] and what {ALLOCATION} says of them")
+    console.print(f"\n[bold]Pods[/] and their {ALLOCATION}")
     table = Table("POD", "NODE", "CARD", "OF IT", box=None, header_style="", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("ID", overflow="fold")
     for pod in sorted(found, key=lambda pod: str(pod["metadata"]["name"])):
@@ -75,7 +75,7 @@ def failure(text: str) -> None:
 
 
 def _cards(pod: Manifest) -> list[tuple[str, str, str]]:
-    """Give a pod's cards as `gpu 0`, `core 50, memory 40Gi, ratio 50`, `GPU-…`."""
+    """Return a pod's cards as `gpu 0`, `core 50, memory 40Gi, ratio 50`, `GPU-…`."""
     allocation = json.loads(pod["metadata"].get("annotations", {}).get(ALLOCATION, "{}"))
     return [
         (f"{kind} {card['minor']}", _amounts(card["resources"]), card["id"])

@@ -1,4 +1,4 @@
-"""The cluster of the demo, and the programs in it, each with the rights of its own ServiceAccount only."""
+"""The cluster of the demo, and its programs, each with only the rights of its own ServiceAccount."""
 
 import functools
 import os
@@ -31,7 +31,7 @@ FLEET: Final = {
         {"names": "node-3", "profile": ["t4", "t4", "l40s"]},
     ]
 }
-"""The nodes that one simulated agent plays; unequal cards on the last."""
+"""The nodes that one agent simulates; the last has unequal cards."""
 NODES: Final = (NVML_NODE, "node-1", "node-2", "node-3")
 
 OPERATOR: Final = "operator"
@@ -40,14 +40,14 @@ FLEET_AGENT: Final = "agent-fleet"
 
 HEARTBEAT: Final = ("--lease-duration=3", "--renew-interval=0.5", "--poll-interval=1")
 GRACE: Final = ("--agent-grace=2",)
-"""A silent agent is noticed within 6 s instead of 51: nobody wants to watch that."""
+"""A dead agent is noticed within 6 s instead of 51, to keep the demo short."""
 TOKEN_SECONDS: Final = 3600
 DEADLINE: Final = 60.0
 LOG_LINES: Final = 12
 
 
 class DemoError(Exception):
-    """Something did not come out as it must; the text says what, with the ends of the logs."""
+    """A step failed; the text names it, with the ends of the logs."""
 
 
 @dataclass(kw_only=True)
@@ -56,13 +56,13 @@ class World:
 
     cluster: Cluster
     starts: dict[str, Callable[[], int]] = field(default_factory=dict)
-    """How each program is started; the answer is its process id."""
+    """The function that starts each program and returns its process id."""
     pids: dict[str, int] = field(default_factory=dict)
 
     # --- setting up -----------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Apply what an installation of Berth consists of, but for its two programs."""
+        """Apply an installation of Berth without its two programs."""
         self.cluster.install_crds(ROOT / "crds")
         for file in BASE:
             self.apply(ROOT / "manifests" / "base" / f"{file}.yaml")
@@ -89,7 +89,7 @@ class World:
         self._start(OPERATOR, "berth_operator", [*quiet, *GRACE, f"--kubeconfig={operator}"])
 
     def injects(self, file: Path) -> bool:
-        """Tell whether the API server would put a variable into the first pod of a file."""
+        """Return whether the API server would inject a variable into the first pod of a file."""
         pod = next(yaml.safe_load_all(file.read_text()))
         path = self.cluster.api.resource("pods").path(namespace="default")
         made = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
@@ -103,13 +103,13 @@ class World:
     # --- programs -------------------------------------------------------------------------------------------
 
     def kill(self, name: str) -> None:
-        """End a program as a crash would."""
+        """Kill a program, as in a crash."""
         pid = self.pids.pop(name)
         os.kill(pid, signal.SIGKILL)
         self.until(lambda: not state.is_alive(pid), what=f"{name} to be gone")
 
     def restart(self, name: str) -> None:
-        """Start a program that has ended once more."""
+        """Restart a program that has ended."""
         self.pids[name] = self.starts[name]()
 
     def logs(self) -> str:

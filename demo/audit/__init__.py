@@ -1,10 +1,10 @@
 """The independent audit: do the pods and Devices of a cluster agree with each other?
 
-It reads only what anybody can read from the API server, as plain JSON, and shares no code with the operator, the
-agents or their common language (`make imports` checks that): where they misunderstand a rule, it must not. So it
-reads quantities, requests and allocations by itself, after docs/protocol.md.
+It reads only objects of the API server, as plain JSON, and shares no code with the operator, the
+agents or their shared package (`make imports` checks that), so that it does not repeat their errors. It parses
+quantities, requests and allocations itself, as docs/protocol.md specifies them.
 
-Not a fault: a card that is unhealthy now may have failed under its pod, which is left alone.
+Not a fault: a card that is unhealthy now may have failed under its pod, which keeps it.
 """
 
 from demo.audit.checks import audit

@@ -14,10 +14,10 @@ ALIASES: Final = ("kubernetes.io/", "koordinator.sh/")
 WHOLE_CARDS: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 PERCENT: Final = 100
 INSTANCES: Final = "nvidia.com/mig-"
-"""How the resources begin that stand for MIG instances."""
+"""Prefix of the resources of MIG instances."""
 SLICES: Final = "nvidia.com/gpu.shared"
 EXTRAS: Final = {"gpu.shared", "gpu-core", "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"}
-"""What may stand beside gpu-memory or gpu-memory-ratio."""
+"""What may be combined with gpu-memory or gpu-memory-ratio."""
 MEASURES: Final = (*WHOLE_CARDS, "gpu", "gpu-memory", "gpu-memory-ratio")
 """Each request for GPUs names exactly one of these."""
 GPU: Final = EXTRAS | set(MEASURES)
@@ -76,7 +76,7 @@ def requests(container: Mapping[str, Any]) -> Amounts:
 
 
 def total(spec: Mapping[str, Any]) -> Amounts:
-    """Return what the pod needs of its node at its hungriest moment, by Kubernetes' rules."""
+    """Return the maximum that the pod needs of its node at any time, by Kubernetes' rules."""
     sidecars: Amounts = {}
     starting: list[Amounts] = []
     for container in spec.get("initContainers") or ():
@@ -93,7 +93,7 @@ def total(spec: Mapping[str, Any]) -> Amounts:
 
 
 def cards(spec: Mapping[str, Any]) -> list[Ask]:
-    """Return what the pod asks of devices; raise ValueError where that means nothing."""
+    """Return the pod's requests for devices; raise ValueError if they are invalid."""
     wanted = {name: -(-amount // 1) for name, amount in total(spec).items() if type_of(name) and amount}
     gpus = {name: amount for name, amount in wanted.items() if type_of(name) == "gpu"}
     others = [_percent(name, amount) for name, amount in wanted.items() if type_of(name) != "gpu"]

@@ -118,11 +118,11 @@ def _piece(pod: Pod, key: Key, grant: Grant, ask: asked.Ask, card: Card) -> Iter
         yield _about(pod, Kind.WRONG_FORM, f"it was given {key} as {grant.form}; {gives}")
         return
     if not card.names(grant):
-        told = f"its allocation calls {key} {grant.id or '(nothing)'}, its Device {card.id}"
+        difference = f"its allocation calls {key} {grant.id or '(nothing)'}, its Device {card.id}"
         yield _about(
             pod,
             Kind.WRONG_ID,
-            told if grant.form is Form.CARD else f"{key} has no {grant.form} {grant.id} {grant.instance}",
+            difference if grant.form is Form.CARD else f"{key} has no {grant.form} {grant.id} {grant.instance}",
         )
     yield from _amounts(pod, key, grant, card.due(grant, ask))
 
@@ -147,7 +147,7 @@ def _model(pod: Pod, key: Key, card: Card) -> Iterator[Finding]:
 
 
 def _constraints(pod: Pod) -> Iterator[tuple[str, Callable[[str], bool]]]:
-    """Give each model constraint of the pod as a test on a name in lower case."""
+    """Yield each model constraint of the pod as a test on a name in lower case."""
     if globs := pod.annotations.get(GLOBS, "").lower():
         yield GLOBS, lambda model: any(fnmatch.fnmatchcase(model, glob.strip()) for glob in globs.split(","))
     if exact := pod.annotations.get(EXACT, "").strip().lower():
@@ -206,7 +206,7 @@ def _readable(pod: Pod) -> list[Grant]:
 
 
 def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[Finding]:
-    """Check that nobody shares a whole card, and that the parts of a shared one are no more than the card."""
+    """Check that no whole card is shared, and that the parts of a shared one do not exceed the card."""
     forms = sorted({(grant.form, pod.name) for pod, grant in holders})
     if len({form for form, _ in forms}) > 1:
         text = f"it is held as {' and as '.join(f'{form} by {pod}' for form, pod in forms)}"

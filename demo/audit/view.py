@@ -34,17 +34,17 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a Device tells of one card."""
+    """What a Device lists about one card."""
 
     id: str
     model: str
     offers: Mapping[str, int]
     slices: int = 1
-    """Into how many its time is divided."""
+    """The number of its time slices."""
     slice_resource: str = ""
-    """By which resource alone slices are had; empty for either."""
+    """The only resource that requests its slices; empty if both do."""
     divided: bool = False
-    """Whether its instances are given, and not the card."""
+    """Whether its instances are allocated, not the card."""
     single: bool = False
     """Whether each of them is a GPU, whatever its profile."""
     instances: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Card:
         )
 
     def form(self, wanted: Form) -> Form | None:
-        """Return in which form it is given to who asks for one; None for not at all."""
+        """Return the form in which a request for `wanted` gets the card; None if it does not."""
         if self.divided:
             return Form.INSTANCE if wanted is (Form.SLOT if self.single else Form.INSTANCE) else None
         if wanted in (Form.SLOT, Form.SLICE) and self.slices > 1:
@@ -76,7 +76,7 @@ class Card:
         return Form.CARD if wanted in (Form.SLOT, Form.CARD) else None
 
     def names(self, grant: "Grant") -> bool:
-        """Tell whether what was given bears a name of this card's."""
+        """Return whether the id of a grant belongs to this card."""
         if grant.form is Form.INSTANCE:
             return self.instances.get(grant.id) == grant.instance
         if grant.form is Form.SLICE:
@@ -84,7 +84,7 @@ class Card:
         return grant.id == self.id
 
     def due(self, grant: "Grant", ask: asked.Ask) -> dict[str, int]:
-        """Return what is to be charged for such a grant to who asks so."""
+        """Return the charge of such a grant for a request."""
         if grant.form is Form.INSTANCE:
             return {grant.instance: 1}
         if grant.form is Form.SLICE:
@@ -103,7 +103,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A pod's part of one card, as its annotation tells."""
+    """A pod's part of one card, from its annotation."""
 
     type: str
     minor: int
@@ -112,19 +112,19 @@ class Grant:
 
     @property
     def form(self) -> Form:
-        """In which way the card is given."""
+        """The form in which the card is allocated."""
         if self.instance:
             return Form.INSTANCE
         return Form.SLICE if asked.SLICES in self.amounts else Form.CARD
 
     @property
     def instance(self) -> str:
-        """The resource that stands for the MIG instance; empty where none is given."""
+        """The resource of the MIG instance; empty if there is none."""
         return next((name for name in self.amounts if name.startswith(asked.INSTANCES)), "")
 
     @property
     def name(self) -> str:
-        """What nobody else may be given, where the card may be in several parts."""
+        """What no other pod may hold: the card, or the part of it with its own name."""
         card = f"{self.type} {self.minor}"
         return card if self.form is Form.CARD else f"{self.form} {self.id} of {card}"
 
@@ -135,7 +135,7 @@ class Grant:
 
     @property
     def whole(self) -> bool:
-        """Whether nobody else may hold the card."""
+        """Whether no other pod may hold the card."""
         return self.amounts.get("gpu-memory-ratio", self.amounts.get(self.type, 0)) >= asked.PERCENT
 
 
@@ -178,7 +178,7 @@ def grants(annotation: str) -> list[Grant]:
 
 
 def cards(device: Manifest) -> Iterable[tuple[Key, Card]]:
-    """Give the cards of one Device; raise ValueError where one cannot be read."""
+    """Return the cards of one Device; raise ValueError if one cannot be parsed."""
     for raw in device["spec"].get("devices") or ():
         key = Key(node=device["metadata"]["name"], type=raw["type"], minor=raw["minor"])
         yield key, Card.read(raw, device["spec"].get("migStrategy", "mixed"))
@@ -190,7 +190,7 @@ def _resource(profile: str) -> str:
 
 
 def _offered(instance: Manifest) -> Iterator[tuple[str, str]]:
-    """Give what of an instance can be given, and for which resource: itself, or the slices of its time."""
+    """Yield what of an instance can be allocated, with its resource: the instance, or its time slices."""
     named, slices = instance.get("replicaResource", ""), instance.get("replicas", 1)
     if named == asked.SLICES:
         return
