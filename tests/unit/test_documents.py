@@ -1,0 +1,173 @@
+"""Every module, file, link, flag, metric and make target that a document names exists."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+
+import pytest
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic_settings import BaseSettings
+
+import berth_agent
+import berth_operator
+from berth_agent.configuration.options import OTHER_FLAGS
+from berth_agent.configuration.settings import Settings as AgentSettings
+from berth_operator.commands import main as commands
+from berth_operator.injection.main import Settings as WebhookSettings
+from berth_operator.metrics import counters
+from berth_operator.settings import Settings as OperatorSettings
+from devcluster import __main__ as devcluster
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+BASES = [ROOT / base for base in ("", "operator/berth_operator", "agent/berth_agent", "tests")]
+"""A document may name a file from the root, from one of the two programs, or from the tests."""
+
+FENCES = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+SPANS = re.compile(r"`([^`\n]+)`")
+FOLDERS = {path.name for base in BASES for path in base.iterdir() if path.is_dir()}
+PATH = re.compile(r"(?P<folder>[\w.-]+)/[\w*./-]*|[\w-]+\.(?:py|md)")
+MODULE = re.compile(r"(?P<package>[a-z_]+)(?:\.\w+)+")
+OWN_COMMAND = re.compile(r"\b(?:berth-operator|berth-agent|python -m devcluster)\b[^\n#`]*")
+FLAG = re.compile(r"(?<!\S)--[a-z][a-z-]+")
+METRIC = re.compile(r"\bberth_[a-z_]+_[a-z_]+")
+
+
+def packages(*programs: ModuleType) -> dict[str, str]:
+    """Return the modules at the top of the programs: short name (`core`) -> full name (`berth_operator.core`)."""
+    return {
+        path.stem: f"{program.__name__}.{path.stem}"
+        for program in programs
+        for folder in program.__path__
+        for path in Path(folder).iterdir()
+        if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+
+
+PACKAGES = {
+    **packages(berth_agent, berth_operator),
+    **{name: name for name in ("berth_api", "berth_client", "berth_operator", "berth_agent", "devcluster", "demo")},
+}
+
+
+def settings_flags(settings: type[BaseSettings]) -> Iterator[str]:
+    for name in settings.model_fields:
+        yield f"--{name.replace('_', '-')}"
+        yield f"--no-{name.replace('_', '-')}"
+
+
+def parser_flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the flags of a parser and of its subcommands."""
+    yield from parser._option_string_actions
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subcommand in action.choices.values():
+                yield from parser_flags(subcommand)
+
+
+def metric_name(metric: MetricWrapperBase) -> str:
+    """Return the name that Prometheus scrapes."""
+    (described,) = metric.describe()
+    return described.name + ("_total" if described.type == "counter" else "")
+
+
+FLAGS = {
+    "--help",
+    *(f"--{flag}" for flag in OTHER_FLAGS.values()),
+    *(flag for settings in (OperatorSettings, AgentSettings, WebhookSettings) for flag in settings_flags(settings)),
+    *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),
+}
+METRICS = {metric_name(metric) for metric in vars(counters).values() if isinstance(metric, MetricWrapperBase)}
+TARGETS = set(re.findall(r"^([a-z0-9-]+):.*?## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def wrong_path(span: str) -> bool:
+    named = PATH.fullmatch(span)
+    if named is None or (named["folder"] or span) not in FOLDERS | {span}:
+        return False
+    return not any(any(base.glob(span.rstrip("/"))) for base in BASES)
+
+
+def wrong_module(name: str) -> bool:
+    named = MODULE.fullmatch(name)
+    if named is None or named["package"] not in PACKAGES or name.endswith((".py", ".md")):
+        return False
+    try:
+        resolve_name(name.replace(named["package"], PACKAGES[named["package"]], 1))
+    except (AttributeError, ImportError):
+        return True
+    return False
+
+
+def unknown(text: str) -> list[str]:
+    """Return what a document names and the repository does not have."""
+    blocks = "".join(FENCES.findall(text))
+    spans = SPANS.findall(FENCES.sub("", text))
+    imports = [f"{module}.{name}" for module, name in re.findall(r"^from ([\w.]+) import (\w+)$", blocks, re.MULTILINE)]
+    flags = [flag for span in spans if span.startswith("--") for flag in FLAG.findall(span)]
+    flags += [flag for command in OWN_COMMAND.findall(text) for flag in FLAG.findall(command)]
+    metrics = {name for span in spans for name in METRIC.findall(span)} - {"berth_example_npu"}
+    targets = re.findall(r"(?:`|^ *\$? *)make ([a-z][a-z0-9-]*)", text, re.MULTILINE)
+    return [
+        *filter(wrong_path, spans),
+        *filter(wrong_module, [*spans, *imports]),
+        *(flag for flag in flags if flag not in FLAGS),
+        *(name for name in sorted(metrics) if name not in METRICS),
+        *(target for target in targets if target not in TARGETS),
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", FENCES.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not re.match(r"[a-z]+:", link) and (not target.exists() or (anchor and anchor not in anchors(target))):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_document_names_only_what_exists(page: Path) -> None:
+    assert unknown(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_document_links_only_to_what_exists(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("in `core/no_such_file.py`", "core/no_such_file.py"),
+        ("in `manifests/no-such-folder/`", "manifests/no-such-folder/"),
+        ("see `tests/bench/no_such_*.py`", "tests/bench/no_such_*.py"),
+        ("by `berth_api.no_such_module`", "berth_api.no_such_module"),
+        ("by `state.no_such_module`", "state.no_such_module"),
+        ("by `core.policy.NoSuchClass`", "core.policy.NoSuchClass"),
+        ("```python\nfrom berth_api.request import NoSuchClass\n```", "berth_api.request.NoSuchClass"),
+        ("set `--no-such-flag=2`", "--no-such-flag"),
+        ("    berth-operator simulate --no-such-flag", "--no-such-flag"),
+        ("`berth_no_such_metric_total` grows", "berth_no_such_metric_total"),
+        ("run `make no-such-target`", "no-such-target"),
+        ("    make no-such-target", "no-such-target"),
+    ],
+)
+def test_what_does_not_exist_is_found(text: str, wrong: str) -> None:
+    assert unknown(text) == [wrong]
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n[there](page.md#one) [not there](none.md) [no heading](page.md#two) [out](https://a.b/c)\n")
+    assert broken_links(page) == ["none.md", "page.md#two"]
