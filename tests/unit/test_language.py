@@ -1,0 +1,78 @@
+"""Berth is written in plain English: words and turns that readers have to decode stay out."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+BANNED = {
+    r"\banew\b": "again",
+    r"\bbeside\b": "next to, in addition to",
+    r"\bfor ever\b": "forever",
+    r"\b(?:be|get|got) rid of\b": "remove",
+    r"\b(?:tells?|told) of\b": "report, describe",
+    r"\btold\b": "reported, recorded, known",
+    r"\bit tells\b": "it reports, it shows",
+    r"\bnobody\b": "no pod, no process, no one: name the actor",
+    r"\b(?:whoever|whom)\b": "name the actor",
+    r"(?:^|[.:;] )Who (?:may|can|cannot|is|has|does|asks|wants)\b[^?]*$": "name the actor",
+    r"\bsays? of\b": "reports, records",
+    r"\bminds?\b": "considers, depends on",
+    r"\b(?:lest|whence|thereof|hitherto|aught|naught)\b": "a modern word",
+    r'"""(?:Give|Tell|Say)\b': "Return",
+}
+"""Pattern of a banned word or turn, and what to write instead."""
+
+NOT_YET = {"agent", "api", "client", "crds", "devcluster", "operator", "tests"}
+"""What is not held to the list yet; entries go, none are added."""
+
+SUFFIXES = {".md", ".py", ".yaml", ".toml"}
+CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def sources() -> Iterator[Path]:
+    """Yield the files that are held to the list."""
+    for top in sorted(ROOT.iterdir()):
+        if top.name.startswith(".") or top.name in NOT_YET:
+            continue
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if path.suffix in SUFFIXES or path.name == "Makefile":
+                yield path
+
+
+def banned(text: str) -> list[str]:
+    """Return each line of a text that has a banned turn, with what to write instead."""
+    lines = CODE.sub("", text).splitlines()
+    return [
+        f"{match.group()!r}: write {better} | {line.strip()}"
+        for line in lines
+        for pattern, better in BANNED.items()
+        if (match := re.search(pattern, line, re.IGNORECASE))
+    ]
+
+
+@pytest.mark.parametrize("path", list(sources()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_plain_english(path: Path) -> None:
+    assert banned(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The pod is created anew.",
+        "The reason is told to its user.",
+        "Who may list but not watch is no reason to list without end.",
+        '    """Give of equal values the one that was here first."""',
+        '    """Tell whether the pod fits."""',
+    ],
+)
+def test_a_banned_turn_is_found(text: str) -> None:
+    assert len(banned(text)) == 1
+
+
+@pytest.mark.parametrize("text", ["Who leads?", "Return whether the pod fits.", "`beside` is a name", "besides"])
+def test_other_words_pass(text: str) -> None:
+    assert banned(text) == []
