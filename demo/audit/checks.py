@@ -55,7 +55,7 @@ def _own(pod: Pod, world: World) -> Iterator[Finding]:
     if pod.node not in world.nodes:
         yield _about(pod, Kind.UNKNOWN_NODE, f"it is bound to {pod.node}, which does not exist")
     if not pod.annotations.get(EPOCH, "").isdecimal():
-        yield _about(pod, Kind.MISSING_EPOCH, f"it was bound, but {EPOCH} does not tell in which term")
+        yield _about(pod, Kind.MISSING_EPOCH, f"it was bound, but {EPOCH} does not name the term")
     yield from _allocation(pod, world)
 
 

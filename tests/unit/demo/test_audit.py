@@ -309,7 +309,7 @@ FAULTS = [
     ),
     pytest.param(
         annotate("plain", "berth.dev/epoch", None),
-        {Kind.MISSING_EPOCH: ("pod ns/plain", "in which term")},
+        {Kind.MISSING_EPOCH: ("pod ns/plain", "does not name the term")},
         id="a pod bound without a term",
     ),
     pytest.param(
