@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 
 def hash_of(value: Any) -> int:
     """Give the hash of all fields of a dataclass that are compared: to be kept, since computing it takes a while."""
-    return hash(tuple(getattr(value, each.name) for each in fields(value) if each.compare))
+    return hash(tuple(getattr(value, field.name) for field in fields(value) if field.compare))
 
 
 def first(value: K) -> K:
@@ -18,8 +18,8 @@ def first(value: K) -> K:
 
     A fleet of equal things keeps it once, and a look-up that finds the very same value need not compare it.
     """
-    found: K = _first(value)
-    return found
+    earliest: K = _first(value)
+    return earliest
 
 
 @lru_cache(maxsize=8192)

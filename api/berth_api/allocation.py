@@ -100,7 +100,7 @@ class Grant:
         """Give by name what no other pod may hold: the instance or replica, and the virtual functions."""
         if not self.functions and not self.is_piece:
             return ()
-        functions = (handle(self.type, self.minor, each) for each in self.functions)
+        functions = (handle(self.type, self.minor, function) for function in self.functions)
         return (self.id, *functions) if self.is_piece else tuple(functions)
 
 
@@ -147,14 +147,14 @@ def _entry(grant: Grant, prefix: str) -> dict[str, Any]:
 
 
 def _extension(grant: Grant) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    extension: dict[str, Any] = {}
     if grant.functions:
-        found["vfs"] = [_function_entry(each) for each in grant.functions]
+        extension["vfs"] = [_function_entry(function) for function in grant.functions]
     if grant.exclusive:
-        found["exclusivePolicy"] = grant.exclusive
+        extension["exclusivePolicy"] = grant.exclusive
     if grant.parent:
-        found["parent"] = grant.parent
-    return found
+        extension["parent"] = grant.parent
+    return extension
 
 
 def _function_entry(function: Function) -> dict[str, Any]:
@@ -204,9 +204,9 @@ def _check_cards(grants: Sequence[Grant]) -> None:
 
 
 def _check_pieces(kind: str, minor: int, held: Sequence[Grant]) -> None:
-    if not all(each.is_piece for each in held):
+    if not all(grant.is_piece for grant in held):
         raise AllocationError(f"{kind}: minor {minor} stands more than once")
-    ids = [each.id for each in held]
+    ids = [grant.id for grant in held]
     if not all(ids) or len(set(ids)) < len(ids):
         raise AllocationError(f"{kind}: the parts of minor {minor} need an id each, and no two the same; found {ids}")
 
@@ -256,19 +256,19 @@ def _functions(extension: object, where: str) -> tuple[Function, ...]:
         return ()
     if not isinstance(listed, list) or len(listed) > MAX_FUNCTIONS:
         raise AllocationError(f"{where}.extension.vfs: not a list of up to {MAX_FUNCTIONS}")
-    return tuple(_function(each, f"{where}.extension.vfs[{i}]") for i, each in enumerate(listed))
+    return tuple(_function(raw, f"{where}.extension.vfs[{i}]") for i, raw in enumerate(listed))
 
 
 def _exclusive(extension: object) -> str:
     """Read the policy; a word that is none of ours is another's."""
-    found = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
-    return found if isinstance(found, str) and found in EXCLUSIVES else ""
+    policy = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
+    return policy if isinstance(policy, str) and policy in EXCLUSIVES else ""
 
 
 def _parent(extension: object) -> str:
     """Return the parent's UUID, or nothing if there is none of our form."""
-    found = extension.get("parent") if isinstance(extension, dict) else None
-    return found if isinstance(found, str) else ""
+    uuid = extension.get("parent") if isinstance(extension, dict) else None
+    return uuid if isinstance(uuid, str) else ""
 
 
 def _function(raw: object, where: str) -> Function:
@@ -281,7 +281,7 @@ def _function(raw: object, where: str) -> Function:
 
 
 def _amounts(resources: Mapping[str, Any], where: str) -> tuple[tuple[str, int], ...]:
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for name, value in resources.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise AllocationError(f"{where}.resources.{name}: {value!r} is not a quantity")
@@ -291,8 +291,8 @@ def _amounts(resources: Mapping[str, Any], where: str) -> tuple[tuple[str, int],
             raise AllocationError(f"{where}.resources.{name}: {error}") from error
         if amount < 0:
             raise AllocationError(f"{where}.resources.{name}: {value} is negative")
-        found[short(name)] = amount
-    if not any(found.values()):
+        amounts[short(name)] = amount
+    if not any(amounts.values()):
         # Counted as it stands it would leave the card free.
         raise AllocationError(f"{where}.resources: names no amount")
-    return tuple(sorted(found.items()))
+    return tuple(sorted(amounts.items()))

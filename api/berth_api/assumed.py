@@ -18,14 +18,14 @@ DEFAULTS: Final = {CPU: "100m", MEMORY: "200Mi"}
 def of_pod(spec: Object, status: Object) -> tuple[int, int]:
     """Give a pod's cpu and memory with what is assumed; the status counts as in `resize.held`."""
     # A pod that says at its own level what it needs is only helped out with what it says nowhere.
-    said = resize.held(spec, status) if resources.level(spec) else {}
-    defaults = {name: amount for name, amount in DEFAULTS.items() if name not in said}
+    at_pod_level = resize.held(spec, status) if resources.level(spec) else {}
+    defaults = {name: amount for name, amount in DEFAULTS.items() if name not in at_pod_level}
     kinds = ("initContainers", "containers")
-    filled = {kind: [_filled(each, defaults) for each in spec.get(kind) or ()] for kind in kinds}
+    filled = {kind: [_filled(container, defaults) for container in spec.get(kind) or ()] for kind in kinds}
     total = resize.held({**spec, **filled}, status)
     return total.get(CPU, 0), total.get(MEMORY, 0)
 
 
 def _filled(container: Object, defaults: Mapping[str, str]) -> Object:
-    found = container.get("resources") or {}
-    return {**container, "resources": {**found, "requests": {**defaults, **(found.get("requests") or {})}}}
+    resources = container.get("resources") or {}
+    return {**container, "resources": {**resources, "requests": {**defaults, **(resources.get("requests") or {})}}}

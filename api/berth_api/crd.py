@@ -79,7 +79,7 @@ def definitions() -> dict[str, Schema]:
     gpupod = _definition(GpuPod, names.GROUP, names.GPUPODS, [], _GPUPOD_COLUMNS)
     lease = _definition(LeaderLease, names.GROUP, names.LEADER_LEASES, [], _LEADER_LEASE_COLUMNS)
     group = _definition(PodGroup, names.POD_GROUP_GROUP, names.POD_GROUPS, ["pg", "pgs"], _PODGROUP_COLUMNS)
-    return {f"{each['metadata']['name']}.yaml": each for each in (device, gpupod, lease, group)}
+    return {f"{definition['metadata']['name']}.yaml": definition for definition in (device, gpupod, lease, group)}
 
 
 def _definition(model: type[Model], group: str, plural: str, short: list[str], columns: list[Schema]) -> Schema:
@@ -134,8 +134,8 @@ def _structural(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Sch
 def _resolved(node: Schema, definitions: Schema) -> Schema:
     """Put a reference in place; of `X | None` keep X, since absence stands for None."""
     if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
-        kept = [each for each in node["anyOf"] if each.get("type") != "null"]
-        node = {**kept[0], **{key: value for key, value in node.items() if key != "anyOf"}}
+        variants = [variant for variant in node["anyOf"] if variant.get("type") != "null"]
+        node = {**variants[0], **{key: value for key, value in node.items() if key != "anyOf"}}
     if "$ref" in node:
         target = definitions[node["$ref"].rpartition("/")[2]]
         node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
     options = parser.parse_args()
-    texts = {options.folder / name: render(each) for name, each in definitions().items()}
+    texts = {options.folder / name: render(definition) for name, definition in definitions().items()}
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         if options.check:

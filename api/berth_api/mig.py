@@ -21,8 +21,8 @@ def is_profile(name: str) -> bool:
 
 def is_part(profile: str) -> bool:
     """Tell whether it is of compute instances that share a GPU instance (`1c.3g.40gb`), which no plugin offers."""
-    found = _PROFILE.fullmatch(profile)
-    return found is not None and found["part"] is not None
+    match = _PROFILE.fullmatch(profile)
+    return match is not None and match["part"] is not None
 
 
 def resource(profile: str) -> str:
@@ -32,11 +32,11 @@ def resource(profile: str) -> str:
 
 def slices(name: str) -> int:
     """Give the slices of its card that an instance takes, by its profile or its resource; 0 where that is none."""
-    found = _PROFILE.fullmatch(name.removeprefix(PREFIX))
-    return int(found["slices"]) if found else 0
+    match = _PROFILE.fullmatch(name.removeprefix(PREFIX))
+    return int(match["slices"]) if match else 0
 
 
 def gibibytes(profile: str) -> int:
     """Give the memory that a profile is named by."""
-    found = _PROFILE.fullmatch(profile)
-    return int(found["memory"]) if found else 0
+    match = _PROFILE.fullmatch(profile)
+    return int(match["memory"]) if match else 0

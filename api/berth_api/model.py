@@ -74,7 +74,7 @@ def _regex(text: str) -> str:
 
 
 def _globs(text: str, *, present: bool) -> tuple[str, ...]:
-    globs = tuple(filter(None, (each.strip() for each in text.split(","))))
+    globs = tuple(filter(None, (glob.strip() for glob in text.split(","))))
     if present and not globs:
         raise ModelError(f'{names.MODEL_GLOBS}: "{text}" names no model; allowed is a list such as "*A100*, *H100*"')
     return globs

@@ -81,7 +81,7 @@ def _size(key: str) -> int:
 def _sets(key: str, sets: object) -> tuple[Partition, ...]:
     if not isinstance(sets, list) or len(sets) > MAX_PARTITIONS:
         raise PartitionError(f"{key}: not a list of up to {MAX_PARTITIONS}")
-    return tuple(_partition(each, int(key), f"{key}[{i}]") for i, each in enumerate(sets))
+    return tuple(_partition(raw, int(key), f"{key}[{i}]") for i, raw in enumerate(sets))
 
 
 def _partition(raw: object, size: int, where: str) -> Partition:
@@ -100,7 +100,7 @@ def _partition(raw: object, size: int, where: str) -> Partition:
 
 def _minors(raw: object, size: int, where: str) -> tuple[int, ...]:
     minors = raw if isinstance(raw, list) else []
-    if not all(_is_whole(each) and 0 <= each <= MAX_MINOR for each in minors) or len(set(minors)) != size:
+    if not all(_is_whole(minor) and 0 <= minor <= MAX_MINOR for minor in minors) or len(set(minors)) != size:
         raise PartitionError(f"{where}.minors: {raw!r} are not {size} different minors")
     return tuple(sorted(minors))
 
@@ -109,12 +109,12 @@ def _bandwidth(raw: Any, where: str) -> int | None:
     if raw is None:
         return None
     try:
-        found = quantity.parse(raw) if isinstance(raw, str) or _is_whole(raw) else -1
+        bandwidth = quantity.parse(raw) if isinstance(raw, str) or _is_whole(raw) else -1
     except quantity.QuantityError as error:
         raise PartitionError(f"{where}.ringBusBandwidth: {error}") from error
-    if found < 0:
+    if bandwidth < 0:
         raise PartitionError(f"{where}.ringBusBandwidth: {raw!r} is not a quantity such as 400Gi")
-    return found
+    return bandwidth
 
 
 def _is_whole(value: object) -> bool:

@@ -42,7 +42,7 @@ def load(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
     Raises:
         PluginError: one cannot be loaded.
     """
-    for entry in sorted(entries, key=lambda each: (each.name, each.value)):
+    for entry in sorted(entries, key=lambda entry_point: (entry_point.name, entry_point.value)):
         owner = f"plug-in {entry.name} of {entry.dist.name if entry.dist else 'an unknown distribution'}"
         try:
             value = entry.load()

@@ -27,14 +27,14 @@ def held(spec: Object, status: Object) -> Amounts:
     infeasible = _is_infeasible(status)
     statuses = _by_name(status)
     parts = [
-        replace(each, requests=_most(each.requests, statuses.get(each.name), infeasible=infeasible))
-        if _counts(each)
-        else each
-        for each in resources.containers(spec)
+        replace(container, requests=_most(container.requests, statuses.get(container.name), infeasible=infeasible))
+        if _counts(container)
+        else container
+        for container in resources.containers(spec)
     ]
-    asked = resources.level(spec)
-    most = _most(asked, status, infeasible=infeasible)
-    return resources.completed(resources.combined(parts), {name: most.get(name, 0) for name in asked}, spec)
+    pod_level = resources.level(spec)
+    most = _most(pod_level, status, infeasible=infeasible)
+    return resources.completed(resources.combined(parts), {name: most.get(name, 0) for name in pod_level}, spec)
 
 
 def _counts(part: Container) -> bool:
@@ -42,19 +42,22 @@ def _counts(part: Container) -> bool:
     return part.sidecar or not part.init
 
 
-def _most(asked: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
+def _most(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
     """Give the most of what is asked, allocated and real, where kubelet has told it."""
     if status is None or status.get("resources") is None:
-        return dict(asked)
+        return dict(requests)
     real = resources.amounts(status["resources"].get("requests"), "status.resources.requests")
     allocated = resources.amounts(status.get("allocatedResources"), "status.allocatedResources")
     most = resources.highest(real, allocated)
-    return most if infeasible else resources.highest(asked, most)
+    return most if infeasible else resources.highest(requests, most)
 
 
 def _by_name(status: Object) -> dict[str, Object]:
-    found: Iterable[Object] = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
-    return {each["name"]: each for each in found}
+    statuses: Iterable[Object] = (
+        *(status.get("containerStatuses") or ()),
+        *(status.get("initContainerStatuses") or ()),
+    )
+    return {entry["name"]: entry for entry in statuses}
 
 
 def _is_infeasible(status: Object) -> bool:

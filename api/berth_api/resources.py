@@ -55,12 +55,14 @@ def amounts(raw: Mapping[str, Any] | None, where: str = "") -> Amounts:
 
 def containers(spec: Mapping[str, Any]) -> tuple[Container, ...]:
     """Give a pod's init containers and containers, in the order in which kubelet admits them."""
-    found = [
-        _container(each, f"spec.initContainers[{i}]", init=True)
-        for i, each in enumerate(spec.get("initContainers") or ())
+    parsed = [
+        _container(container, f"spec.initContainers[{i}]", init=True)
+        for i, container in enumerate(spec.get("initContainers") or ())
     ]
-    found += [_container(each, f"spec.containers[{i}]") for i, each in enumerate(spec.get("containers") or ())]
-    return tuple(found)
+    parsed += [
+        _container(container, f"spec.containers[{i}]") for i, container in enumerate(spec.get("containers") or ())
+    ]
+    return tuple(parsed)
 
 
 def _container(raw: Mapping[str, Any], where: str, *, init: bool = False) -> Container:

@@ -66,15 +66,19 @@ class LabelSelector:
     @property
     def handle(self) -> tuple[str, str] | None:
         """Give one label without which nothing matches, if there is one: to look a selector up by."""
-        exact = (each for each in self.requirements if each.operator == IN and len(each.values) == 1)
+        exact = (
+            requirement
+            for requirement in self.requirements
+            if requirement.operator == IN and len(requirement.values) == 1
+        )
         first = next(exact, None)
         return None if first is None else (first.key, first.values[0])
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether all requirements hold."""
         # A loop: this is asked for every selector when a pod with new labels is placed.
-        for each in self.requirements:  # noqa: SIM110
-            if not each.holds(labels):
+        for requirement in self.requirements:  # noqa: SIM110
+            if not requirement.holds(labels):
                 return False
         return True
 
@@ -105,9 +109,11 @@ def read(raw: object) -> LabelSelector:
     return LabelSelector(requirements=canonical((*exact, *map(_requirement, listed))))
 
 
-def canonical(found: Iterable[Requirement]) -> tuple[Requirement, ...]:
+def canonical(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
     """Give requirements in one order and each once, so that equal selectors are equal values."""
-    return tuple(sorted(set(found), key=lambda each: (each.key, each.operator, each.values)))
+    return tuple(
+        sorted(set(requirements), key=lambda requirement: (requirement.key, requirement.operator, requirement.values))
+    )
 
 
 def _exact(key: str, value: object) -> Requirement:
@@ -119,7 +125,7 @@ def _exact(key: str, value: object) -> Requirement:
 def _requirement(raw: object) -> Requirement:
     body = _object(raw, "matchExpressions", ("key", "operator", "values"))
     key, operator, values = body.get("key"), body.get("operator"), body.get("values") or []
-    if not isinstance(key, str) or not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+    if not isinstance(key, str) or not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise SelectorError("matchExpressions: key must be text, and values a list of texts")
     if operator not in OPERATORS:
         raise SelectorError(f'matchExpressions: operator "{operator}"; allowed are {", ".join(OPERATORS)}')
@@ -131,6 +137,6 @@ def _requirement(raw: object) -> Requirement:
 def _object(raw: object, where: str, allowed: tuple[str, ...] | None = None) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise SelectorError(f"{where}: not an object")
-    if allowed is not None and (strange := [key for key in raw if key not in allowed]):
-        raise SelectorError(f'{where}: "{strange[0]}"; allowed are {", ".join(allowed)}')
+    if allowed is not None and (unknown := [key for key in raw if key not in allowed]):
+        raise SelectorError(f'{where}: "{unknown[0]}"; allowed are {", ".join(allowed)}')
     return raw

@@ -35,27 +35,27 @@ class Share:
     end: int
 
 
-def of_pod(containers: Sequence[resources.Container], wanted: request.DeviceRequest) -> tuple[Share, ...]:
+def of_pod(containers: Sequence[resources.Container], devices: request.DeviceRequest) -> tuple[Share, ...]:
     """Give the containers that see GPUs, with their places; one that asks for several kinds has several."""
-    parts = [each for each in wanted.parts if each.type == names.GPU]
-    if wanted.labelled:
+    parts = [part for part in devices.parts if part.type == names.GPU]
+    if devices.labelled:
         cards = sum(part.count for part in parts)
-        return tuple(Share(container=each.name, first=0, end=cards) for each in containers)
-    measured = [(each, _without_prefix(each.requests)) for each in containers]
+        return tuple(Share(container=container.name, first=0, end=cards) for container in containers)
+    measured = [(container, _without_prefix(container.requests)) for container in containers]
     total = _without_prefix(resources.combined(containers))
-    found: list[Share] = []
+    shares: list[Share] = []
     first = 0
     for part in parts:
         # Without a measure only the pod's overhead asks for devices.
         if measure := _measure(part, total):
-            found += _placed(measured, measure, total[measure], first, part.count)
+            shares += _placed(measured, measure, total[measure], first, part.count)
         first += part.count
-    return tuple(found)
+    return tuple(shares)
 
 
 def _measure(part: Part, total: Mapping[str, int]) -> str:
-    own = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
-    return next((name for name in own if name in total), "")
+    measures = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
+    return next((name for name in measures if name in total), "")
 
 
 def _placed(

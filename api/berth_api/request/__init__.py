@@ -90,21 +90,21 @@ def of_pod(
     """
     by_type = hints.of_types(annotations, kinds.names)
     requested = (name for name in total if is_device(name, kinds))
-    found = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds)
-    joint = hints.joint(annotations, (part.type for part in found.parts), by_type, kinds.names)
-    partition, reach = hints.partition(annotations), topology.of_gpus(annotations)
+    devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds)
+    joint = hints.joint(annotations, (part.type for part in devices.parts), by_type, kinds.names)
+    partition, gpu_topology = hints.partition(annotations), topology.of_gpus(annotations)
     memory = topology.min_memory(annotations)
-    gpus = [part for part in found.parts if part.type == GPU]
-    read = replace(
-        found,
-        parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory) for part in found.parts),
+    gpus = [part for part in devices.parts if part.type == GPU]
+    request = replace(
+        devices,
+        parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory) for part in devices.parts),
         joint=joint,
         # Partitions are of whole cards.
         partition=partition if any(part.whole for part in gpus) else None,
         # A card by itself has none that it must reach.
-        topology=reach if sum(part.count for part in gpus) > 1 else None,
+        topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
     )
-    return alike.first(read)
+    return alike.first(request)
 
 
 def _refined(part: Part, hint: hints.Hint, memory: int) -> Part:

@@ -39,14 +39,14 @@ NO_HINTS: Final[Mapping[str, Hint]] = {}
 Amounts = Mapping[str, int]
 
 
-class _Wanted(dict[str, int]):
+class _Requested(dict[str, int]):
     """Amounts by name without prefix; knows the prefix that the user wrote, for words to the user."""
 
     def __init__(self, amounts: Amounts, prefix: str) -> None:
         super().__init__(amounts)
         self.prefix = prefix
 
-    def told(self, *names: str) -> str:
+    def text(self, *names: str) -> str:
         return ", ".join(f"{allocation.long(name, self.prefix)}: {self[name]}" for name in names or sorted(self))
 
 
@@ -71,19 +71,19 @@ def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Ki
     Raises:
         RequestError: the combination or an amount has no meaning.
     """
-    asked = {name: amount for name, amount in total.items() if is_device(name, kinds)}
-    if not asked:
+    device_amounts = {name: amount for name, amount in total.items() if is_device(name, kinds)}
+    if not device_amounts:
         return NOTHING
-    wanted = _without_prefix(asked)
-    gpus = {name: amount for name, amount in wanted.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
-    parts = _gpu_parts(_Wanted(gpus, wanted.prefix))
-    parts += [_simple_part(kind, wanted, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in wanted]
-    parts += kinds.parts(wanted, hints)
+    requested = _without_prefix(device_amounts)
+    gpus = {name: amount for name, amount in requested.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
+    parts = _gpu_parts(_Requested(gpus, requested.prefix))
+    parts += [_simple_part(kind, requested, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in requested]
+    parts += kinds.parts(requested, hints)
     return DeviceRequest(
         parts=tuple(parts),
-        vendor=next(filter(None, map(_vendor, wanted)), ""),
-        prefix=wanted.prefix,
-        hint=_hint(wanted),
+        vendor=next(filter(None, map(_vendor, requested)), ""),
+        prefix=requested.prefix,
+        hint=_hint(requested),
     )
 
 
@@ -91,37 +91,37 @@ def _vendor(name: str) -> str:
     return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
 
 
-def _without_prefix(asked: Amounts) -> _Wanted:
-    wanted: dict[str, int] = {}
+def _without_prefix(amounts: Amounts) -> _Requested:
+    requested: dict[str, int] = {}
     origin: dict[str, str] = {}
-    for name, amount in asked.items():
+    for name, amount in amounts.items():
         base = allocation.short(name)
-        if base in wanted:
+        if base in requested:
             raise RequestError(f"{origin[base]} and {name} are the same resource; request one of them")
-        wanted[base], origin[base] = amount, name
-    other = any(name.startswith(names.OTHER_PREFIX) for name in asked)
-    return _Wanted(wanted, names.OTHER_PREFIX if other else names.PREFIX)
+        requested[base], origin[base] = amount, name
+    other = any(name.startswith(names.OTHER_PREFIX) for name in amounts)
+    return _Requested(requested, names.OTHER_PREFIX if other else names.PREFIX)
 
 
-def _hint(wanted: Amounts) -> str:
-    count = wanted.get(NVIDIA_GPU, 0)
+def _hint(requested: Amounts) -> str:
+    count = requested.get(NVIDIA_GPU, 0)
     return f"did you mean {names.PREFIX}{GPU}: {count}?" if count >= CARD else ""
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
-def _gpu_parts(wanted: _Wanted) -> list[Part]:
-    if not wanted:
+def _gpu_parts(requested: _Requested) -> list[Part]:
+    if not requested:
         return []
-    combination = frozenset(wanted)
+    combination = frozenset(requested)
     if combination == {NVIDIA_SHARED}:
-        return [Part(type=GPU, count=wanted[NVIDIA_SHARED], amounts=(), unit=REPLICA)]
-    if all(map(mig.is_resource, wanted)):
-        return [_instances(name, wanted[name]) for name in sorted(wanted)]
+        return [Part(type=GPU, count=requested[NVIDIA_SHARED], amounts=(), unit=REPLICA)]
+    if all(map(mig.is_resource, requested)):
+        return [_instances(name, requested[name]) for name in sorted(requested)]
     if combination not in _GPU_RULES:
-        raise RequestError(f"{wanted.told()} is not a request for GPUs; allowed are {_ALLOWED}")
-    part = _split(wanted, _GPU_RULES[combination](wanted))
+        raise RequestError(f"{requested.text()} is not a request for GPUs; allowed are {_ALLOWED}")
+    part = _split(requested, _GPU_RULES[combination](requested))
     return [replace(part, unit=SLOT) if combination == {NVIDIA_GPU} else part]
 
 
@@ -131,54 +131,54 @@ def _instances(name: str, count: int) -> Part:
     return Part(type=GPU, count=count, amounts=((name, 1),), unit=INSTANCE)
 
 
-def _whole_cards(wanted: _Wanted) -> Amounts:
+def _whole_cards(requested: _Requested) -> Amounts:
     """`nvidia.com/gpu: 2` is two whole cards."""
-    (count,) = wanted.values()
+    (count,) = requested.values()
     return {GPU_CORE: CARD * count, GPU_MEMORY_RATIO: CARD * count}
 
 
-def _percent(wanted: _Wanted) -> Amounts:
+def _percent(requested: _Requested) -> Amounts:
     """`gpu: 50` is half of a card, `gpu: 200` two."""
-    _check_percent(wanted, GPU)
-    return {GPU_CORE: wanted[GPU], GPU_MEMORY_RATIO: wanted[GPU]}
+    _check_percent(requested, GPU)
+    return {GPU_CORE: requested[GPU], GPU_MEMORY_RATIO: requested[GPU]}
 
 
-def _parts_of_cards(wanted: _Wanted) -> Amounts:
+def _parts_of_cards(requested: _Requested) -> Amounts:
     """Core, memory and ratio by themselves: up to one card, or several whole ones."""
-    _check_percent(wanted, GPU_CORE)
-    _check_percent(wanted, GPU_MEMORY_RATIO)
-    return wanted
+    _check_percent(requested, GPU_CORE)
+    _check_percent(requested, GPU_MEMORY_RATIO)
+    return requested
 
 
-def _shared(wanted: _Wanted) -> Amounts:
+def _shared(requested: _Requested) -> Amounts:
     """`gpu.shared: n` spreads the rest evenly over n cards."""
-    cards = wanted[GPU_SHARED]
+    cards = requested[GPU_SHARED]
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
-        amount = wanted.get(name, 0)
+        amount = requested.get(name, 0)
         if amount % cards or amount // cards > CARD:
             raise RequestError(
-                f"{wanted.told(name, GPU_SHARED)}; allowed are multiples of {cards}, up to {CARD} on each card"
+                f"{requested.text(name, GPU_SHARED)}; allowed are multiples of {cards}, up to {CARD} on each card"
             )
-    if wanted.get(GPU_MEMORY, cards) < cards:
-        raise RequestError(f"{wanted.told(GPU_MEMORY)} is less than a byte on each of {cards} cards")
-    return wanted
+    if requested.get(GPU_MEMORY, cards) < cards:
+        raise RequestError(f"{requested.text(GPU_MEMORY)} is less than a byte on each of {cards} cards")
+    return requested
 
 
-def _npu_slice(wanted: _Wanted) -> Amounts:
-    if wanted[GPU_SHARED] > 1:
-        raise RequestError(f"{wanted.told(GPU_SHARED, NPU_CORE)}; allowed is {GPU_SHARED}: 1")
-    if wanted.get(NPU_DVPP, 0) > CARD:
-        raise RequestError(f"{wanted.told(NPU_DVPP)}; allowed are 1 to {CARD}")
-    return wanted
+def _npu_slice(requested: _Requested) -> Amounts:
+    if requested[GPU_SHARED] > 1:
+        raise RequestError(f"{requested.text(GPU_SHARED, NPU_CORE)}; allowed is {GPU_SHARED}: 1")
+    if requested.get(NPU_DVPP, 0) > CARD:
+        raise RequestError(f"{requested.text(NPU_DVPP)}; allowed are 1 to {CARD}")
+    return requested
 
 
-def _check_percent(wanted: _Wanted, name: str) -> None:
-    amount = wanted.get(name, 0)
+def _check_percent(requested: _Requested, name: str) -> None:
+    amount = requested.get(name, 0)
     if amount > CARD and amount % CARD:
-        raise RequestError(f"{wanted.told(name)}; allowed are 1 to {CARD} (part of a card) or multiples of {CARD}")
+        raise RequestError(f"{requested.text(name)}; allowed are 1 to {CARD} (part of a card) or multiples of {CARD}")
 
 
-_Rule = Callable[[_Wanted], Amounts]
+_Rule = Callable[[_Requested], Amounts]
 _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
     frozenset({NVIDIA_GPU}): _whole_cards,
     frozenset({AMD_GPU}): _whole_cards,
@@ -206,27 +206,27 @@ _ALLOWED: Final = (
 )
 
 
-def _split(wanted: _Wanted, normal: Amounts) -> Part:
+def _split(requested: _Requested, normal: Amounts) -> Part:
     """Divide the total evenly over its cards."""
     count = _cards(normal)
-    each = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
+    amounts = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
-        if each.get(name, 0) > CARD:
+        if amounts.get(name, 0) > CARD:
             raise RequestError(
-                f"{wanted.told()} puts {name} {each[name]} on each of {count} card(s); allowed are up to {CARD}: "
+                f"{requested.text()} puts {name} {amounts[name]} on each of {count} card(s); allowed are up to {CARD}: "
                 f"spread it with {GPU_SHARED}"
             )
-    return Part(type=GPU, count=count, amounts=tuple(sorted(each.items())))
+    return Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())))
 
 
-def _cards(wanted: Amounts) -> int:
-    ratio = wanted.get(GPU_MEMORY_RATIO, 0)
-    return wanted.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
+def _cards(normal: Amounts) -> int:
+    ratio = normal.get(GPU_MEMORY_RATIO, 0)
+    return normal.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
 
 
 # --- RDMA and FPGA ------------------------------------------------------------------------------------------
 
 
-def _simple_part(kind: str, wanted: _Wanted, hint: Hint) -> Part:
-    _check_percent(wanted, kind)
-    return split(kind, wanted[kind], hint)
+def _simple_part(kind: str, requested: _Requested, hint: Hint) -> Part:
+    _check_percent(requested, kind)
+    return split(kind, requested[kind], hint)

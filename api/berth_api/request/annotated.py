@@ -20,24 +20,24 @@ def body(annotations: Annotations, name: str, *allowed: str) -> Body | None:
     if name not in annotations:
         return None
     try:
-        found = orjson.loads(annotations[name])
+        parsed = orjson.loads(annotations[name])
     except orjson.JSONDecodeError as error:
         raise RequestError(f"annotation {name}: not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise RequestError(f"annotation {name}: not a JSON object")
-    check_fields(found, f"annotation {name}", *allowed)
-    return found
+    check_fields(parsed, f"annotation {name}", *allowed)
+    return parsed
 
 
-def check_fields(found: Body, where: str, *allowed: str) -> None:
+def check_fields(fields: Body, where: str, *allowed: str) -> None:
     """Refuse fields that nobody would read."""
-    if strange := [key for key in found if key not in allowed]:
-        raise RequestError(f'{where}: "{strange[0]}"; allowed are {", ".join(allowed)}')
+    if unknown := [key for key in fields if key not in allowed]:
+        raise RequestError(f'{where}: "{unknown[0]}"; allowed are {", ".join(allowed)}')
 
 
-def word(found: Body, where: str, name: str, *allowed: str) -> str:
+def choice(fields: Body, where: str, name: str, *allowed: str) -> str:
     """Give a field that is one of these words; where it is left out, nothing."""
-    value = found.get(name) or ""
+    value = fields.get(name) or ""
     if value and value not in allowed:
         raise RequestError(f'{where}: {name} "{value}"; allowed are {", ".join(allowed)}')
     return str(value)

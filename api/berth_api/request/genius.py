@@ -28,11 +28,11 @@ def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequ
     if not any(name in labels for name in LABELS):
         return NOTHING
     count = _number(labels, names.GENIUS_NUMBER) or 1
-    each, total = _number(labels, names.GENIUS_MEMORY_EACH), _number(labels, names.GENIUS_MEMORY_TOTAL)
-    if beside := sorted(requested):
-        asked = next(name for name in LABELS if name in labels)
-        raise RequestError(f"label {asked} beside the resource {beside[0]}; ask for devices by one of the two")
-    memory = MIB * max(each, -(-total // count))
+    memory_each, memory_total = _number(labels, names.GENIUS_MEMORY_EACH), _number(labels, names.GENIUS_MEMORY_TOTAL)
+    if resources := sorted(requested):
+        label = next(name for name in LABELS if name in labels)
+        raise RequestError(f"label {label} beside the resource {resources[0]}; ask for devices by one of the two")
+    memory = MIB * max(memory_each, -(-memory_total // count))
     amounts = ((GPU_MEMORY, memory),) if memory else ((GPU_CORE, CARD), (GPU_MEMORY_RATIO, CARD))
     return DeviceRequest(parts=(Part(type=GPU, count=count, amounts=amounts),), labelled=True)
 

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from berth_api import allocation, names, quantity, selectors
 from berth_api.names import GPU
-from berth_api.request.annotated import Annotations, Body, body, check_fields, word
+from berth_api.request.annotated import Annotations, Body, body, check_fields, choice
 from berth_api.request.values import Exclusive, Joint, Part, PartitionSpec, RequestError, Scope
 from berth_api.selectors import EVERYTHING, LabelSelector
 
@@ -47,8 +47,8 @@ def of_types(annotations: Annotations, types: Collection[str] = allocation.TYPES
         RequestError: the annotation cannot be read.
     """
     name = names.ALLOCATE_HINT
-    found = body(annotations, name, *types) or {}
-    return {kind: _hint(each, f"annotation {name}: {kind}") for kind, each in found.items() if each is not None}
+    hints = body(annotations, name, *types) or {}
+    return {kind: _hint(hint, f"annotation {name}: {kind}") for kind, hint in hints.items() if hint is not None}
 
 
 def _hint(raw: object, where: str) -> Hint:
@@ -58,9 +58,9 @@ def _hint(raw: object, where: str) -> Hint:
     return Hint(
         selector=_selector(raw, where, "selector") or EVERYTHING,
         functions=_selector(raw, where, "vfSelector"),
-        strategy=word(raw, where, "allocateStrategy", *STRATEGIES),
-        scope=cast(Scope, word(raw, where, "requiredTopologyScope", *SCOPES)),
-        exclusive=cast(Exclusive, word(raw, where, "exclusivePolicy", *allocation.EXCLUSIVES)),
+        strategy=choice(raw, where, "allocateStrategy", *STRATEGIES),
+        scope=cast(Scope, choice(raw, where, "requiredTopologyScope", *SCOPES)),
+        exclusive=cast(Exclusive, choice(raw, where, "exclusivePolicy", *allocation.EXCLUSIVES)),
     )
 
 
@@ -87,21 +87,21 @@ def joint(
         RequestError: the annotation cannot be read.
     """
     name = names.JOINT_ALLOCATE
-    found = body(annotations, name, "deviceTypes", "requiredScope") or {}
-    same = word(found, f"annotation {name}", "requiredScope", SAME_PCIE) == SAME_PCIE
+    fields = body(annotations, name, "deviceTypes", "requiredScope") or {}
+    same = choice(fields, f"annotation {name}", "requiredScope", SAME_PCIE) == SAME_PCIE
     placed = {kind for kind in requested if hints.get(kind, NO_HINT).strategy != APPLY_FOR_ALL}
-    named = _types(found, f"annotation {name}", types)
+    named = _types(fields, f"annotation {name}", types)
     joined = tuple(dict.fromkeys(kind for kind in named if kind in placed))
     return Joint(types=joined, same_pcie=same) if len(joined) > 1 else None
 
 
-def _types(found: Body, where: str, there_are: Collection[str]) -> Collection[str]:
-    types = found.get("deviceTypes") or []
-    allowed = ", ".join(there_are)
+def _types(fields: Body, where: str, known: Collection[str]) -> Collection[str]:
+    types = fields.get("deviceTypes") or []
+    allowed = ", ".join(known)
     if not isinstance(types, list):
         raise RequestError(f"{where}: deviceTypes is not a list; allowed are lists of {allowed}")
-    if strange := [each for each in types if each not in there_are]:
-        raise RequestError(f'{where}: deviceTypes "{strange[0]}"; allowed are {allowed}')
+    if unknown := [name for name in types if name not in known]:
+        raise RequestError(f'{where}: deviceTypes "{unknown[0]}"; allowed are {allowed}')
     return types
 
 
@@ -112,12 +112,12 @@ def partition(annotations: Annotations) -> PartitionSpec | None:
         RequestError: the annotation cannot be read.
     """
     name = names.PARTITION_SPEC
-    found = body(annotations, name, "allocatePolicy", "ringBusBandwidth")
-    if found is None:
+    fields = body(annotations, name, "allocatePolicy", "ringBusBandwidth")
+    if fields is None:
         return None
     return PartitionSpec(
-        restricted=word(found, f"annotation {name}", "allocatePolicy", *POLICIES) == RESTRICTED,
-        bandwidth=_bandwidth(found.get("ringBusBandwidth"), f"annotation {name}"),
+        restricted=choice(fields, f"annotation {name}", "allocatePolicy", *POLICIES) == RESTRICTED,
+        bandwidth=_bandwidth(fields.get("ringBusBandwidth"), f"annotation {name}"),
     )
 
 
@@ -125,9 +125,9 @@ def _bandwidth(value: object, where: str) -> int | None:
     if value is None:
         return None
     try:
-        found = quantity.parse(value) if isinstance(value, str | int) and not isinstance(value, bool) else -1
+        bandwidth = quantity.parse(value) if isinstance(value, str | int) and not isinstance(value, bool) else -1
     except quantity.QuantityError as error:
         raise RequestError(f"{where}: ringBusBandwidth {error}") from error
-    if found < 0:
+    if bandwidth < 0:
         raise RequestError(f"{where}: ringBusBandwidth {value!r}; allowed are quantities such as 200Gi")
-    return found
+    return bandwidth

@@ -59,31 +59,31 @@ class Kind:
             if name == self.name or name != allocation.short(name) or name in _OTHERS or mig.is_resource(name):
                 raise KindError(f"counted {name!r}; allowed are names of the type's own, without a prefix of Berth's")
 
-    def part(self, wanted: Mapping[str, int], hint: Hint) -> Part:
+    def part(self, amounts: Mapping[str, int], hint: Hint) -> Part:
         """Give what a pod requests of it, by its amounts of these resources.
 
         Raises:
             RequestError: the amounts have no meaning.
         """
-        return self._split(wanted, hint) if self.reads is None else self._read(self.reads, wanted, hint)
+        return self._split(amounts, hint) if self.reads is None else self._read(self.reads, amounts, hint)
 
     @property
     def all_counted(self) -> tuple[str, ...]:
         """Give everything that is counted on each device, its hundredths first."""
         return (self.name, *self.counted)
 
-    def _read(self, reads: Reader, wanted: Mapping[str, int], hint: Hint) -> Part:
-        asked = f"{_told(wanted)}: the plug-in of type {self.name}"
+    def _read(self, reads: Reader, amounts: Mapping[str, int], hint: Hint) -> Part:
+        request = f"{_text(amounts)}: the plug-in of type {self.name}"
         try:
-            part = reads(wanted, hint)
+            part = reads(amounts, hint)
             sound = self._is_sound(part)
         except RequestError:
             raise
         except Exception as error:
             # Whatever a stranger's function does wrong is told to who asked for it.
-            raise RequestError(f"{asked} failed: {plugins.in_one_line(error)}; ask its author") from error
+            raise RequestError(f"{request} failed: {plugins.in_one_line(error)}; ask its author") from error
         if not sound:
-            raise RequestError(f"{asked} made {part} of it; ask its author")
+            raise RequestError(f"{request} made {part} of it; ask its author")
         return part
 
     def _is_sound(self, part: Part) -> bool:
@@ -92,13 +92,13 @@ class Kind:
             return False
         amounts = dict(part.amounts)
         return amounts.keys() <= {*self.all_counted} and all(
-            type(each) is int and each > 0 for each in amounts.values()
+            type(amount) is int and amount > 0 for amount in amounts.values()
         )
 
-    def _split(self, wanted: Mapping[str, int], hint: Hint) -> Part:
-        if len(wanted) > 1:
-            raise RequestError(f"{_told(wanted)} is not a request for type {self.name}; allowed is one of them")
-        [(name, amount)] = wanted.items()
+    def _split(self, amounts: Mapping[str, int], hint: Hint) -> Part:
+        if len(amounts) > 1:
+            raise RequestError(f"{_text(amounts)} is not a request for type {self.name}; allowed is one of them")
+        [(name, amount)] = amounts.items()
         whole = self.resources[name]
         if amount > whole and amount % whole:
             allowed = f"1 to {whole} (part of a device) or multiples of {whole}"
@@ -110,8 +110,8 @@ def _is_kubernetes(name: str) -> bool:
     return name.partition("/")[0].endswith("kubernetes.io") or name != allocation.short(name)
 
 
-def _told(wanted: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}: {amount}" for name, amount in sorted(wanted.items()))
+def _text(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {amount}" for name, amount in sorted(amounts.items()))
 
 
 _OTHERS: Final = (allocation.REPLICAS, allocation.FUNCTIONS, *allocation.EXCLUSIVES)
@@ -139,33 +139,33 @@ class Kinds:
     @property
     def names(self) -> tuple[str, ...]:
         """Give the names of all types."""
-        return (*allocation.TYPES, *(each.name for each in self.added))
+        return (*allocation.TYPES, *(kind.name for kind in self.added))
 
     def requested(self, names: Collection[str]) -> Iterator[Kind]:
         """Give the added types of which something is among these resources."""
-        return (each for each in self.added if not each.resources.keys().isdisjoint(names))
+        return (kind for kind in self.added if not kind.resources.keys().isdisjoint(names))
 
     def has(self, resource: str) -> bool:
         """Tell whether an added type is requested by this name."""
         # A loop: this is asked for each resource of each pod, and mostly there is no such type.
-        for each in self.added:  # noqa: SIM110
-            if resource in each.resources:
+        for kind in self.added:  # noqa: SIM110
+            if resource in kind.resources:
                 return True
         return False
 
     def is_of_plugin(self, resource: str) -> bool:
         """Return whether a device plugin of kubelet offers a resource of an added type."""
-        return any(resource in each.resources and not each.summed for each in self.added)
+        return any(resource in kind.resources and not kind.summed for kind in self.added)
 
-    def parts(self, wanted: Mapping[str, int], hints: Mapping[str, Hint]) -> Iterator[Part]:
+    def parts(self, amounts: Mapping[str, int], hints: Mapping[str, Hint]) -> Iterator[Part]:
         """Give the parts of a request that ask for added types.
 
         Raises:
             RequestError: an amount has no meaning.
         """
-        for each in self.requested(wanted):
-            own = {name: amount for name, amount in wanted.items() if name in each.resources}
-            yield each.part(own, hints.get(each.name, NO_HINT))
+        for kind in self.requested(amounts):
+            own_amounts = {name: amount for name, amount in amounts.items() if name in kind.resources}
+            yield kind.part(own_amounts, hints.get(kind.name, NO_HINT))
 
 
 BUILT_IN: Final = Kinds()

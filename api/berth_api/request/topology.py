@@ -37,12 +37,12 @@ def min_memory(annotations: Annotations) -> int:
     if name not in annotations:
         return 0
     try:
-        found = quantity.parse(annotations[name].strip())
+        memory = quantity.parse(annotations[name].strip())
     except quantity.QuantityError as error:
         raise RequestError(f"annotation {name}: {error}") from error
-    if found <= 0:
+    if memory <= 0:
         raise RequestError(f"annotation {name}: {annotations[name]}; allowed are amounts above 0 such as 20Gi")
-    return found
+    return memory
 
 
 def _word(annotations: Annotations, name: str, allowed: tuple[str, ...]) -> str:

@@ -65,8 +65,8 @@ class Part:
     @property
     def whole(self) -> bool:
         """Whether each card must be free of other pods."""
-        wanted = dict(self.amounts)
-        return wanted.get(GPU_MEMORY_RATIO, wanted.get(self.type, 0)) >= CARD
+        amounts = dict(self.amounts)
+        return amounts.get(GPU_MEMORY_RATIO, amounts.get(self.type, 0)) >= CARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
