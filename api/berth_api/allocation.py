@@ -31,7 +31,7 @@ MAX_ENTRIES: Final = 8 * MAX_CARDS
 """Of one type: a card may stand in several."""
 REPLICAS: Final = "nvidia.com/gpu.shared"
 """The resource of which a card that is sliced in time has as many as replicas, and a grant of a replica one."""
-_PIECES: Final = (REPLICAS, mig.PREFIX)
+_SUBDEVICES: Final = (REPLICAS, mig.PREFIX)
 REPLICA_MARK: Final = "::"
 """Between a card's id and the number of a replica: `GPU-…::3`."""
 FUNCTIONS: Final = "virtual functions"
@@ -74,11 +74,11 @@ class Grant:
     """UUID of the card that an instance or replica is of; empty for whole cards, and in older allocations."""
 
     @property
-    def is_piece(self) -> bool:
+    def is_subdevice(self) -> bool:
         """Tell whether this is an instance or a replica, of which a card has several."""
         # A loop: this is asked with every charge.
         for name, _ in self.amounts:  # noqa: SIM110
-            if name.startswith(_PIECES):
+            if name.startswith(_SUBDEVICES):
                 return True
         return False
 
@@ -98,10 +98,10 @@ class Grant:
     @property
     def handles(self) -> tuple[str, ...]:
         """Give by name what no other pod may hold: the instance or replica, and the virtual functions."""
-        if not self.functions and not self.is_piece:
+        if not self.functions and not self.is_subdevice:
             return ()
         functions = (handle(self.type, self.minor, function) for function in self.functions)
-        return (self.id, *functions) if self.is_piece else tuple(functions)
+        return (self.id, *functions) if self.is_subdevice else tuple(functions)
 
 
 def visible(name: str) -> str:
@@ -197,14 +197,14 @@ def _check_cards(grants: Sequence[Grant]) -> None:
             raise AllocationError(f"{kind}: {count} cards; allowed are {MAX_CARDS}")
     for (kind, minor), held in by_card.items():
         if len(held) > 1:
-            _check_pieces(kind, minor, held)
+            _check_subdevices(kind, minor, held)
     for (kind, name), count in Counter((grant.type, grant.id) for grant in grants if grant.id).items():
         if count > 1:
             raise AllocationError(f"{kind}: id {name} stands {count} times; allowed is one entry for each device")
 
 
-def _check_pieces(kind: str, minor: int, held: Sequence[Grant]) -> None:
-    if not all(grant.is_piece for grant in held):
+def _check_subdevices(kind: str, minor: int, held: Sequence[Grant]) -> None:
+    if not all(grant.is_subdevice for grant in held):
         raise AllocationError(f"{kind}: minor {minor} stands more than once")
     ids = [grant.id for grant in held]
     if not all(ids) or len(set(ids)) < len(ids):
@@ -240,7 +240,7 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         exclusive=_exclusive(extension),
         parent=_parent(extension),
     )
-    if grant.is_piece and sum(amount for name, amount in grant.amounts if name.startswith(_PIECES)) != 1:
+    if grant.is_subdevice and sum(amount for name, amount in grant.amounts if name.startswith(_SUBDEVICES)) != 1:
         raise AllocationError(f"{where}.resources: an entry of instances or replicas is of one of them")
     return grant
 

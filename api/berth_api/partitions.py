@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import alike, names, quantity
+from berth_api import interning, names, quantity
 from berth_api.allocation import MAX_MINOR
 
 MAX_PARTITIONS: Final = 256
@@ -40,7 +40,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         """Compute the hash once: tables are looked up with every decision."""
-        object.__setattr__(self, "_hash", alike.hash_of(self))
+        object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""
@@ -51,7 +51,7 @@ Table = tuple[tuple[int, tuple[Partition, ...]], ...]
 """(number of GPUs, the sets of so many, in the order in which they are written), by number."""
 
 
-def is_honored(labels: Mapping[str, str]) -> bool:
+def partitions_only(labels: Mapping[str, str]) -> bool:
     """Return whether the labels of a Node or Device say that whole cards are given by partition alone."""
     return labels.get(names.PARTITION_POLICY_LABEL) == "Honor"
 

@@ -8,7 +8,7 @@ parts of one or more cards (`amounts`, or `genius` for pods that ask by labels);
 from collections.abc import Mapping
 from dataclasses import replace
 
-from berth_api import alike
+from berth_api import interning
 from berth_api.names import GPU
 from berth_api.request import genius, hints, topology
 from berth_api.request.amounts import (
@@ -32,14 +32,14 @@ from berth_api.request.values import (
     CARD,
     INSTANCE,
     NOTHING,
+    PLUGIN_UNIT,
     REPLICA,
-    SLOT,
     DeviceRequest,
+    GpuTopology,
     Joint,
     Part,
     PartitionSpec,
     RequestError,
-    Topology,
     Unit,
 )
 
@@ -57,10 +57,11 @@ __all__ = [
     "NPU_DVPP",
     "NVIDIA_GPU",
     "NVIDIA_SHARED",
+    "PLUGIN_UNIT",
     "REPLICA",
-    "SLOT",
     "VENDORS",
     "DeviceRequest",
+    "GpuTopology",
     "Hint",
     "Joint",
     "Kind",
@@ -69,7 +70,6 @@ __all__ = [
     "Part",
     "PartitionSpec",
     "RequestError",
-    "Topology",
     "Unit",
     "is_counted_on_node",
     "is_device",
@@ -104,9 +104,9 @@ def of_pod(
         # A card by itself has none that it must reach.
         topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
     )
-    return alike.first(request)
+    return interning.intern(request)
 
 
 def _refined(part: Part, hint: hints.Hint, memory: int) -> Part:
     part = part if hint == hints.NO_HINT else hint.applied(part)
-    return alike.first(replace(part, min_memory=memory) if memory and part.type == GPU else part)
+    return interning.intern(replace(part, min_memory=memory) if memory and part.type == GPU else part)

@@ -8,7 +8,7 @@ from berth_api import allocation, mig, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request.hints import NO_HINT, Hint
 from berth_api.request.kinds import BUILT_IN, Kinds, split
-from berth_api.request.values import CARD, INSTANCE, NOTHING, REPLICA, SLOT, DeviceRequest, Part, RequestError
+from berth_api.request.values import CARD, INSTANCE, NOTHING, PLUGIN_UNIT, REPLICA, DeviceRequest, Part, RequestError
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 NVIDIA_SHARED: Final = allocation.REPLICAS
@@ -122,7 +122,7 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
     if combination not in _GPU_RULES:
         raise RequestError(f"{requested.text()} is not a request for GPUs; allowed are {_ALLOWED}")
     part = _split(requested, _GPU_RULES[combination](requested))
-    return [replace(part, unit=SLOT) if combination == {NVIDIA_GPU} else part]
+    return [replace(part, unit=PLUGIN_UNIT) if combination == {NVIDIA_GPU} else part]
 
 
 def _instances(name: str, count: int) -> Part:

@@ -4,14 +4,14 @@ from typing import Final, cast, get_args
 
 from berth_api import names, quantity
 from berth_api.request.annotated import Annotations
-from berth_api.request.values import Level, RequestError, Topology
+from berth_api.request.values import GpuTopology, Level, RequestError
 
 LEVELS: Final = get_args(Level)
 REQUIRED: Final = "required"
 POLICIES: Final = (REQUIRED, "preferred")
 
 
-def of_gpus(annotations: Annotations) -> Topology | None:
+def of_gpus(annotations: Annotations) -> GpuTopology | None:
     """Read how the GPUs must reach each other; None where the pod does not mind.
 
     It is required unless the pod says otherwise: a preference that was not met nobody notices, and a pod that waits
@@ -24,7 +24,7 @@ def of_gpus(annotations: Annotations) -> Topology | None:
     policy = _word(annotations, names.GPU_TOPOLOGY_POLICY, POLICIES)
     if policy and not level:
         raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}, without {names.GPU_TOPOLOGY} beside it")
-    return Topology(level=cast(Level, level), required=(policy or REQUIRED) == REQUIRED) if level else None
+    return GpuTopology(level=cast(Level, level), required=(policy or REQUIRED) == REQUIRED) if level else None
 
 
 def min_memory(annotations: Annotations) -> int:

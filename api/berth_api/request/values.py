@@ -3,17 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from berth_api import alike, names
+from berth_api import interning, names
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.selectors import EVERYTHING, LabelSelector
 
 CARD: Final = 100
 """A whole card, in hundredths."""
 
-Unit = Literal["amounts", "slot", "replica", "instance"]
+Unit = Literal["amounts", "plugin unit", "replica", "instance"]
 AMOUNTS: Final = "amounts"
 """So much of each card as `Part.amounts` says."""
-SLOT: Final = "slot"
+PLUGIN_UNIT: Final = "plugin unit"
 """`nvidia.com/gpu`: what the Device offers as one: a card, a replica of one, or an instance where the MIG strategy is
 `single`. `Part.amounts` is what a card takes."""
 REPLICA: Final = "replica"
@@ -56,7 +56,7 @@ class Part:
 
     def __post_init__(self) -> None:
         """Compute the hash once: parts are looked up with every decision."""
-        object.__setattr__(self, "_hash", alike.hash_of(self))
+        object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""
@@ -90,7 +90,7 @@ class PartitionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class GpuTopology:
     """How the pod's GPUs must reach each other."""
 
     level: Level
@@ -113,12 +113,12 @@ class DeviceRequest:
     """The pod asks by labels alone: none of its containers has a request, and all of them see its GPUs."""
     joint: Joint | None = None
     partition: PartitionSpec | None = None
-    topology: Topology | None = None
+    topology: GpuTopology | None = None
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Compute the hash once: requests are looked up with every decision."""
-        object.__setattr__(self, "_hash", alike.hash_of(self))
+        object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""

@@ -126,7 +126,7 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, G
 def _holder(charge: Charge, grant: Grant) -> Holder:
     namespace, _, name = charge.pod.partition("/")
     known = _shown_amounts(grant.type, dict(grant.amounts))
-    piece = grant.id[:MAX_ID] if grant.is_piece else None
+    piece = grant.id[:MAX_ID] if grant.is_subdevice else None
     uid = charge.uid.rpartition("/")[2]
     return Holder(namespace=namespace, name=name, uid=uid, id=piece, resources=_resources(known))
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from berth_api import allocation, names, request
 from berth_api.allocation import Grant
 from berth_api.names import FPGA, GPU, RDMA
-from berth_api.request import INSTANCE, REPLICA, SLOT, Kinds, Part, RequestError
+from berth_api.request import INSTANCE, PLUGIN_UNIT, REPLICA, Kinds, Part, RequestError
 
 Object = Mapping[str, Any]
 Believed = tuple[tuple[Grant, ...], tuple[str, ...]]
@@ -119,16 +119,16 @@ def _of_gpus(claims: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
 
 def _may_be_of(grant: Grant, part: Part) -> bool:
     """Return whether a grant is of the unit that is requested: an instance, a replica, or else a card."""
-    if not grant.is_piece:
+    if not grant.is_subdevice:
         return part.unit not in (REPLICA, INSTANCE)
     is_named = grant.id.startswith(_MIG_ID) or allocation.REPLICA_MARK in grant.id
     if part.unit == INSTANCE:
         return is_named and part.amounts[0] in grant.amounts
-    return is_named and part.unit in (REPLICA, SLOT)
+    return is_named and part.unit in (REPLICA, PLUGIN_UNIT)
 
 
 def _of_part(grant: Grant, part: Part) -> Grant:
-    if grant.is_piece or grant.amounts == part.amounts:
+    if grant.is_subdevice or grant.amounts == part.amounts:
         return grant  # how large a replica or an instance is, the Device says
     return Grant(
         type=grant.type,

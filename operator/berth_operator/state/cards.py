@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from berth_api import alike, allocation, mig, names, quantity
+from berth_api import allocation, interning, mig, names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, Topology
 from berth_api.request import NVIDIA_GPU
 from berth_api.selectors import Labels
@@ -83,7 +83,7 @@ def _functions(device: DeviceInfo) -> Functions:
         (tuple(sorted(group.labels.items())), tuple((each.minor, each.bus_id) for each in group.vfs))
         for group in device.vf_groups
     )
-    return alike.first(groups)
+    return interning.intern(groups)
 
 
 def _is_divided(device: DeviceInfo, strategy: MigStrategy) -> bool:

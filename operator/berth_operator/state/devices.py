@@ -113,7 +113,7 @@ def _marks(metadata: Object) -> Marks:
     return Marks(
         vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
         table=table,
-        honors=None if table is None else partitions.is_honored(labels),
+        honors=None if table is None else partitions.partitions_only(labels),
     )
 
 

@@ -65,7 +65,7 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
     found = Change(0)
     if old.labels != new.labels:
         found |= Change.NODE_LABELS
-    if partitions.is_honored(old.labels) != partitions.is_honored(new.labels):
+    if partitions.partitions_only(old.labels) != partitions.partitions_only(new.labels):
         found |= Change.DEVICE
     if _repelling(old) != _repelling(new):
         found |= Change.NODE_TAINTS

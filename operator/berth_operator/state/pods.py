@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import alike, assumed, model, names, request, resize, resources, share
+from berth_api import interning, model, names, nonzero_requested, request, resize, resources, share
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
@@ -162,11 +162,11 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
     return PodRequest(
         resources=_counted_on_node(total, kinds),
-        assumed=assumed.of_pod(spec, {}),
+        assumed=nonzero_requested.of_pod(spec, {}),
         devices=devices,
         asked=_asked(total, kinds),
         shares=share.of_pod(containers, devices),
-        model=alike.first(model.of_pod(annotations, labels)),
+        model=interning.intern(model.of_pod(annotations, labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
@@ -304,7 +304,7 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
     total = resize.held(spec, status)
     return _Taken(
         resources=_counted_on_node(total, kinds),
-        assumed=assumed.of_pod(spec, status),
+        assumed=nonzero_requested.of_pod(spec, status),
         asked=_asked(total, kinds),
         devices=allocations.requested(total, kinds),
         ports=ports.of_pod(spec),

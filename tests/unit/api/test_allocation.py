@@ -37,7 +37,7 @@ GRANTS = st.lists(
     st.one_of(CARDS, PIECES),
     max_size=8,
     unique_by=(
-        lambda each: (each.type, each.minor, each.id if each.is_piece else ""),
+        lambda each: (each.type, each.minor, each.id if each.is_subdevice else ""),
         lambda each: (each.type, each.id or each.minor),
     ),
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import names, quantity, request
-from berth_api.request import DeviceRequest, RequestError, Topology, of_pod, of_resources
+from berth_api.request import DeviceRequest, GpuTopology, RequestError, of_pod, of_resources
 from berth_api.request.topology import LEVELS
 from tests.builders import CORE, FPGA, GI, GPU, MEMORY, MI, NVIDIA, RATIO, RDMA, SHARED, gpus
 
@@ -212,18 +212,20 @@ def test_labels_and_resources_are_not_mixed(resource: str) -> None:
     ("annotations", "found"),
     [
         pytest.param({}, None, id="none"),
-        *[pytest.param({names.GPU_TOPOLOGY: each}, Topology(level=each), id=each) for each in LEVELS],
+        *[pytest.param({names.GPU_TOPOLOGY: each}, GpuTopology(level=each), id=each) for each in LEVELS],
         pytest.param(
-            {names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "required"}, Topology(level="numa"), id="required"
+            {names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "required"},
+            GpuTopology(level="numa"),
+            id="required",
         ),
         pytest.param(
             {names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "preferred"},
-            Topology(level="numa", required=False),
+            GpuTopology(level="numa", required=False),
             id="preferred",
         ),
     ],
 )
-def test_how_gpus_must_reach_each_other(annotations: dict[str, str], found: Topology | None) -> None:
+def test_how_gpus_must_reach_each_other(annotations: dict[str, str], found: GpuTopology | None) -> None:
     assert of_pod({NVIDIA: 2}, annotations, {}).topology == found
 
 

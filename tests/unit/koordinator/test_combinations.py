@@ -45,7 +45,7 @@ def renamed(amounts: Mapping[str, int], prefix: str) -> dict[str, int]:
 
 
 COMBINATIONS = [
-    pytest.param({NVIDIA: 2}, gpus(2, unit="slot", core=100, ratio=100), "nvidia", id="nvidia"),
+    pytest.param({NVIDIA: 2}, gpus(2, unit="plugin unit", core=100, ratio=100), "nvidia", id="nvidia"),
     pytest.param({SLICES: 3}, gpus(3, unit="replica"), "nvidia", id="slices"),
     pytest.param({MIG: 2}, gpus(2, unit="instance", **{MIG: 1}), "nvidia", id="MIG"),
     pytest.param({AMD: 1}, gpus(1, core=100, ratio=100), "amd", id="amd"),

@@ -124,7 +124,7 @@ class AdmissionSnapshot:
         """Return what annotations name, but for some pods'."""
         grants = [grant for pod in self.pods if pod.uid not in without for grant in pod.grants]
         # A share of a card leaves kubelet nothing of it: it would hand out all.
-        whole = (grant.id for grant in grants if not grant.is_piece)
+        whole = (grant.id for grant in grants if not grant.is_subdevice)
         return Taken.of((grant.id for grant in grants), self.units, whole=whole)
 
     def had_by_others(self, pod: Pod) -> Taken:

@@ -18,7 +18,7 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.names import GPU
-from berth_api.request import AMOUNTS, INSTANCE, REPLICA, SLOT, Part, Unit
+from berth_api.request import AMOUNTS, INSTANCE, PLUGIN_UNIT, REPLICA, Part, Unit
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
@@ -45,7 +45,7 @@ class Allocator(Protocol):
         """Give the cards for the part, on a row that passes; `near` are PCIe switches that are preferred."""
 
 
-_OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLICA: slices, SLOT: slices}
+_OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLICA: slices, PLUGIN_UNIT: slices}
 
 
 def _of(fleet: Fleet, part: Part) -> Allocator:
@@ -116,4 +116,4 @@ def pieces_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> 
 
 def divided(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     """Give the rows where a part that is `in_pieces` is of pieces."""
-    return slices.divided(fleet, rows) if part.unit == SLOT else np.ones_like(fleet.present[rows])
+    return slices.divided(fleet, rows) if part.unit == PLUGIN_UNIT else np.ones_like(fleet.present[rows])

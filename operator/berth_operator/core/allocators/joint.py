@@ -17,7 +17,7 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.names import GPU
-from berth_api.request import AMOUNTS, SLOT, Part
+from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import best_fit, candidates, gpu, grants, regions, simple, slices, switches
 from berth_operator.core.allocators.regions import ANY_NUMBER
 from berth_operator.core.allocators.switches import UNTOLD
@@ -87,9 +87,9 @@ def _ever_able(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 def _are_cards(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     """Give the rows where the part is of cards that can be chosen here: no pieces, and none that a plug-in chooses."""
     cards = np.ones_like(fleet.present[rows])
-    if part.unit == SLOT and not slices.are_cards(fleet, part):
+    if part.unit == PLUGIN_UNIT and not slices.are_cards(fleet, part):
         return cards & ~slices.divided(fleet, rows)
-    return cards & (part.unit in (AMOUNTS, SLOT) and not _has_allocator(fleet, part))
+    return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and not _has_allocator(fleet, part))
 
 
 def _has_allocator(fleet: Fleet, part: Part) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.request import Part, Topology
+from berth_api.request import GpuTopology, Part
 from berth_operator.core.fleet.cards import NVLINK, Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -64,7 +64,7 @@ def wishes(request: PodRequest, part: Part) -> tuple[Reach, ...]:
 
 
 @lru_cache(maxsize=1024)
-def of(part: Part, topology: Topology | None) -> Reach:
+def of(part: Part, topology: GpuTopology | None) -> Reach:
     """Give what a part asks for, by the scope of its hint and by the pod's topology."""
     if part.count == 1 and not part.every:
         return ANYWHERE

@@ -13,7 +13,7 @@ import numpy as np
 
 from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
-from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, SLOT, Part
+from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates, gpu, grants, subdevices
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import REPLICA_NAMES, Cards, Column, Mask
@@ -27,7 +27,9 @@ def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
     mask = subdevices.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
-    return mask if part.unit != SLOT else np.where(divided(fleet, rows), mask, gpu.passes(fleet, request, part, rows))
+    if part.unit != PLUGIN_UNIT:
+        return mask
+    return np.where(divided(fleet, rows), mask, gpu.passes(fleet, request, part, rows))
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
@@ -36,12 +38,14 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
         return gpu.could_pass(fleet, request, part)
     there = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
     mask = subdevices.enough(fleet, request, [(part, there)], ALL)
-    return mask if part.unit != SLOT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
+    return (
+        mask if part.unit != PLUGIN_UNIT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
+    )
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is."""
-    if part.unit == SLOT:
+    if part.unit == PLUGIN_UNIT:
         cards = ~divided(fleet, ALL)
         for reason, mask in gpu.reasons(fleet, request, part, rejected & cards):
             yield reason, mask & cards
@@ -52,7 +56,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     name, there = _name(part), _offered(fleet, part)
-    if part.unit != SLOT:
+    if part.unit != PLUGIN_UNIT:
         yield f"no {name}", there.sum(axis=1) == 0
     wanted = [(part, free(fleet, request, part, ALL))]
     yield from subdevices.reasons(fleet, request, wanted, there, name, rejected=rejected)
@@ -63,7 +67,7 @@ def choose(
 ) -> tuple[Grant, ...]:
     """Give the slots or replicas, one of each card before a second of any."""
     rows = np.array([row])
-    if are_cards(fleet, part) or (part.unit == SLOT and not divided(fleet, rows)[0]):
+    if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and not divided(fleet, rows)[0]):
         return gpu.choose(fleet, row, request, part, policy, near=near)
     left = free(fleet, request, part, rows)
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
@@ -85,7 +89,7 @@ def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
     """Tell whether slots are whole cards in all of the fleet."""
-    return part.unit == SLOT and REPLICAS not in fleet.cards[GPU].index and not fleet.single.any()
+    return part.unit == PLUGIN_UNIT and REPLICAS not in fleet.cards[GPU].index and not fleet.single.any()
 
 
 def divided(fleet: Fleet, rows: Rows) -> Mask:
@@ -101,7 +105,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     found = np.zeros_like(cards.present[rows], np.int64)
     if REPLICAS in cards.index:
         found += subdevices.free_replicas(cards, rows) * _called(cards, part, rows)
-    if part.unit == SLOT:
+    if part.unit == PLUGIN_UNIT:
         found += subdevices.free_instances(cards, subdevices.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
         found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
     return found * subdevices.open_to(fleet, request, part, rows)
@@ -111,14 +115,14 @@ def _offered(fleet: Fleet, part: Part) -> Column:
     """Give how many slots or replicas each card has, held or not, whomever they serve."""
     cards = fleet.cards[GPU]
     found = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
-    if part.unit == SLOT:
+    if part.unit == PLUGIN_UNIT:
         found += _as_slots(fleet, ALL)
         found += cards.healthy & ~_sliced(cards, ALL)
     return found
 
 
 def _name(part: Part) -> str:
-    return NVIDIA_GPU if part.unit == SLOT else NVIDIA_SHARED
+    return NVIDIA_GPU if part.unit == PLUGIN_UNIT else NVIDIA_SHARED
 
 
 def _called(cards: Cards, part: Part, rows: Rows) -> Mask:

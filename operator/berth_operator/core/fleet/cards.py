@@ -440,9 +440,9 @@ class Cards:
             return grant
         grant = self.located(row, grant)
         slot, card = self._slot_of(row, grant.minor), self.ids[row].get(grant.minor, "")
-        if slot is not None and not grant.is_piece and grant.visible != name:
+        if slot is not None and not grant.is_subdevice and grant.visible != name:
             grant = replace(grant, amounts=self.of_replica(row, slot) or whole)
-        return self.filled(row, replace(grant, parent=card) if grant.is_piece else replace(grant, id=name or card))
+        return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
     def worth(self, row: int, grant: Grant) -> Hashable:
         """Give what a grant is worth: the same for any two of which one is as good as the other."""

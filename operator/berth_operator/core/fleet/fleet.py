@@ -188,7 +188,7 @@ class Fleet:
         self.labels.put(row, node.labels)
         self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
         self.unreachable[row] = node.unreachable
-        self._set_node_policy(row, honors=partitions.is_honored(node.labels))
+        self._set_node_policy(row, honors=partitions.partitions_only(node.labels))
         self.images.put(row, node.images)
         for name in node.features:
             self._features.setdefault(name, np.zeros(len(self.names), np.bool_))

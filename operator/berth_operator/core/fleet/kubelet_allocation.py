@@ -124,7 +124,7 @@ def _at_least_given(fleet: Fleet, promised: Charge, given: Given) -> Charge:
 
 def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
     """Return a grant, or what kubelet gave of its card if that is more; how large a piece is, the Device says."""
-    if grant.is_piece:
+    if grant.is_subdevice:
         return grant
     amounts = dict(grant.amounts)
     for device, found in whole.items():

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from berth_api.allocation import REPLICAS
 from berth_api.names import GPU
-from berth_api.request import CARD, INSTANCE, REPLICA, SLOT, Part
+from berth_api.request import CARD, INSTANCE, PLUGIN_UNIT, REPLICA, Part
 from berth_api.resources import CPU
 from berth_operator.core import allocators
 from berth_operator.core.allocators import least_waste
@@ -95,7 +95,7 @@ def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Ro
     """Give what a part of pieces wastes: what is left of the fullest card that has one."""
     wasted = allocators.pieces_unused(fleet, request, part, rows).min(axis=1)
     lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
-    whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == SLOT else lost
+    whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == PLUGIN_UNIT else lost
     return np.where(allocators.divided(fleet, part, rows), lost, whole)
 
 

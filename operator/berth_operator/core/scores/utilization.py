@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.names import GPU_MEMORY_RATIO
-from berth_api.request import CARD, SLOT, Part
+from berth_api.request import CARD, PLUGIN_UNIT, Part
 from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.cards import Column
@@ -54,7 +54,7 @@ def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most:
     unused = allocators.pieces_unused(fleet, request, part, rows)
     free = allocators.pieces_left(fleet, request, part, rows) > 0
     of_pieces = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
-    if part.unit != SLOT:
+    if part.unit != PLUGIN_UNIT:
         return of_pieces
     of_cards = _left_of_amounts(fleet, request, part, rows, most=most)
     return np.where(allocators.divided(fleet, part, rows), of_pieces, of_cards)

@@ -5,7 +5,7 @@ Two pods with equal `PodRequest`s are of one class: what is decided for one hold
 
 from dataclasses import dataclass, field
 
-from berth_api import alike, names
+from berth_api import interning, names
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.selectors import Requirement
@@ -111,7 +111,7 @@ class PodRequest:
 
     def __post_init__(self) -> None:
         """Compute the hash once: classes are looked up with every pod."""
-        object.__setattr__(self, "_hash", alike.hash_of(self))
+        object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
         """Give the hash of everything that is compared."""

@@ -528,7 +528,7 @@ def tried(made: Fleet, machine: Machine, pod: PendingPod, policy: Policy, wanted
     for each in found.grants:
         assert racks[each.minor] in picks
         others = held.get(each.minor, [])
-        assert not each.is_piece or each.id not in {other.id for other in others}
+        assert not each.is_subdevice or each.id not in {other.id for other in others}
         assert {way(other) for other in others} <= {way(each)} - {"whole"}
     made.charge(found.charge)
     made.release(pod.uid)

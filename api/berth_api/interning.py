@@ -13,15 +13,15 @@ def hash_of(value: Any) -> int:
     return hash(tuple(getattr(value, field.name) for field in fields(value) if field.compare))
 
 
-def first(value: K) -> K:
+def intern(value: K) -> K:
     """Give of equal values the one that was here first.
 
     A fleet of equal things keeps it once, and a look-up that finds the very same value need not compare it.
     """
-    earliest: K = _first(value)
+    earliest: K = _earliest(value)
     return earliest
 
 
 @lru_cache(maxsize=8192)
-def _first(value: Hashable) -> Any:
+def _earliest(value: Hashable) -> Any:
     return value

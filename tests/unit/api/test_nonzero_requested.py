@@ -1,10 +1,10 @@
-"""What is assumed of containers that name no cpu or memory."""
+"""What kube-scheduler counts for containers without a request of cpu or memory."""
 
 from typing import Any
 
 import pytest
 
-from berth_api import assumed
+from berth_api import nonzero_requested
 from tests.builders import MI, container
 
 Raw = dict[str, Any]
@@ -42,9 +42,9 @@ BOTH = container(requests={"cpu": "1", "memory": "1Mi"})
     ],
 )
 def test_a_pod_is_assumed_to_take(pod: Raw, expected: tuple[int, int]) -> None:
-    assert assumed.of_pod(pod, {}) == expected
+    assert nonzero_requested.of_pod(pod, {}) == expected
 
 
 def test_a_resize_counts() -> None:
     status = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}
-    assert assumed.of_pod(spec(BOTH), status) == (3000, MI)
+    assert nonzero_requested.of_pod(spec(BOTH), status) == (3000, MI)
