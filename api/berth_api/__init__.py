@@ -1,4 +1,4 @@
-"""The shared language of Berth: objects, names, quantities, requests and allocations.
+"""What the operator and the agent share: objects, names, quantities, requests and allocations.
 
-Everything here is pure: it parses and renders what stands in Kubernetes objects, and does no I/O.
+Everything here is pure: it parses and renders fields of Kubernetes objects, and does no I/O.
 """

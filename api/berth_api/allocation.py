@@ -1,12 +1,11 @@
 """The allocation annotation: which cards a pod holds, and how much of each.
 
-The form is Koordinator's, since its users and tools already speak it:
+The form is Koordinator's, because users and tools already know it:
 `{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"50",…},"id":"GPU-…"}]}`.
 Amounts are integers here (memory in bytes); resource names lose either of the two prefixes that mean the same.
 
-Of some cards a pod holds things that have names of their own. A MIG instance and a replica are an entry each, with the
-card's minor and their own id, so that one card may stand in several; virtual functions stand in the `extension` of the
-card's entry, and so does the policy of a pod that keeps others away.
+Each MIG instance and each replica has its own entry, with the minor of its card and its own id, so one card may have
+several entries. Virtual functions and the exclusive policy of the pod are in the `extension` of the card's entry.
 """
 
 import re
@@ -21,32 +20,32 @@ import orjson
 from berth_api import mig, names, quantity
 
 TYPES: Final = ("gpu", "rdma", "fpga")
-"""The types of devices that are built in."""
+"""The built-in types of devices."""
 TYPE: Final = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
-"""The form of every type's name: plug-ins bring others."""
+"""The form of the name of a type; plug-ins add types."""
 MAX_MINOR: Final = 65535
 MAX_CARDS: Final = 256
-"""Of one type, as on a Device."""
+"""Cards of one type, as on a Device."""
 MAX_ENTRIES: Final = 8 * MAX_CARDS
-"""Of one type: a card may stand in several."""
+"""Entries of one type: a card may have several."""
 REPLICAS: Final = "nvidia.com/gpu.shared"
-"""The resource of which a card that is sliced in time has as many as replicas, and a grant of a replica one."""
+"""A time-sliced card has as many of this resource as replicas; a grant of a replica has one."""
 _SUBDEVICES: Final = (REPLICAS, mig.PREFIX)
 REPLICA_MARK: Final = "::"
-"""Between a card's id and the number of a replica: `GPU-…::3`."""
+"""Separates the id of a card from the number of a replica: `GPU-…::3`."""
 FUNCTIONS: Final = "virtual functions"
-"""What a card's virtual functions are counted by; no resource has a name like this."""
+"""The name by which the virtual functions of a card are counted; it is no valid resource name."""
 DEVICE_LEVEL: Final = "DeviceLevel"
 PCIE_LEVEL: Final = "PCIeLevel"
 EXCLUSIVES: Final = (DEVICE_LEVEL, PCIE_LEVEL)
-"""Policies of pods that keep to themselves, and what such pods are counted by on a card; no resource has such names."""
+"""Exclusive policies, and the names by which pods with them are counted on a card; they are no valid resource names."""
 MAX_FUNCTIONS: Final = 256
 UNNUMBERED: Final = -1
-"""The minor of a virtual function that has none."""
+"""The minor of a virtual function without a minor."""
 
 
 class AllocationError(ValueError):
-    """An annotation is not an allocation; the text names the place in it and what is wrong."""
+    """An annotation is not a valid allocation; the message names the field and the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,24 +58,24 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A pod's part of one card."""
+    """One device that a pod holds, or its share of it."""
 
     type: str
     minor: int
     amounts: tuple[tuple[str, int], ...]
-    """(resource without prefix, amount)."""
+    """(resource without prefix, amount); memory is in bytes."""
     id: str = ""
-    """Of the card; of the instance or replica where one was given."""
+    """UUID of the card, or the id of the instance or replica."""
     functions: tuple[Function, ...] = ()
     exclusive: str = ""
-    """One of EXCLUSIVES where the pod keeps others with such a policy away."""
+    """One of EXCLUSIVES, or empty: no other pod with this policy may share the card."""
     parent: str = ""
-    """UUID of the card that an instance or replica is of; empty for whole cards, and in older allocations."""
+    """UUID of the card of an instance or replica; empty for whole cards, and in older allocations."""
 
     @property
     def is_subdevice(self) -> bool:
-        """Tell whether this is an instance or a replica, of which a card has several."""
-        # A loop: this is asked with every charge.
+        """Return whether this is an instance or a replica, of which a card has several."""
+        # A loop is faster than any(); this runs at every charge.
         for name, _ in self.amounts:  # noqa: SIM110
             if name.startswith(_SUBDEVICES):
                 return True
@@ -84,12 +83,12 @@ class Grant:
 
     @property
     def visible(self) -> str:
-        """Give the id by which a container sees it: a replica is seen as its card."""
+        """Return the id that a container sees: a replica is seen as its card."""
         return visible(self.id)
 
     @property
     def counted(self) -> tuple[tuple[str, int], ...]:
-        """Give all that is counted on the card: the amounts, how many virtual functions, an exclusive pod."""
+        """Return all that is counted on the card: the amounts, the number of virtual functions, an exclusive pod."""
         if not self.functions and not self.exclusive:
             return self.amounts
         functions = ((FUNCTIONS, len(self.functions)),) if self.functions else ()
@@ -97,7 +96,7 @@ class Grant:
 
     @property
     def handles(self) -> tuple[str, ...]:
-        """Give by name what no other pod may hold: the instance or replica, and the virtual functions."""
+        """Return the names of what no other pod may hold: the instance or replica, and the virtual functions."""
         if not self.functions and not self.is_subdevice:
             return ()
         functions = (handle(self.type, self.minor, function) for function in self.functions)
@@ -105,18 +104,18 @@ class Grant:
 
 
 def visible(name: str) -> str:
-    """Give the id by which a container sees a device: a replica is seen as its card."""
+    """Return the id of a device that a container sees: a replica is seen as its card."""
     return name.partition(REPLICA_MARK)[0]
 
 
 def handle(kind: str, minor: int, function: Function) -> str:
-    """Give a virtual function of a card by a name that no other of the node has."""
+    """Return a name of a virtual function of a card that is unique on its node."""
     return function.bus_id or f"{kind} {minor} function {function.minor}"
 
 
 @lru_cache(maxsize=1024)
 def short(name: str) -> str:
-    """Give a resource name without the prefixes that mean the same."""
+    """Return a resource name without either of the two equivalent prefixes."""
     for prefix in (names.PREFIX, names.OTHER_PREFIX):
         if name.startswith(prefix):
             return name[len(prefix) :]
@@ -124,12 +123,12 @@ def short(name: str) -> str:
 
 
 def long(name: str, prefix: str) -> str:
-    """Give a short resource name its prefix; foreign names such as `huawei.com/npu-core` stay."""
+    """Return a short resource name with a prefix; names such as `huawei.com/npu-core` have their own."""
     return name if "/" in name else prefix + name
 
 
 def render(grants: Iterable[Grant], prefix: str = names.PREFIX) -> str:
-    """Give the annotation's text."""
+    """Return the text of the annotation."""
     body: dict[str, list[dict[str, Any]]] = {}
     for grant in grants:
         body.setdefault(grant.type, []).append(_entry(grant, prefix))
@@ -164,12 +163,12 @@ def _function_entry(function: Function) -> dict[str, Any]:
 
 
 def text(name: str, amount: int) -> str:
-    """Give an amount as text: memory in binary units, the rest as it is."""
+    """Return an amount as text: memory in binary units, all others as numbers."""
     return quantity.format_bytes(amount) if name == names.GPU_MEMORY else str(amount)
 
 
 def parse(annotation: str) -> tuple[Grant, ...]:
-    """Read an annotation.
+    """Parse an annotation.
 
     Raises:
         AllocationError: it is not JSON, or not of the form above.
@@ -200,20 +199,20 @@ def _check_cards(grants: Sequence[Grant]) -> None:
             _check_subdevices(kind, minor, held)
     for (kind, name), count in Counter((grant.type, grant.id) for grant in grants if grant.id).items():
         if count > 1:
-            raise AllocationError(f"{kind}: id {name} stands {count} times; allowed is one entry for each device")
+            raise AllocationError(f"{kind}: id {name} has {count} entries; allowed is one entry for each device")
 
 
 def _check_subdevices(kind: str, minor: int, held: Sequence[Grant]) -> None:
     if not all(grant.is_subdevice for grant in held):
-        raise AllocationError(f"{kind}: minor {minor} stands more than once")
+        raise AllocationError(f"{kind}: minor {minor} has more than one entry; allowed is one for each whole card")
     ids = [grant.id for grant in held]
     if not all(ids) or len(set(ids)) < len(ids):
-        raise AllocationError(f"{kind}: the parts of minor {minor} need an id each, and no two the same; found {ids}")
+        raise AllocationError(f"{kind}: minor {minor} has the ids {ids}; each entry needs an id of its own")
 
 
 def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
     if not re.fullmatch(TYPE, kind):
-        allowed = f"{', '.join(TYPES)} and what plug-ins bring"
+        allowed = f"{', '.join(TYPES)} and the types of plug-ins"
         raise AllocationError(f'"{kind}" is not a device type; allowed are {allowed}')
     if not isinstance(entries, list):
         raise AllocationError(f"{kind}: not a list")
@@ -241,7 +240,7 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         parent=_parent(extension),
     )
     if grant.is_subdevice and sum(amount for name, amount in grant.amounts if name.startswith(_SUBDEVICES)) != 1:
-        raise AllocationError(f"{where}.resources: an entry of instances or replicas is of one of them")
+        raise AllocationError(f"{where}.resources: an entry of an instance or replica must name exactly one")
     return grant
 
 
@@ -250,7 +249,7 @@ def _is_number(value: object, least: int) -> bool:
 
 
 def _functions(extension: object, where: str) -> tuple[Function, ...]:
-    """Read the virtual functions; whatever else others write into an extension is theirs."""
+    """Parse the virtual functions; other programs may have their own fields in the extension."""
     listed = extension.get("vfs") if isinstance(extension, dict) else None
     if listed is None:
         return ()
@@ -260,13 +259,13 @@ def _functions(extension: object, where: str) -> tuple[Function, ...]:
 
 
 def _exclusive(extension: object) -> str:
-    """Read the policy; a word that is none of ours is another's."""
+    """Return the exclusive policy, or an empty text; other programs may have policies of their own."""
     policy = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
     return policy if isinstance(policy, str) and policy in EXCLUSIVES else ""
 
 
 def _parent(extension: object) -> str:
-    """Return the parent's UUID, or nothing if there is none of our form."""
+    """Return the UUID of the parent, or an empty text."""
     uuid = extension.get("parent") if isinstance(extension, dict) else None
     return uuid if isinstance(uuid, str) else ""
 
@@ -293,6 +292,6 @@ def _amounts(resources: Mapping[str, Any], where: str) -> tuple[tuple[str, int],
             raise AllocationError(f"{where}.resources.{name}: {value} is negative")
         amounts[short(name)] = amount
     if not any(amounts.values()):
-        # Counted as it stands it would leave the card free.
+        # Without an amount the card would count as free.
         raise AllocationError(f"{where}.resources: names no amount")
     return tuple(sorted(amounts.items()))

@@ -1,7 +1,7 @@
-"""Make the CustomResourceDefinitions from the models: `python -m berth_api.crd [--check] FOLDER`.
+"""Generate the CustomResourceDefinitions from the models: `python -m berth_api.crd [--check] FOLDER`.
 
-The JSON schema of pydantic becomes a structural schema: references are put in place, and what the API server
-does not allow (titles, defaults of optional parts, `const`) is turned into what it does.
+The JSON schema of pydantic becomes a structural schema: references are inlined, and keywords that the API server does
+not allow (titles, defaults of optional fields, `const`) are left out or replaced.
 """
 
 import argparse
@@ -29,9 +29,10 @@ _MAP_KEYS: Final = {
     ("status", "devices"): ["type", "minor"],
     ("conditions",): ["type"],
 }
-"""Lists that are maps: the end of the path to the list -> the keys of an entry."""
+"""Lists that are merged as maps: the end of the path to the list -> the keys of an entry."""
 _ATOMIC: Final = ("topology", "resources", "mig", "free")
-"""Objects with one writer: the server need not keep an owner for each of their fields, which is most of an apply."""
+"""Objects with one writer: the server then tracks one owner for each, not one for each field, which makes an apply
+several times cheaper."""
 
 
 def _column(name: str, kind: str, path: str, **extra: object) -> Schema:
@@ -74,7 +75,7 @@ _PODGROUP_COLUMNS: Final = [
 
 
 def definitions() -> dict[str, Schema]:
-    """Give every CustomResourceDefinition by its file name."""
+    """Return all CustomResourceDefinitions: file name -> definition."""
     device = _definition(Device, names.GROUP, names.DEVICES, ["dev"], _DEVICE_COLUMNS)
     gpupod = _definition(GpuPod, names.GROUP, names.GPUPODS, [], _GPUPOD_COLUMNS)
     lease = _definition(LeaderLease, names.GROUP, names.LEADER_LEASES, [], _LEADER_LEASE_COLUMNS)
@@ -114,7 +115,7 @@ def _definition(model: type[Model], group: str, plural: str, short: list[str], c
 
 
 def schema(model: type[Model]) -> Schema:
-    """Make the structural schema of a whole object."""
+    """Return the structural schema of an object."""
     raw = model.model_json_schema(mode="validation")
     body = _structural(raw, raw.get("$defs", {}), ())
     required = [name for name, field in model.model_fields.items() if field.is_required()]
@@ -132,7 +133,7 @@ def _structural(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Sch
 
 
 def _resolved(node: Schema, definitions: Schema) -> Schema:
-    """Put a reference in place; of `X | None` keep X, since absence stands for None."""
+    """Inline a reference; of `X | None` keep X, because an absent field stands for None."""
     if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
         variants = [variant for variant in node["anyOf"] if variant.get("type") != "null"]
         node = {**variants[0], **{key: value for key, value in node.items() if key != "anyOf"}}
@@ -158,7 +159,7 @@ def _children(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schem
 
 
 def _merging(path: tuple[str, ...], node: Schema) -> Schema:
-    """Tell how server-side apply merges lists and objects."""
+    """Return the keywords that define how server-side apply merges a list or an object."""
     if node.get("type") == "object" and path and path[-1] in _ATOMIC:
         return {"x-kubernetes-map-type": "atomic"}
     for end, keys in _MAP_KEYS.items():
@@ -168,12 +169,12 @@ def _merging(path: tuple[str, ...], node: Schema) -> Schema:
 
 
 def render(definition: Schema) -> str:
-    """Give the text of a definition's file."""
+    """Return the text of the file of a definition."""
     return HEADER + yaml.safe_dump(definition, sort_keys=False, width=120)
 
 
 def main() -> int:
-    """Write the definitions, or with --check tell which file differs; exit 1 if one does."""
+    """Write the definitions, or with --check report which files differ; return 1 if one does."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")

@@ -1,7 +1,7 @@
-"""The Device object: the inventory of one node, and what the operator says of it.
+"""The Device object: the inventory of one node, and its use as the operator accounts it.
 
-Cluster-scoped, named like its Node. The node's agent writes the spec and its own conditions; the operator
-writes the rest of the status. The CRD in `crds/` is generated from these models (`make generate`).
+Cluster-scoped, with the name of its Node. The agent of the node writes the spec, its own conditions and some fields of
+the status; the operator writes the rest of the status. `make generate` writes the CRD in `crds/` from these models.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from berth_api.allocation import TYPE
 
 DeviceType = Annotated[str, Field(max_length=32, pattern=f"^{TYPE}$")]
-"""`gpu`, `rdma`, `fpga`, or what a plug-in brings (docs/plugins.md)."""
+"""`gpu`, `rdma`, `fpga`, or a type of a plug-in (docs/plugins.md)."""
 MigStrategy = Literal["none", "single", "mixed"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(max_length=256)]
@@ -39,10 +39,10 @@ MAX_HELD = 256
 
 
 class Model(BaseModel):
-    """Base of all parts: camelCase on the wire, fields of other versions ignored, values immutable.
+    """Base of all models: camelCase in JSON, unknown fields (of other versions) ignored, values immutable.
 
-    Lists and mappings come by factory where they are left out: a default that stands there would be copied in depth for
-    each object, which took more time than all of the reading.
+    Defaults of lists and mappings come from factories: pydantic copies any other default in depth for each object,
+    which took more time than all other parsing.
     """
 
     model_config = ConfigDict(
@@ -56,7 +56,7 @@ class Model(BaseModel):
 
 
 class Condition(Model):
-    """One condition, in the form of metav1.Condition; conditions are a map by type."""
+    """One condition, as metav1.Condition; conditions are a map by type."""
 
     type: Annotated[str, Field(max_length=63)]
     status: Literal["True", "False", "Unknown"]
@@ -67,29 +67,29 @@ class Condition(Model):
 
 
 class Topology(Model):
-    """Where a device sits in its machine. -1 stands for what the machine does not tell."""
+    """Where a device is in its machine. -1 means that the machine does not report it."""
 
     socket_id: Annotated[int, Field(alias="socketID", ge=-1, le=1023)] = -1
     """CPU socket."""
     node_id: Annotated[int, Field(alias="nodeID", ge=-1, le=1023)] = -1
     """NUMA node."""
     pcie_id: Annotated[str, Field(alias="pcieID", max_length=64)] = ""
-    """The PCIe switch (its upstream port's address), or the root complex where there is no switch."""
+    """The PCIe switch (address of its upstream port), or the root complex if there is no switch."""
     bus_id: Annotated[str, Field(alias="busID", max_length=64)] = ""
     """PCI address, `0000:3b:00.0`."""
 
 
 class Link(Model):
-    """One entry of the link matrix: how this card reaches another; a pair that the driver cannot tell has none."""
+    """One entry of the link matrix: the connection to another card. A pair that the driver does not report has none."""
 
     minor: Annotated[int, Field(ge=0, le=65535)]
     """The other card."""
     type: Literal["NVLink", "SameBoard", "SingleSwitch", "MultiSwitch", "HostBridge", "SameNUMANode", "System"]
-    """The best path: NVLink (also through NVSwitch), else the common ancestor of the PCIe paths."""
+    """The best connection: NVLink (also through NVSwitch), else the common ancestor of the PCIe paths."""
     count: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of active NVLinks; 0 for paths over PCIe."""
     peer_to_peer: bool = False
-    """Whether the driver allows direct reads and writes between the two."""
+    """Whether the driver allows direct reads and writes between the two cards."""
 
 
 class VirtualFunction(Model):
@@ -100,7 +100,7 @@ class VirtualFunction(Model):
 
 
 class VirtualFunctionGroup(Model):
-    """Virtual functions that share labels."""
+    """Virtual functions with the same labels."""
 
     labels: Labels = Field(default_factory=dict)
     vfs: Annotated[list[VirtualFunction], Field(max_length=256)] = Field(default_factory=list)
@@ -117,13 +117,13 @@ class MigInstance(Model):
     compute_instance: Annotated[int, Field(ge=0, le=255)]
     memory: Quantity
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
-    """Into how many equal slices of time the instance is given out; 1 where it is not sliced."""
+    """Number of time-sliced replicas of the instance; 1 if it is not time-sliced."""
     replica_resource: Annotated[str, Field(max_length=63)] = ""
-    """By which name kubelet counts the slices: `nvidia.com/mig-1g.10gb.shared`; empty where nobody tells."""
+    """The resource by which kubelet counts the replicas: `nvidia.com/mig-1g.10gb.shared`; empty if it is not known."""
 
 
 class Mig(Model):
-    """MIG state of a card that is capable of it."""
+    """MIG state of a card that supports MIG."""
 
     enabled: bool = False
     instances: Annotated[list[MigInstance], Field(max_length=MAX_INSTANCES)] = Field(default_factory=list)
@@ -134,78 +134,78 @@ class DeviceInfo(Model):
 
     type: DeviceType
     minor: Annotated[int, Field(ge=0, le=65535)]
-    """Number on the node; with the type it is the card's key."""
+    """Number of the card on its node; with the type it is the key of the card."""
     id: Annotated[str, Field(min_length=1, max_length=128)]
-    """UUID of a GPU, PCI address of the rest."""
+    """UUID of a GPU, PCI address of all others."""
     module_id: Annotated[int, Field(alias="moduleID", ge=-1, le=65535)] = -1
-    """Position on the baseboard, where the driver tells."""
+    """Position on the baseboard; -1 if the driver does not report it."""
     health: bool = False
     model: Text = ""
-    """Full name as the driver gives it: `NVIDIA A100-SXM4-80GB`."""
+    """Full name as the driver reports it: `NVIDIA A100-SXM4-80GB`."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
-    """What the whole card offers: `kubernetes.io/gpu-core: 100`, `…/gpu-memory: 80Gi`, `…/gpu-memory-ratio: 100`."""
+    """Capacity of the whole card: `kubernetes.io/gpu-core: 100`, `…/gpu-memory: 80Gi`, `…/gpu-memory-ratio: 100`."""
     topology: Topology | None = None
     links: Annotated[list[Link], Field(max_length=64)] = Field(default_factory=list)
     labels: Labels = Field(default_factory=dict)
-    """For selectors of device hints."""
+    """Labels for the selectors of device hints."""
     vf_groups: Annotated[list[VirtualFunctionGroup], Field(max_length=16)] = Field(default_factory=list)
     mig: Mig | None = None
-    """Only on cards that are capable of it."""
+    """Only on cards that support MIG."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
-    """Into how many equal slices of time the card is given out; 1 where it is not sliced."""
+    """Number of time-sliced replicas of the card; 1 if it is not time-sliced."""
     replica_resource: Literal["", "nvidia.com/gpu", "nvidia.com/gpu.shared"] = ""
-    """By which name kubelet counts the slices; empty where nobody tells: then pods may ask for them by either."""
+    """The resource by which kubelet counts the replicas; empty if it is not known: then pods may request either."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = Field(default_factory=list)
 
 
 class DeviceSpec(Model):
-    """What the node's agent found."""
+    """What the agent of the node has read."""
 
     driver_version: Text = ""
     cuda_version: Text = ""
-    """Newest CUDA that the driver supports: `12.8`."""
+    """Newest CUDA version that the driver supports: `12.8`."""
     mig_strategy: MigStrategy = "mixed"
-    """What cards in MIG mode are to pods: whole cards all the same, `nvidia.com/gpu` for each instance, or
-    `nvidia.com/mig-<profile>`."""
+    """How cards in MIG mode are offered: as whole cards (none), each instance as `nvidia.com/gpu` (single), or each
+    instance as `nvidia.com/mig-<profile>` (mixed)."""
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
-    """Of the boot in which the devices were seen like this. After another boot no fault of theirs is remembered."""
+    """The boot in which the devices were read. Faults are not carried over to another boot."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
 
 
 class Holder(Model):
-    """A pod's part of one card."""
+    """A pod that holds a card or a share of it."""
 
     namespace: Name
     name: Name
     uid: Annotated[str, Field(max_length=64)]
     id: Annotated[str, Field(max_length=160)] | None = None
-    """Of the instance or slice that it holds; none where it holds a card or a share of one."""
+    """Id of the instance or replica that the pod holds; absent if it holds the card or a share of it."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
 
 
 class DeviceUse(Model):
-    """What is taken and free on one card, as the operator accounts it."""
+    """What is allocated and free on one card, as the operator accounts it."""
 
     type: DeviceType
     minor: Annotated[int, Field(ge=-MAX_DEVICES, le=65535)]
-    """-1, -2 and so on stand for cards that pods hold and that the spec lists no more."""
+    """-1, -2 and so on stand for cards that pods hold but that the spec no longer lists."""
     id: Annotated[str, Field(max_length=160)] | None = None
-    """Of a card that the spec lists no more."""
+    """Id of a card that the spec no longer lists."""
     free: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
 
 
 class HeldDevice(Model):
-    """One device in a container."""
+    """One device that a container holds."""
 
     type: DeviceType
     minor: Annotated[int, Field(ge=0, le=65535)]
-    """Of an instance or slice its card's."""
+    """Minor of the card, also for an instance or replica."""
     id: Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class HeldByContainer(Model):
-    """What kubelet says a container holds, whether its Pod object is still there or not."""
+    """What a container holds as kubelet reports it, whether or not its Pod object still exists."""
 
     pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
     namespace: Name
@@ -215,40 +215,40 @@ class HeldByContainer(Model):
 
 
 class ForeignUse(Model):
-    """Processes on a card that belong to no pod."""
+    """Processes on a card that do not belong to a pod."""
 
     type: DeviceType
     minor: Annotated[int, Field(ge=0, le=65535)]
     processes: Annotated[int, Field(ge=1)]
     memory: Quantity = 0
-    """What they have of the card's memory; 0 where the driver does not tell."""
+    """Memory of the card that they use; 0 if the driver does not report it."""
 
 
 class DeviceStatus(Model):
-    """What the operator says, and what the agent does: its conditions and all from `held` to `foreign`."""
+    """Written by the operator; the agent writes its own conditions and the fields from `held` to `foreign`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     gpus: Annotated[int, Field(ge=0)] = 0
     healthy: Annotated[int, Field(ge=0)] = 0
-    """GPUs that can be handed out, or could be were they free."""
+    """GPUs that can be allocated, or could be if they were free."""
     allocated: Annotated[str, Field(max_length=16)] = "0"
-    """GPUs in use; half a card counts 0.5."""
+    """Allocated GPUs; half a card counts as 0.5."""
     model: LongText = ""
-    """The GPUs' model; several are joined by commas."""
+    """Model of the GPUs; several models are joined by commas."""
     others: LongText = ""
-    """How many devices of other types there are, and how many of them somebody holds: `npu 2/4`."""
+    """For each other type of device, how many pods hold and how many there are: `npu 2/4`."""
     devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     held: Annotated[list[HeldByContainer], Field(max_length=MAX_HELD)] = Field(default_factory=list)
-    """By the agent. Devices of a pod that is gone stay charged while they are listed here."""
+    """Written by the agent. Devices of a deleted pod stay allocated while they are listed here."""
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
-    """By the agent: of the boot in which `held` was seen. After another boot nothing of it holds."""
+    """Written by the agent: the boot in which `held` was read. After another boot `held` is not valid."""
     withheld: Annotated[list[Annotated[int, Field(ge=0, le=65535)]], Field(max_length=MAX_DEVICES)] = Field(
         default_factory=list
     )
-    """By the agent: minors of GPUs that kubelet is told to be unhealthy, for pods that kubelet knows no devices of hold
-    parts of them. `nvidia.com/*` pods cannot have them."""
+    """Written by the agent: minors of healthy GPUs that are reported to kubelet as unhealthy, because pods hold shares
+    of them that kubelet does not know. Pods that request `nvidia.com/*` cannot get them."""
     foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
-    """By the agent: what processes outside Kubernetes use."""
+    """Written by the agent: cards that processes outside Kubernetes use."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
 
 

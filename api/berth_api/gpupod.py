@@ -1,6 +1,6 @@
-"""The GpuPod object: the devices that a pod's containers really hold, as kubelet reports them.
+"""The GpuPod object: the devices that the containers of a pod hold, as kubelet reports them.
 
-Namespaced, named like its Pod and owned by it; written by the node's agent.
+Namespaced, with the name of its Pod and owned by it. The agent of the node writes the spec, the operator the status.
 """
 
 from typing import Annotated
@@ -26,13 +26,13 @@ class GpuPodSpec(Model):
 
 
 class GpuPodStatus(Model):
-    """Whether that agrees with the pod's allocation."""
+    """Whether the devices agree with the allocation of the pod."""
 
     conditions: Annotated[list[Condition], Field(max_length=16)] = []
 
 
 class GpuPod(Model):
-    """The devices one pod holds."""
+    """The devices that one pod holds."""
 
     spec: GpuPodSpec
     status: GpuPodStatus = GpuPodStatus()

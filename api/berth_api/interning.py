@@ -1,4 +1,4 @@
-"""Values that are looked up far more often than they are made: hashed once, and of equal ones a single one kept."""
+"""Values that are looked up far more often than they are created: hashed once, and equal ones kept once."""
 
 from collections.abc import Hashable
 from dataclasses import fields
@@ -9,14 +9,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 def hash_of(value: Any) -> int:
-    """Give the hash of all fields of a dataclass that are compared: to be kept, since computing it takes a while."""
+    """Return the hash of all compared fields of a dataclass; callers keep it, because it is slow to compute."""
     return hash(tuple(getattr(value, field.name) for field in fields(value) if field.compare))
 
 
 def intern(value: K) -> K:
-    """Give of equal values the one that was here first.
+    """Return the earliest of equal values.
 
-    A fleet of equal things keeps it once, and a look-up that finds the very same value need not compare it.
+    Equal nodes, pods and cards then share one value, and a lookup that finds the identical object skips `__eq__`.
     """
     earliest: K = _earliest(value)
     return earliest

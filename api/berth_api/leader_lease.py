@@ -16,19 +16,19 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 _NEVER_FALLS: JsonDict = {
     "rule": "self.term >= oldSelf.term",
-    "message": "a term never falls",
+    "message": "spec.term must not decrease",
 }
 _NEW_HOLDER: JsonDict = {
     "rule": (
         "!has(self.holderIdentity) || self.holderIdentity == '' || self.term > oldSelf.term"
         " || (has(oldSelf.holderIdentity) && self.holderIdentity == oldSelf.holderIdentity)"
     ),
-    "message": "a new holder needs a higher term",
+    "message": "a new holderIdentity needs a higher spec.term",
 }
 
 
 class LeaderLeaseSpec(Model):
-    """A Lease's fields with a Lease's meaning, and the term."""
+    """The fields of a Lease, with the same meaning, and the term."""
 
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-validations": [_NEVER_FALLS, _NEW_HOLDER]})
 

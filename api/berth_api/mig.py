@@ -1,4 +1,4 @@
-"""Names of MIG profiles: `1g.10gb`, `1g.10gb+me` as the driver has them, and the resources that stand for them."""
+"""MIG profiles as the driver names them (`1g.10gb`, `1g.10gb+me`), and their resources (`nvidia.com/mig-1g.10gb`)."""
 
 import re
 from typing import Final
@@ -10,33 +10,33 @@ _PROFILE: Final = re.compile(
 
 
 def is_resource(name: str) -> bool:
-    """Tell whether a resource stands for MIG instances, of whatever profile."""
+    """Return whether a resource stands for MIG instances of any profile."""
     return name.startswith(PREFIX)
 
 
 def is_profile(name: str) -> bool:
-    """Tell whether a name has the form of a profile."""
+    """Return whether a name has the form of a profile."""
     return _PROFILE.fullmatch(name) is not None
 
 
 def is_part(profile: str) -> bool:
-    """Tell whether it is of compute instances that share a GPU instance (`1c.3g.40gb`), which no plugin offers."""
+    """Return whether its compute instances share a GPU instance (`1c.3g.40gb`); device plugins do not offer these."""
     match = _PROFILE.fullmatch(profile)
     return match is not None and match["part"] is not None
 
 
 def resource(profile: str) -> str:
-    """Give the resource of a profile: a resource's name cannot have a `+`."""
+    """Return the resource of a profile; a resource name cannot contain a `+`."""
     return PREFIX + profile.replace("+", ".")
 
 
 def slices(name: str) -> int:
-    """Give the slices of its card that an instance takes, by its profile or its resource; 0 where that is none."""
+    """Return how many slices of its card an instance takes, by its profile or resource; 0 if the name is neither."""
     match = _PROFILE.fullmatch(name.removeprefix(PREFIX))
     return int(match["slices"]) if match else 0
 
 
 def gibibytes(profile: str) -> int:
-    """Give the memory that a profile is named by."""
+    """Return the memory in the name of a profile, in GiB; 0 if the name is not a profile."""
     match = _PROFILE.fullmatch(profile)
     return int(match["memory"]) if match else 0

@@ -1,4 +1,4 @@
-"""Which GPU models a pod accepts: two older protocols and our own, all of which must hold."""
+"""Which GPU models a pod accepts: two older protocols and Berth's own; a card must pass all of them."""
 
 import fnmatch
 import re
@@ -12,17 +12,17 @@ MAX_LENGTH: Final = 1024
 
 
 class ModelError(ValueError):
-    """A constraint cannot be read; the text names the annotation or label, and why."""
+    """A constraint cannot be parsed; the message names the annotation or label and the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConstraint:
-    """Tests on a card's full model name, compared without regard to case; empty fields accept all."""
+    """Constraints on the full model name of a card, not case-sensitive; an empty field accepts all models."""
 
     exact: str = ""
     """`nvidia-gpu-scheduler/gpu.model`."""
     regex: str = ""
-    """`genius/gpu-model`, found anywhere in the name."""
+    """`genius/gpu-model`, matched anywhere in the name."""
     globs: tuple[str, ...] = ()
     """`berth.dev/gpu-model`, any of these."""
 
@@ -33,7 +33,7 @@ class ModelConstraint:
         return " and ".join(filter(None, (self.exact, self.regex, " or ".join(self.globs))))
 
     def accepts(self, model: str) -> bool:
-        """Tell whether a card of this model will do."""
+        """Return whether a card of this model passes."""
         name = model.strip().lower()
         return (
             (not self.exact or self.exact == name)
@@ -46,7 +46,7 @@ ANY_MODEL: Final = ModelConstraint()
 
 
 def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelConstraint:
-    """Read the constraints of a pod.
+    """Parse the constraints of a pod.
 
     Raises:
         ModelError: a pattern is not valid.

@@ -1,4 +1,4 @@
-"""Every name that Berth reads from or writes to Kubernetes, in one place."""
+"""All names that Berth reads from or writes to Kubernetes."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ GPUPODS: Final = "gpupods"
 LEADER_LEASE: Final = "LeaderLease"
 LEADER_LEASES: Final = "leaderleases"
 
-# The group of pods that are scheduled together; the object and its label belong to Kubernetes' scheduler-plugins.
+# PodGroups and their label are defined by Kubernetes' scheduler-plugins.
 POD_GROUP_GROUP: Final = "scheduling.x-k8s.io"
 POD_GROUPS: Final = "podgroups"
 POD_GROUP_API: Final = f"/apis/{POD_GROUP_GROUP}/{VERSION}"
@@ -19,18 +19,18 @@ POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 OLD_POD_GROUP_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
 POD_GROUP: Final = "berth.dev/pod-group"
 POD_GROUP_MIN_MEMBER: Final = "berth.dev/pod-group-min-member"
-"""The last two are annotations, for groups without an object."""
+"""The last two are annotations, for groups without a PodGroup object."""
 
-# Field managers of server-side apply: each owns its own fields and never forces.
+# Field managers of server-side apply; each owns its fields and never forces.
 AGENT: Final = "berth-agent"
 AGENT_LABELS: Final = "berth-agent-labels"
 OPERATOR: Final = "berth-operator"
 
 SCHEDULER: Final = "berth-scheduler"
-"""The `schedulerName` of Berth's pods where nothing else is configured."""
+"""The `schedulerName` of Berth's pods by default."""
 
 LEASE_NAMESPACE: Final = "berth-node-lease"
-"""Namespace of the agents' heartbeat Leases, one per node and named like it."""
+"""Namespace of the heartbeat Leases of the agents; each has the name of its node."""
 
 # Annotations on pods.
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
@@ -42,22 +42,22 @@ GPU_TOPOLOGY: Final = "berth.dev/gpu-topology"
 GPU_TOPOLOGY_POLICY: Final = "berth.dev/gpu-topology-policy"
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
-"""`<container>.devices.berth.dev/visible`: the UUIDs of that container, joined by commas."""
+"""`<container>.devices.berth.dev/visible`: the UUIDs that the container sees, joined by commas."""
 
 LIMIT_PREFIX: Final = ".devices.berth.dev/{}-limit-"
-"""`<container>.devices.berth.dev/memory-limit-0`, `…/sm-limit-0`: bytes, and hundredths, of each card that it sees."""
+"""`<container>.devices.berth.dev/memory-limit-0` (bytes), `…/sm-limit-0` (hundredths): of each card that it sees."""
 NODE_LABEL: Final = "berth.dev/node"
-"""On GpuPods, so that an agent finds those of its node; cut to a label's length."""
+"""On GpuPods, so that an agent can list those of its node; truncated to the length of a label."""
 
-# The annotation on the LeaderLease by which a leader says that nothing of its term can still be executed.
+# The annotation on the LeaderLease by which a leader declares that no request of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
 
-# The label on Bindings that brings them under the fence of one LeaderLease.
+# The label on Bindings that names the LeaderLease whose fence applies to them.
 FENCED_BY: Final = "berth.dev/fenced-by"
 FENCE: Final = "berth-fence"
-"""Begins the names of the admission policies that refuse Bindings of a past term (`manifests/base/fence.yaml`)."""
+"""Prefix of the admission policies that refuse Bindings of a past term (`manifests/base/fence.yaml`)."""
 
-# Model constraints: an annotation and a label of older systems, and our own.
+# Model constraints: an annotation and a label of older systems, and Berth's own annotation.
 MODEL_EXACT: Final = "nvidia-gpu-scheduler/gpu.model"
 MODEL_REGEX: Final = "genius/gpu-model"
 MODEL_GLOBS: Final = "berth.dev/gpu-model"
@@ -73,32 +73,33 @@ VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"
 
-# On Devices alone: an annotation with the partitions of the node's NVSwitch. How they are used says
-# the label of the Device if it has the annotation, else that of the Node.
+# Only on Devices: an annotation with the partitions of the node's NVSwitch. The policy is the label of the Device if
+# the Device has the annotation, else the label of the Node.
 PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 PARTITION_POLICY_LABEL: Final = "node.koordinator.sh/gpu-partition-policy"
 
-# Also on Devices: what people say of single devices. The agent obeys the second once, and removes it.
+# Also on Devices: annotations by which people cordon devices or call them recovered. The agent applies the second once
+# and removes it.
 CORDONED_DEVICES: Final = "berth.dev/cordoned-devices"
 RECOVERED_DEVICES: Final = "berth.dev/recovered-devices"
 
-# And one of the agent's own: the minors of NICs and FPGAs that are gone, which no other device takes.
+# Written by the agent: minors of NICs and FPGAs that are gone, which no other device may get.
 RESERVED_MINORS: Final = "berth.dev/reserved-minors"
 
-# Labels of single devices, which selectors of hints may ask beside those that their Device tells.
+# Labels of single devices that hints may select by, in addition to the labels on the Device.
 DEVICE_MODEL: Final = "berth.dev/model"
 DEVICE_NUMA_NODE: Final = "berth.dev/numa-node"
 DEVICE_PCIE_SWITCH: Final = "berth.dev/pcie-switch"
 
-# Labels that the agent gives to NICs: the name of their RDMA device, and what their ports speak.
+# Labels that the agent writes for NICs: the name of the RDMA device, and the link layer of its ports.
 DEVICE_RDMA: Final = "berth.dev/rdma-device"
 DEVICE_LINK_LAYER: Final = "berth.dev/link-layer"
 
-# Resource names. The first prefix is what Berth writes where the pod used none.
+# Resource names. Berth writes the first prefix if the pod used none.
 PREFIX: Final = "kubernetes.io/"
 OTHER_PREFIX: Final = "koordinator.sh/"
 NVIDIA_PREFIX: Final = "nvidia.com/"
-"""Of resources that kubelet gives out, as a device plugin announces them."""
+"""Prefix of the resources of NVIDIA's device plugin, which kubelet allocates."""
 GPU: Final = "gpu"
 GPU_SHARED: Final = "gpu.shared"
 GPU_CORE: Final = "gpu-core"
@@ -111,10 +112,10 @@ FPGA: Final = "fpga"
 DRIVER_LOADED: Final = "DriverLoaded"
 INVENTORY_READ: Final = "InventoryRead"
 DEVICES_OFFERED: Final = "DevicesOffered"
-"""Whether kubelet has the node's cards from the agent; only where the agent is its device plugin."""
+"""Whether the agent offers the cards of the node to kubelet; only if the agent is the device plugin."""
 ANNOTATIONS_READ: Final = "AnnotationsRead"
 READY: Final = "Ready"
 VALID: Final = "Valid"
 ACCOUNTED: Final = "Accounted"
 CONSISTENT: Final = "Consistent"
-"""Of a GpuPod: whether its pod holds what it was allocated."""
+"""On a GpuPod: whether its pod holds the devices of its allocation."""

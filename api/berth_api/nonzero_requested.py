@@ -1,6 +1,6 @@
-"""What is assumed of containers that name no cpu or memory, so that a thousand of them do not all seem to be nothing.
+"""The cpu and memory that scores count for containers without a request, as kube-scheduler's NonZeroRequested.
 
-Only preferences use it, as kube-scheduler's do; what fits is decided by what is asked.
+Otherwise a node with a thousand such containers would look empty. Filters count only what is requested.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from berth_api.resources import CPU, MEMORY
 Object = Mapping[str, Any]
 
 DEFAULTS: Final = {CPU: "100m", MEMORY: "200Mi"}
-"""For each container that does not name the resource at all; zero is an answer."""
+"""For each container that does not name the resource; an explicit zero stays zero."""
 
 
 def of_pod(spec: Object, status: Object) -> tuple[int, int]:
-    """Give a pod's cpu and memory with what is assumed; the status counts as in `resize.held`."""
-    # A pod that says at its own level what it needs is only helped out with what it says nowhere.
+    """Return the cpu (thousandths of a core) and memory (bytes) of a pod; the status counts as in `resize.held`."""
+    # Requests at the pod's level replace those of its containers; only what they leave out has a default.
     at_pod_level = resize.held(spec, status) if resources.level(spec) else {}
     defaults = {name: amount for name, amount in DEFAULTS.items() if name not in at_pod_level}
     kinds = ("initContainers", "containers")

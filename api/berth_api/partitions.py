@@ -1,6 +1,6 @@
-"""Partitions of a node's NVSwitch: the sets of GPUs that can be given out without cutting across each other's links.
+"""Partitions of a node's NVSwitch: sets of GPUs that can be allocated together without sharing links with other sets.
 
-A table says for each number of GPUs which sets there are, in Koordinator's form:
+A table lists the sets for each number of GPUs, in Koordinator's form:
 `{"2": [{"minors": [0, 1], "gpuLinkType": "NVLink", "ringBusBandwidth": "400Gi", "allocationScore": 1}, …], …}`.
 """
 
@@ -16,49 +16,49 @@ from berth_api import interning, names, quantity
 from berth_api.allocation import MAX_MINOR
 
 MAX_PARTITIONS: Final = 256
-"""In one table, of one size."""
+"""Of one size, in one table."""
 MAX_SIZE: Final = 256
 _SIZES: Final = {str(size): size for size in range(1, MAX_SIZE + 1)}
 
 
 class PartitionError(ValueError):
-    """A table cannot be read; the text names the place in it and what is wrong."""
+    """A table cannot be parsed; the message names the field and the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A set of GPUs that can be given out together."""
+    """A set of GPUs that can be allocated together."""
 
     minors: tuple[int, ...]
     link: str = ""
-    """How they reach each other: `NVLink`."""
+    """The connection between them: `NVLink`."""
     bandwidth: int | None = None
-    """Of the ring over all of them; None where nobody knows."""
+    """Bandwidth of the ring over all of them; None if it is not known."""
     score: int = 0
-    """Sets of a higher one come first."""
+    """Sets with a higher score are preferred."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: tables are looked up with every decision."""
+        """Compute the hash once: tables are looked up in every decision."""
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
-        """Give the hash of everything that is compared."""
+        """Return the hash of all compared fields."""
         return self._hash
 
 
 Table = tuple[tuple[int, tuple[Partition, ...]], ...]
-"""(number of GPUs, the sets of so many, in the order in which they are written), by number."""
+"""(number of GPUs, sets of that size in the order of the annotation), sorted by number."""
 
 
 def partitions_only(labels: Mapping[str, str]) -> bool:
-    """Return whether the labels of a Node or Device say that whole cards are given by partition alone."""
+    """Return whether the labels of a Node or Device allow whole cards to be allocated only by partition."""
     return labels.get(names.PARTITION_POLICY_LABEL) == "Honor"
 
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Table:
-    """Read a table.
+    """Parse a table.
 
     Raises:
         PartitionError: it is not JSON, or not of the form above.
@@ -74,7 +74,7 @@ def parse(text: str) -> Table:
 
 def _size(key: str) -> int:
     if key not in _SIZES:
-        raise PartitionError(f'"{key}" is no number of GPUs from 1 to {MAX_SIZE}')
+        raise PartitionError(f'"{key}" is not a number of GPUs from 1 to {MAX_SIZE}')
     return _SIZES[key]
 
 
@@ -124,12 +124,12 @@ def _is_whole(value: object) -> bool:
 # --- built in -----------------------------------------------------------------------------------------------
 
 _BOARD: Final = 8
-"""GPUs of a board with NVSwitch. Boards of half as many have none."""
+"""GPUs of a board with NVSwitch. Boards with four GPUs have none."""
 _ON_NVSWITCH: Final = re.compile(
     r"(NVIDIA )?(H100|H200|H800|H20|B100|B200|B300)( 3e)?( SXM[0-9])?( [0-9]+GB)?( HBM[0-9]\w*)?( AC)?"
 )
-"""As the driver names them, `NVIDIA H100 80GB HBM3`, and as labels do, `H100-80GB-HBM3`. Cards in PCIe slots have
-other names: `NVIDIA H100 PCIe`, `NVIDIA H100 NVL`."""
+"""Matches names of the driver, `NVIDIA H100 80GB HBM3`, and of labels, `H100-80GB-HBM3`. Cards in PCIe slots have other
+names: `NVIDIA H100 PCIe`, `NVIDIA H100 NVL`."""
 
 
 def _even(size: int) -> tuple[Partition, ...]:
@@ -138,11 +138,11 @@ def _even(size: int) -> tuple[Partition, ...]:
 
 
 NVSWITCH: Final[Table] = tuple((size, _even(size)) for size in (1, 2, 4, 8))
-"""Boards of Hopper and Blackwell: halves, quarters and single cards."""
+"""Boards of Hopper and Blackwell: the whole board, halves, quarters and single cards."""
 
 
 def built_in(models: Collection[str], minors: Collection[int]) -> Table:
-    """Give the table of a board with eight GPUs of these models; some may be missing, for a card can fail."""
+    """Return the table of a board of eight GPUs, of which up to three may have failed; empty for other boards."""
     if not _BOARD // 2 < len(minors) <= _BOARD or max(minors) >= _BOARD:
         return ()
     return NVSWITCH if all(map(is_on_nvswitch, models)) else ()
@@ -150,5 +150,5 @@ def built_in(models: Collection[str], minors: Collection[int]) -> Table:
 
 @lru_cache(maxsize=256)
 def is_on_nvswitch(model: str) -> bool:
-    """Tell whether GPUs of this model sit on boards of eight with NVSwitch."""
+    """Return whether GPUs of this model are on boards of eight with NVSwitch."""
     return _ON_NVSWITCH.fullmatch(model.replace("-", " ")) is not None

@@ -1,4 +1,4 @@
-"""Plug-ins: what other distributions bring to Berth by entry points, loaded once at the start."""
+"""Plug-ins: what other distributions add to Berth through entry points, loaded once at the start."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,46 +7,46 @@ from typing import Any
 
 
 class PluginError(Exception):
-    """A plug-in cannot be used; the text says of which distribution, what is wrong and what is allowed."""
+    """A plug-in cannot be used; the message names its distribution, the problem and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """One that was loaded."""
+    """A loaded plug-in."""
 
     name: str
-    """Of the entry point."""
+    """Name of the entry point."""
     owner: str
-    """Who brings it, in words."""
+    """The entry point and its distribution, for messages."""
     value: Any
-    """What the entry point names."""
+    """The object that the entry point names."""
 
     def error(self, problem: str) -> PluginError:
-        """Give what to raise where something is wrong with it."""
+        """Return the exception to raise for a problem with this plug-in."""
         return PluginError(f"{self.owner}: {problem}")
 
 
 def in_one_line(error: BaseException) -> str:
-    """Give a stranger's error as text that can be sent anywhere."""
+    """Return the text of an error of third-party code: one line, without characters that cannot be encoded."""
     try:
         text = str(error)
-    except Exception as another:  # noqa: BLE001 - the same stranger wrote what gives the text
+    except Exception as another:  # noqa: BLE001 - __str__ is third-party code, too
         text = f"its text cannot be read: {type(another).__name__}"
     line = " ".join(f"{type(error).__name__}: {text}".split())
     return line.encode(errors="replace").decode()
 
 
 def load(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
-    """Load what entry points name, always in the same order.
+    """Load the objects that entry points name, sorted by name and value.
 
     Raises:
-        PluginError: one cannot be loaded.
+        PluginError: an entry point cannot be loaded.
     """
     for entry in sorted(entries, key=lambda entry_point: (entry_point.name, entry_point.value)):
         owner = f"plug-in {entry.name} of {entry.dist.name if entry.dist else 'an unknown distribution'}"
         try:
             value = entry.load()
         except Exception as error:
-            # Whatever a stranger's module does wrong is told in the same way.
+            # A third-party module may raise anything.
             raise PluginError(f"{owner}: {entry.value} cannot be loaded: {in_one_line(error)}") from error
         yield Plugin(name=entry.name, owner=owner, value=value)

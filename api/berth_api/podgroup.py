@@ -1,7 +1,7 @@
-"""The PodGroup object of Kubernetes' scheduler-plugins: pods that are scheduled all or not at all.
+"""The PodGroup object of Kubernetes' scheduler-plugins: pods that are scheduled all together or not at all.
 
-Berth ships its definition for clusters that lack it, and accepts all that the original accepts. Kubeflow's operators
-write the spec; whoever schedules the group writes the status.
+Berth ships a definition for clusters without one; it accepts all that the original accepts. Kubeflow's operators write
+the spec; the scheduler of the group writes the status.
 """
 
 from typing import Annotated
@@ -15,34 +15,34 @@ Count = Annotated[int, Field(ge=0, le=MOST_MEMBERS)]
 
 
 class PodGroupSpec(Model):
-    """What is wanted of the group."""
+    """What the scheduler must ensure for the group."""
 
     min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
-    """Members without which none of them is started."""
+    """Number of members that must be placed together; with fewer, none is bound."""
     min_resources: Annotated[dict[str, Quantity], Field(max_length=64)] | None = None
-    """Not used by Berth, which places the members themselves."""
+    """Not used by Berth, which places each member by its own requests."""
     schedule_timeout_seconds: Annotated[int, Field(ge=-(2**31), le=MOST_MEMBERS)] | None = None
-    """Seconds after which a group that is bound in part is undone; 0 for the scheduler's default."""
+    """Seconds after which a partly bound group is aborted; 0 for the scheduler's default."""
 
 
 class PodGroupStatus(Model):
-    """How far the group has come."""
+    """Progress of the group."""
 
     phase: Annotated[str, Field(max_length=64)] | None = None
     """Pending, PreScheduling, Scheduling, Scheduled, Running, Finished or Failed."""
     occupied_by: Annotated[str, Field(max_length=4096)] | None = None
     """The workload that owns the members; not written by Berth."""
     scheduled: Count = 0
-    """Members that have a node and have not ended."""
+    """Members that are bound and have not ended."""
     running: Count = 0
     succeeded: Count = 0
     failed: Count = 0
     schedule_start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When there were enough members for the first time."""
+    """When the group first had enough members."""
 
 
 class PodGroup(Model):
-    """Pods that are scheduled all or not at all."""
+    """Pods that are scheduled all together or not at all."""
 
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()

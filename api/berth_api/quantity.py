@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 MAX: Final = 2**53
-"""The largest amount; more is cut off here. No node has as much, and a thousand of them stay within 64 bits."""
+"""The largest amount; larger ones are truncated to it. No node has as much, and the sum of a thousand fits 64 bits."""
 MAX_LENGTH: Final = 64
 
 _FORM: Final = re.compile(
@@ -22,11 +22,11 @@ _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 class QuantityError(ValueError):
-    """A text is no quantity."""
+    """A text is not a quantity."""
 
 
 def parse(value: str | int) -> int:
-    """Read a quantity in whole units, rounded up.
+    """Return a quantity in whole units, rounded up.
 
     Raises:
         QuantityError: the text is not a quantity.
@@ -35,12 +35,12 @@ def parse(value: str | int) -> int:
 
 
 def parse_milli(value: str | int) -> int:
-    """Read a quantity in thousandths of a unit, rounded up; errors as in `parse`."""
+    """Return a quantity in thousandths of a unit, rounded up; raises as `parse`."""
     return _scaled(str(value), 1000)
 
 
 def format_bytes(value: int) -> str:
-    """Render bytes in the largest binary unit that is exact: `16Gi`, `81251Mi`, `1025`."""
+    """Return bytes in the largest exact binary unit: `16Gi`, `81251Mi`, `1025`."""
     for suffix, bits in reversed(_BINARY.items()):
         if value and value % (1 << bits) == 0:
             return f"{value >> bits}{suffix}"

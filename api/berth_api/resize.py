@@ -1,8 +1,8 @@
-"""What a bound pod takes of its node while it is resized in place.
+"""What a bound pod uses of its node while it is resized in place.
 
-A resize changes the spec at once, and the running containers later or never. Until they agree, a container takes the
-most of what its spec asks, what kubelet has allocated to it and what it really has. A resize that kubelet calls
-infeasible will not come, so the spec does not count. The same holds for requests at the pod's level.
+A resize changes the spec immediately, and the running containers later or never. Until they agree, a container counts
+with the largest of its spec's requests, what kubelet has allocated to it and what it actually has. A resize that
+kubelet calls infeasible will not happen, so the spec does not count. The same is true for requests at the pod's level.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +15,11 @@ from berth_api.resources import Amounts, Container
 Object = Mapping[str, Any]
 
 READS: Final = ("containerStatuses", "initContainerStatuses", "conditions", "resources", "allocatedResources")
-"""The fields of a pod's status that count here."""
+"""The fields of a pod's status that are read here."""
 
 
 def held(spec: Object, status: Object) -> Amounts:
-    """Give what a bound pod takes of its node.
+    """Return what a bound pod uses of its node.
 
     Raises:
         ResourceError: as `resources.total`.
@@ -38,12 +38,12 @@ def held(spec: Object, status: Object) -> Amounts:
 
 
 def _counts(part: Container) -> bool:
-    """Leave out init containers that end: they run before anything could resize them."""
+    """Return whether a container can be resized: init containers end before that."""
     return part.sidecar or not part.init
 
 
 def _most(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
-    """Give the most of what is asked, allocated and real, where kubelet has told it."""
+    """Return the largest of what is requested, allocated and actual, as far as kubelet reports it."""
     if status is None or status.get("resources") is None:
         return dict(requests)
     real = resources.amounts(status["resources"].get("requests"), "status.resources.requests")

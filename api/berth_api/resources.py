@@ -1,4 +1,4 @@
-"""What a pod asks of a node, counted as Kubernetes counts it.
+"""What a pod requests of a node, computed as Kubernetes does.
 
 Containers run together, so their requests add up. Init containers run one after the other before them, so each
 needs only what is free of the sidecars (restartable init containers) started earlier; sidecars stay and add up.
@@ -31,14 +31,14 @@ class Container:
 
 
 class ResourceError(ValueError):
-    """A quantity in a pod cannot be read; the text names its place."""
+    """A quantity in a pod cannot be parsed; the message names the field."""
 
 
 def amounts(raw: Mapping[str, Any] | None, where: str = "") -> Amounts:
-    """Read a resource list such as `spec.containers[0].resources.requests`, leaving out zeros.
+    """Parse a resource list such as `spec.containers[0].resources.requests`, without zeros.
 
     Raises:
-        ResourceError: naming `where`, the resource and what is wrong with its quantity.
+        ResourceError: a quantity is invalid; the message names `where`, the resource and the problem.
     """
     out: Amounts = {}
     for name, value in (raw or {}).items():
@@ -54,7 +54,7 @@ def amounts(raw: Mapping[str, Any] | None, where: str = "") -> Amounts:
 
 
 def containers(spec: Mapping[str, Any]) -> tuple[Container, ...]:
-    """Give a pod's init containers and containers, in the order in which kubelet admits them."""
+    """Return a pod's init containers and containers, in the order in which kubelet admits them."""
     parsed = [
         _container(container, f"spec.initContainers[{i}]", init=True)
         for i, container in enumerate(spec.get("initContainers") or ())
@@ -75,25 +75,25 @@ def _container(raw: Mapping[str, Any], where: str, *, init: bool = False) -> Con
 
 
 def total(spec: Mapping[str, Any]) -> Amounts:
-    """Give what the whole pod asks of its node: requests by the rules above, overhead included."""
+    """Return what the whole pod requests of its node, by the rules above, with overhead."""
     return completed(combined(containers(spec)), level(spec), spec)
 
 
 def level(spec: Mapping[str, Any]) -> Amounts:
-    """Give the requests at the pod's level, zeros included; only some resources can be requested there."""
+    """Return the requests at the pod's level, with zeros; only some resources can be requested there."""
     raw = (spec.get("resources") or {}).get("requests") or {}
     raw = {name: value for name, value in raw.items() if name in (CPU, MEMORY) or name.startswith(HUGE_PAGES)}
     return {**dict.fromkeys(raw, 0), **amounts(raw, "spec.resources.requests")}
 
 
 def completed(needed: Mapping[str, int], of_pod: Mapping[str, int], spec: Mapping[str, Any]) -> Amounts:
-    """Give the total: the containers' need, replaced by the pod's own requests where it has some, and overhead."""
+    """Return the total: the containers' requests, replaced by those at the pod's level, plus overhead."""
     replaced = {name: amount for name, amount in {**needed, **of_pod}.items() if amount}
     return added(replaced, amounts(spec.get("overhead"), "spec.overhead"))
 
 
 def combined(parts: Iterable[Container]) -> Amounts:
-    """Give the most that the containers need at any time."""
+    """Return the maximum that the containers request at any time."""
     running: Amounts = {}
     sidecars: Amounts = {}
     peak: Amounts = {}
@@ -109,7 +109,7 @@ def combined(parts: Iterable[Container]) -> Amounts:
 
 
 def added(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
-    """Give the sum of two resource lists, cut off like each amount: a hundred containers may ask for the largest."""
+    """Return the sum of two resource lists, each amount truncated to `quantity.MAX`."""
     out = dict(left)
     for name, amount in right.items():
         out[name] = min(out.get(name, 0) + amount, quantity.MAX)
@@ -117,5 +117,5 @@ def added(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
 
 
 def highest(left: Mapping[str, int], right: Mapping[str, int]) -> Amounts:
-    """Give the larger of each amount."""
+    """Return the larger of the two amounts of each resource."""
     return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}

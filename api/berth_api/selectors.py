@@ -1,4 +1,4 @@
-"""Label selectors as values: frozen, so that equal ones are one key and are counted once."""
+"""Label selectors as values: frozen, so that equal selectors are one key and are counted once."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ DOES_NOT_EXIST: Final = "DoesNotExist"
 OPERATORS: Final = (IN, NOT_IN, EXISTS, DOES_NOT_EXIST)
 GT: Final = "Gt"
 LT: Final = "Lt"
-"""Only of nodes' labels: the value and the one bound are whole numbers."""
+"""Only for labels of nodes: the value of the label and the only value of the requirement are integers."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _INT64: Final = 2**63
@@ -22,23 +22,23 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class SelectorError(ValueError):
-    """A label selector cannot be read; the text names the place in it and what is allowed."""
+    """A label selector cannot be parsed; the message names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What a selector asks of one label."""
+    """What a selector requires of one label."""
 
     key: str
     operator: str = IN
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether the labels are as asked."""
+        """Return whether the labels meet the requirement."""
         return self.accepts(labels.get(self.key))
 
     def accepts(self, value: str | None) -> bool:
-        """Tell whether the label's value is as asked; None stands for no such label, with which NotIn holds too."""
+        """Return whether the label's value meets the requirement; None means no such label, which NotIn accepts."""
         match self.operator:
             case "In":
                 return value in self.values
@@ -59,13 +59,13 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSelector:
-    """All requirements at once; without any, everything matches."""
+    """Requirements that must all hold; without any, everything matches."""
 
     requirements: tuple[Requirement, ...] = ()
 
     @property
     def handle(self) -> tuple[str, str] | None:
-        """Give one label without which nothing matches, if there is one: to look a selector up by."""
+        """Return a label that everything matched must have, to index selectors by it; None if there is none."""
         exact = (
             requirement
             for requirement in self.requirements
@@ -75,8 +75,8 @@ class LabelSelector:
         return None if first is None else (first.key, first.values[0])
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether all requirements hold."""
-        # A loop: this is asked for every selector when a pod with new labels is placed.
+        """Return whether all requirements hold."""
+        # A loop is faster than all(); this runs for every selector when a pod with new labels is placed.
         for requirement in self.requirements:  # noqa: SIM110
             if not requirement.holds(labels):
                 return False
@@ -84,22 +84,22 @@ class LabelSelector:
 
 
 EVERYTHING: Final = LabelSelector()
-"""A selector that is there and empty."""
+"""An empty selector."""
 NOTHING: Final = LabelSelector(requirements=(Requirement(key=""),))
-"""A selector that is not there: no value is among none."""
+"""An absent selector: no value is in an empty list."""
 
 
 def integer(text: str) -> int | None:
-    """Read a whole number of 64 bits; nothing else counts as one, not even all that `int` would take."""
+    """Return a text as a 64-bit integer; None if it is not one by Kubernetes' rules, which are stricter than `int`."""
     number = int(text) if _INTEGER.fullmatch(text) else _INT64
     return number if -_INT64 <= number < _INT64 else None
 
 
 def read(raw: object) -> LabelSelector:
-    """Read a label selector as Kubernetes writes it; an empty one matches everything.
+    """Parse a label selector in Kubernetes' form; an empty one matches everything.
 
     Raises:
-        SelectorError: it is none.
+        SelectorError: it is not a label selector.
     """
     body = _object(raw, "labelSelector", ("matchLabels", "matchExpressions"))
     exact = [_exact(key, value) for key, value in _object(body.get("matchLabels") or {}, "matchLabels").items()]
@@ -110,7 +110,7 @@ def read(raw: object) -> LabelSelector:
 
 
 def canonical(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
-    """Give requirements in one order and each once, so that equal selectors are equal values."""
+    """Return requirements sorted and without duplicates, so that equal selectors are equal values."""
     return tuple(
         sorted(set(requirements), key=lambda requirement: (requirement.key, requirement.operator, requirement.values))
     )
@@ -118,7 +118,7 @@ def canonical(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
 
 def _exact(key: str, value: object) -> Requirement:
     if not isinstance(value, str):
-        raise SelectorError(f"matchLabels.{key}: {value!r} is not a text")
+        raise SelectorError(f"matchLabels.{key}: {value!r} is not a string")
     return Requirement(key=key, values=(value,))
 
 
@@ -126,7 +126,7 @@ def _requirement(raw: object) -> Requirement:
     body = _object(raw, "matchExpressions", ("key", "operator", "values"))
     key, operator, values = body.get("key"), body.get("operator"), body.get("values") or []
     if not isinstance(key, str) or not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise SelectorError("matchExpressions: key must be text, and values a list of texts")
+        raise SelectorError("matchExpressions: key must be a string, and values a list of strings")
     if operator not in OPERATORS:
         raise SelectorError(f'matchExpressions: operator "{operator}"; allowed are {", ".join(OPERATORS)}')
     if (operator in (IN, NOT_IN)) != bool(values):

@@ -1,8 +1,8 @@
-"""Which of its pod's cards each container sees.
+"""Which cards of its pod each container sees.
 
-The pod's cards lie in a row, and containers take their places along it in the order in which they start: whole-card
-containers get cards of their own, fractions share a card. Init containers are gone when the others start, so they
-begin at the same place; sidecars keep theirs.
+Containers get the cards of the pod in the order in which they start: containers with whole cards get cards of their
+own, fractions share a card. Init containers have ended when the others start, so the others begin at the same card;
+sidecars keep theirs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +22,13 @@ _MEASURES: Final = (
     names.GPU_MEMORY,
     request.NPU_CORE,
 )
-"""By what a GPU request is measured: the first of these that the pod names."""
+"""The resource by which a GPU request is measured: the first of these that the pod names."""
 _OTHERS: Final = {names.GPU_CORE, names.GPU_SHARED, request.NPU_CPU, request.NPU_DVPP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A container's cards: `first` up to, not including, `end` of the pod's GPUs in the order of its allocation."""
+    """The cards of a container: from `first` up to, but not including, `end` of the pod's GPUs as allocated."""
 
     container: str
     first: int
@@ -36,7 +36,7 @@ class Share:
 
 
 def of_pod(containers: Sequence[resources.Container], devices: request.DeviceRequest) -> tuple[Share, ...]:
-    """Give the containers that see GPUs, with their places; one that asks for several kinds has several."""
+    """Return the cards of each container that sees GPUs; a container that requests several kinds has several shares."""
     parts = [part for part in devices.parts if part.type == names.GPU]
     if devices.labelled:
         cards = sum(part.count for part in parts)
@@ -46,7 +46,7 @@ def of_pod(containers: Sequence[resources.Container], devices: request.DeviceReq
     shares: list[Share] = []
     first = 0
     for part in parts:
-        # Without a measure only the pod's overhead asks for devices.
+        # Without a measure only the pod's overhead requests devices.
         if measure := _measure(part, total):
             shares += _placed(measured, measure, total[measure], first, part.count)
         first += part.count
@@ -73,7 +73,7 @@ def _placed(
             begin = position * cards // total
             yield Share(container=container.name, first=first + begin, end=first + min(end, cards))
         elif amounts.keys() & _OTHERS:
-            # It asks for cores of whatever cards the others' memory is on.
+            # It requests cores of the cards that hold the other containers' memory.
             yield Share(container=container.name, first=first, end=first + cards)
         if container.sidecar or not container.init:
             position += amount

@@ -1,8 +1,8 @@
-"""What a pod asks of devices, whatever protocol it speaks, in one form.
+"""What a pod requests of devices, in one form for all protocols.
 
-The pod's total of each device resource is checked against the combinations that mean something, and split into equal
-parts of one or more cards (`amounts`, or `genius` for pods that ask by labels); annotations say which cards will do
-(`hints`, `topology`). docs/protocol.md shows all of it with examples.
+The pod's total of each device resource must be a valid combination, and is split into equal parts of one or more cards
+(`amounts`, or `genius` for pods that request by labels). Annotations restrict the cards (`hints`, `topology`).
+docs/protocol.md has examples.
 """
 
 from collections.abc import Mapping
@@ -81,12 +81,12 @@ __all__ = [
 def of_pod(
     total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str], kinds: Kinds = BUILT_IN
 ) -> DeviceRequest:
-    """Normalise what a pod asks for, by its total of resource requests, its annotations and its labels.
+    """Return what a pod requests, by its total of resource requests, its annotations and its labels.
 
-    Annotations are read, and refused, whatever is asked for; those about devices that are not asked for do nothing.
+    All annotations are checked, also those about devices that the pod does not request; these have no effect.
 
     Raises:
-        RequestError: something of it has no meaning.
+        RequestError: a resource, annotation or label is invalid.
     """
     by_type = hints.of_types(annotations, kinds.names)
     requested = (name for name in total if is_device(name, kinds))
@@ -99,9 +99,9 @@ def of_pod(
         devices,
         parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory) for part in devices.parts),
         joint=joint,
-        # Partitions are of whole cards.
+        # Partitions consist of whole cards.
         partition=partition if any(part.whole for part in gpus) else None,
-        # A card by itself has none that it must reach.
+        # A single card has no other card to be connected to.
         topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
     )
     return interning.intern(request)

@@ -1,4 +1,4 @@
-"""The device resources that a pod requests, checked against what means something, and split into equal parts."""
+"""The device resources that a pod requests: checked, and split into equal parts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,10 +27,10 @@ VENDORS: Final = {
     NPU_CPU: "huawei",
     NPU_DVPP: "huawei",
 }
-"""Resource -> vendor, as the Device's vendor label has it."""
+"""Resource -> vendor, as in the vendor label of the Device."""
 
 _OF_PLUGINS: Final = (NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
-"""Resources that a vendor's device plugin offers, besides those of MIG profiles and of added types."""
+"""Resources that a vendor's device plugin offers, in addition to those of MIG profiles and of added types."""
 
 _COMMON: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 
@@ -40,7 +40,7 @@ Amounts = Mapping[str, int]
 
 
 class _Requested(dict[str, int]):
-    """Amounts by name without prefix; knows the prefix that the user wrote, for words to the user."""
+    """Amounts by name without prefix, and the prefix that the user wrote, for messages."""
 
     def __init__(self, amounts: Amounts, prefix: str) -> None:
         super().__init__(amounts)
@@ -56,20 +56,20 @@ def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
 
 
 def is_counted_on_node(name: str, kinds: Kinds = BUILT_IN) -> bool:
-    """Return whether a pod needs as much of a resource as is free of the Node's allocatable, as in NodeResourcesFit.
+    """Return whether a resource must also fit the Node's allocatable, as in NodeResourcesFit.
 
-    That is so for all but the sums that Berth itself writes on the Node: those say no more than the Device does. What
-    a device plugin offers counts both on cards and on the Node: kubelet starts a pod without any device where the
-    Node lacks the resource.
+    This is true for all resources but the sums that Berth itself writes to the Node, which only repeat the Device. The
+    resources of a device plugin count on cards and on the Node: if the Node lacks the resource, kubelet starts the pod
+    without devices.
     """
     return not is_device(name, kinds) or name in _OF_PLUGINS or mig.is_resource(name) or kinds.is_of_plugin(name)
 
 
 def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Kinds = BUILT_IN) -> DeviceRequest:
-    """Normalise a pod's total of resource requests (whole units; zeros left out), split as the hints say.
+    """Return a pod's total of resource requests (whole units, without zeros) as parts, split as the hints require.
 
     Raises:
-        RequestError: the combination or an amount has no meaning.
+        RequestError: the combination or an amount is not allowed.
     """
     device_amounts = {name: amount for name, amount in total.items() if is_device(name, kinds)}
     if not device_amounts:
@@ -127,31 +127,31 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
 
 def _instances(name: str, count: int) -> Part:
     if not mig.is_profile(name.removeprefix(mig.PREFIX)):
-        raise RequestError(f"{name}: {count} names no MIG profile; allowed are such as {mig.resource('1g.10gb')}")
+        raise RequestError(f"{name}: {count} names no MIG profile; allowed are names such as {mig.resource('1g.10gb')}")
     return Part(type=GPU, count=count, amounts=((name, 1),), unit=INSTANCE)
 
 
 def _whole_cards(requested: _Requested) -> Amounts:
-    """`nvidia.com/gpu: 2` is two whole cards."""
+    """Convert `nvidia.com/gpu: 2` to two whole cards."""
     (count,) = requested.values()
     return {GPU_CORE: CARD * count, GPU_MEMORY_RATIO: CARD * count}
 
 
 def _percent(requested: _Requested) -> Amounts:
-    """`gpu: 50` is half of a card, `gpu: 200` two."""
+    """Convert `gpu: 50` to half of a card, `gpu: 200` to two cards."""
     _check_percent(requested, GPU)
     return {GPU_CORE: requested[GPU], GPU_MEMORY_RATIO: requested[GPU]}
 
 
 def _parts_of_cards(requested: _Requested) -> Amounts:
-    """Core, memory and ratio by themselves: up to one card, or several whole ones."""
+    """Check cores, memory and ratio without `gpu.shared`: up to one card, or several whole cards."""
     _check_percent(requested, GPU_CORE)
     _check_percent(requested, GPU_MEMORY_RATIO)
     return requested
 
 
 def _shared(requested: _Requested) -> Amounts:
-    """`gpu.shared: n` spreads the rest evenly over n cards."""
+    """Check that `gpu.shared: n` divides the amounts evenly over n cards."""
     cards = requested[GPU_SHARED]
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
         amount = requested.get(name, 0)
@@ -196,7 +196,7 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
     frozenset({GPU_SHARED, NPU_CORE, NPU_CPU, GPU_MEMORY}): _npu_slice,
     frozenset({GPU_SHARED, NPU_CORE, NPU_CPU, GPU_MEMORY, NPU_DVPP}): _npu_slice,
 }
-"""The combinations that mean something, each with its check and normal form."""
+"""The allowed combinations, each with its check and normal form."""
 
 _ALLOWED: Final = (
     f"{NVIDIA_GPU}, {NVIDIA_SHARED}, {AMD_GPU}, {DCU_GPU} or {GPU} by itself; "

@@ -1,4 +1,4 @@
-"""Reading JSON in a pod's annotations: what is wrong with it is told by its place."""
+"""JSON in the annotations of a pod; errors name the annotation and the field."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ Body = dict[str, Any]
 
 
 def body(annotations: Annotations, name: str, *allowed: str) -> Body | None:
-    """Give the object in an annotation, which may have these fields; None where there is no such annotation.
+    """Return the JSON object in an annotation, which may have the allowed fields; None without the annotation.
 
     Raises:
-        RequestError: it is not JSON, no object, or has other fields.
+        RequestError: it is not JSON, not an object, or has other fields.
     """
     if name not in annotations:
         return None
@@ -30,13 +30,13 @@ def body(annotations: Annotations, name: str, *allowed: str) -> Body | None:
 
 
 def check_fields(fields: Body, where: str, *allowed: str) -> None:
-    """Refuse fields that nobody would read."""
+    """Raise RequestError for fields that are not allowed: they would have no effect."""
     if unknown := [key for key in fields if key not in allowed]:
         raise RequestError(f'{where}: "{unknown[0]}"; allowed are {", ".join(allowed)}')
 
 
 def choice(fields: Body, where: str, name: str, *allowed: str) -> str:
-    """Give a field that is one of these words; where it is left out, nothing."""
+    """Return a field that must have one of the allowed values; an empty text if it is absent."""
     value = fields.get(name) or ""
     if value and value not in allowed:
         raise RequestError(f'{where}: {name} "{value}"; allowed are {", ".join(allowed)}')

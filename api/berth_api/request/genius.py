@@ -1,7 +1,7 @@
-"""Genius' labels, by which a pod asks for GPUs without naming any resource.
+"""Genius' labels, by which a pod requests GPUs without a resource.
 
-Genius chooses a node by them and hands out no cards. Here they are a request like any other: cards are charged, so that
-two pods that come at once are not promised the same memory.
+Genius itself only chooses a node by them and allocates no cards. Here they are a request like any other: cards are
+charged, so that two pods cannot get the same memory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,13 @@ MIB: Final = 2**20
 
 
 def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequest:
-    """Read what the labels ask for: nothing where there are none of them.
+    """Return what the labels request; `NOTHING` without such labels.
 
-    `gpu-number` cards, one where it is left out. With memory each is shared and that much of it is taken, the total
-    divided evenly; without, the cards are whole.
+    They request `gpu-number` cards, by default one. With a memory label the cards are shared, and each is charged that
+    memory, or its equal part of the total; without one the cards are whole.
 
     Raises:
-        RequestError: a label is no number above 0, or device resources are `requested` as well.
+        RequestError: a label is not a number above 0, or device resources are `requested`, too.
     """
     if not any(name in labels for name in LABELS):
         return NOTHING
@@ -31,14 +31,14 @@ def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequ
     memory_each, memory_total = _number(labels, names.GENIUS_MEMORY_EACH), _number(labels, names.GENIUS_MEMORY_TOTAL)
     if resources := sorted(requested):
         label = next(name for name in LABELS if name in labels)
-        raise RequestError(f"label {label} beside the resource {resources[0]}; ask for devices by one of the two")
+        raise RequestError(f"label {label} and resource {resources[0]}; request devices by one of the two")
     memory = MIB * max(memory_each, -(-memory_total // count))
     amounts = ((GPU_MEMORY, memory),) if memory else ((GPU_CORE, CARD), (GPU_MEMORY_RATIO, CARD))
     return DeviceRequest(parts=(Part(type=GPU, count=count, amounts=amounts),), labelled=True)
 
 
 def _number(labels: Mapping[str, str], name: str) -> int:
-    """Read a label; 0 where it is left out."""
+    """Return the number in a label; 0 if it is absent."""
     text = labels.get(name)
     if text is None:
         return 0

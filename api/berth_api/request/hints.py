@@ -1,4 +1,4 @@
-"""Koordinator's annotations on how devices are chosen: hints for each type, joint allocation, and partitions."""
+"""Koordinator's annotations that restrict the devices of a pod: hints for each type, joint allocation, partitions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _FIELDS: Final = ("selector", "vfSelector", "allocateStrategy", "requiredTopolog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """How devices of one type are to be chosen."""
+    """How devices of one type are chosen."""
 
     selector: LabelSelector = EVERYTHING
     functions: LabelSelector | None = None
@@ -32,7 +32,7 @@ class Hint:
     exclusive: Exclusive = ""
 
     def applied(self, part: Part) -> Part:
-        """Give a part of a request with this hint; GPUs have no virtual functions that could be given."""
+        """Return a part of a request with this hint; GPUs have no virtual functions to allocate."""
         functions = None if part.type == GPU else self.functions
         return replace(part, selector=self.selector, functions=functions, scope=self.scope, exclusive=self.exclusive)
 
@@ -41,10 +41,10 @@ NO_HINT: Final = Hint()
 
 
 def of_types(annotations: Annotations, types: Collection[str] = allocation.TYPES) -> Mapping[str, Hint]:
-    """Read the hint for each of the device types that there are.
+    """Return the hint of each device type that the annotation names.
 
     Raises:
-        RequestError: the annotation cannot be read.
+        RequestError: the annotation is invalid.
     """
     name = names.ALLOCATE_HINT
     hints = body(annotations, name, *types) or {}
@@ -79,12 +79,12 @@ def joint(
     hints: Mapping[str, Hint],
     types: Collection[str] = allocation.TYPES,
 ) -> Joint | None:
-    """Read which of the requested types are to lie together; None where fewer than two of them are named.
+    """Return which of the requested types are allocated jointly; None if the annotation names fewer than two of them.
 
-    A type of which every device is taken (ApplyForAll) has no place of its own to be near to, and is passed over.
+    A type of which every device is requested (ApplyForAll) is left out: there is no choice to make.
 
     Raises:
-        RequestError: the annotation cannot be read.
+        RequestError: the annotation is invalid.
     """
     name = names.JOINT_ALLOCATE
     fields = body(annotations, name, "deviceTypes", "requiredScope") or {}
@@ -106,10 +106,10 @@ def _types(fields: Body, where: str, known: Collection[str]) -> Collection[str]:
 
 
 def partition(annotations: Annotations) -> PartitionSpec | None:
-    """Read what the pod wants of its partition; None where it does not mind.
+    """Return what the pod requires of its partition; None without the annotation.
 
     Raises:
-        RequestError: the annotation cannot be read.
+        RequestError: the annotation is invalid.
     """
     name = names.PARTITION_SPEC
     fields = body(annotations, name, "allocatePolicy", "ringBusBandwidth")

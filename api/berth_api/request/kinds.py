@@ -1,7 +1,7 @@
-"""Types of devices that plug-ins bring, and how pods ask for them.
+"""Types of devices that plug-ins add, and how pods request them.
 
-`Kinds` is made once, at the start, and handed to whatever reads requests and allocations; nothing changes it, and there
-is no other place that knows of them. GPUs, RDMA NICs and FPGAs are built in and need none.
+`Kinds` is created once, at the start, and passed to all code that reads requests and allocations. GPUs, RDMA NICs and
+FPGAs are built in and need no `Kind`.
 """
 
 import re
@@ -14,13 +14,13 @@ from berth_api.request.hints import APPLY_FOR_ALL, NO_HINT, REQUESTS_AS_COUNT, H
 from berth_api.request.values import CARD, Part, RequestError
 
 Reader = Callable[[Mapping[str, int], Hint], Part]
-"""Makes a part of a request of a pod's amounts, by resource name, and its hint for the type; may raise RequestError."""
+"""Converts a pod's amounts, by resource name, and its hint for the type to a part; may raise RequestError."""
 
 _RESOURCE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class KindError(ValueError):
-    """A type of devices is declared wrongly; the text says what and what is allowed."""
+    """The declaration of a type of devices is invalid; the message names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,26 +28,26 @@ class Kind:
     """A type of devices.
 
     Raises:
-        KindError: the declaration means nothing.
+        KindError: the declaration is invalid.
     """
 
     name: str
-    """As it stands on Devices, in allocations and in hints: `npu`."""
+    """The name in Devices, allocations and hints: `npu`."""
     resources: Mapping[str, int]
-    """What pods request -> how much of it is one whole device, a divisor of 100: `{"example.com/npu": 1}`."""
+    """Resource that pods request -> its amount for one whole device, a divisor of 100: `{"example.com/npu": 1}`."""
     counted: tuple[str, ...] = ()
-    """What is counted on each device beside the hundredths of it, by the name that Devices use: `npu-memory`."""
+    """What is counted on each device in addition to its hundredths, by the name that Devices use: `npu-memory`."""
     reads: Reader | None = None
-    """How a request becomes a part; without it, one resource at a time, as NICs and FPGAs are requested."""
+    """Converts a request to a part; without it a pod may request one resource at a time, as for NICs and FPGAs."""
     summed: bool = True
-    """Whether the Node shows the resources; not where a device plugin of kubelet writes them already."""
+    """Whether Berth writes the resources to the Node; false if a device plugin of kubelet already does."""
     gangs: bool = True
     """Whether members of a pod group may request it."""
 
     def __post_init__(self) -> None:
-        """Check the declaration."""
+        """Check the declaration; see the class."""
         if not re.fullmatch(allocation.TYPE, self.name):
-            raise KindError(f'type {self.name!r}; allowed are small letters, digits and "-", up to 32, such as npu')
+            raise KindError(f'name {self.name!r}; allowed are up to 32 lower-case letters, digits and "-", such as npu')
         if not self.resources:
             raise KindError(f"type {self.name} names no resource; allowed is at least one, such as example.com/npu")
         for name, whole in self.resources.items():
@@ -60,16 +60,16 @@ class Kind:
                 raise KindError(f"counted {name!r}; allowed are names of the type's own, without a prefix of Berth's")
 
     def part(self, amounts: Mapping[str, int], hint: Hint) -> Part:
-        """Give what a pod requests of it, by its amounts of these resources.
+        """Return what a pod requests of this type, by its amounts of these resources.
 
         Raises:
-            RequestError: the amounts have no meaning.
+            RequestError: the amounts are invalid.
         """
         return self._split(amounts, hint) if self.reads is None else self._read(self.reads, amounts, hint)
 
     @property
     def all_counted(self) -> tuple[str, ...]:
-        """Give everything that is counted on each device, its hundredths first."""
+        """Return the names of all that is counted on each device, its hundredths first."""
         return (self.name, *self.counted)
 
     def _read(self, reads: Reader, amounts: Mapping[str, int], hint: Hint) -> Part:
@@ -80,14 +80,14 @@ class Kind:
         except RequestError:
             raise
         except Exception as error:
-            # Whatever a stranger's function does wrong is told to who asked for it.
+            # A third-party function may raise anything; the user of the pod sees it.
             raise RequestError(f"{request} failed: {plugins.in_one_line(error)}; ask its author") from error
         if not sound:
             raise RequestError(f"{request} made {part} of it; ask its author")
         return part
 
     def _is_sound(self, part: Part) -> bool:
-        """Tell whether this is a part of the type."""
+        """Return whether this is a valid part of the type."""
         if not isinstance(part, Part) or part.type != self.name or part.count < 1:
             return False
         amounts = dict(part.amounts)
@@ -118,7 +118,7 @@ _OTHERS: Final = (allocation.REPLICAS, allocation.FUNCTIONS, *allocation.EXCLUSI
 
 
 def split(kind: str, amount: int, hint: Hint) -> Part:
-    """Give hundredths of devices as a part: of one, or of as many whole ones, unless the hint says otherwise."""
+    """Return hundredths of devices as a part: of one card or of several whole cards, unless the hint says otherwise."""
     if amount > CARD:
         return Part(type=kind, count=amount // CARD, amounts=((kind, CARD),))
     if hint.strategy == APPLY_FOR_ALL:
@@ -138,16 +138,16 @@ class Kinds:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the names of all types."""
+        """Return the names of all types."""
         return (*allocation.TYPES, *(kind.name for kind in self.added))
 
     def requested(self, names: Collection[str]) -> Iterator[Kind]:
-        """Give the added types of which something is among these resources."""
+        """Return the added types that have one of these resources."""
         return (kind for kind in self.added if not kind.resources.keys().isdisjoint(names))
 
     def has(self, resource: str) -> bool:
-        """Tell whether an added type is requested by this name."""
-        # A loop: this is asked for each resource of each pod, and mostly there is no such type.
+        """Return whether an added type has this resource."""
+        # A loop is faster than any(); this runs for each resource of each pod, mostly without added types.
         for kind in self.added:  # noqa: SIM110
             if resource in kind.resources:
                 return True
@@ -158,10 +158,10 @@ class Kinds:
         return any(resource in kind.resources and not kind.summed for kind in self.added)
 
     def parts(self, amounts: Mapping[str, int], hints: Mapping[str, Hint]) -> Iterator[Part]:
-        """Give the parts of a request that ask for added types.
+        """Yield the parts of a request for added types.
 
         Raises:
-            RequestError: an amount has no meaning.
+            RequestError: an amount is invalid.
         """
         for kind in self.requested(amounts):
             own_amounts = {name: amount for name, amount in amounts.items() if name in kind.resources}
@@ -169,4 +169,4 @@ class Kinds:
 
 
 BUILT_IN: Final = Kinds()
-"""No others than GPUs, RDMA NICs and FPGAs."""
+"""Only GPUs, RDMA NICs and FPGAs."""

@@ -1,4 +1,4 @@
-"""Berth's own annotations: how a pod's GPUs must reach each other, and how large each must be."""
+"""Berth's own annotations: the connection between a pod's GPUs, and the least memory of each."""
 
 from typing import Final, cast, get_args
 
@@ -12,26 +12,25 @@ POLICIES: Final = (REQUIRED, "preferred")
 
 
 def of_gpus(annotations: Annotations) -> GpuTopology | None:
-    """Read how the GPUs must reach each other; None where the pod does not mind.
+    """Return how the GPUs must be connected; None without the annotation.
 
-    It is required unless the pod says otherwise: a preference that was not met nobody notices, and a pod that waits
-    tells why.
+    It is required unless the pod says otherwise: users see why a pod waits, but would not notice an unmet preference.
 
     Raises:
-        RequestError: a word is none that is allowed.
+        RequestError: a value is not allowed.
     """
     level = _word(annotations, names.GPU_TOPOLOGY, LEVELS)
     policy = _word(annotations, names.GPU_TOPOLOGY_POLICY, POLICIES)
     if policy and not level:
-        raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}, without {names.GPU_TOPOLOGY} beside it")
+        raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}; it needs {names.GPU_TOPOLOGY}, too")
     return GpuTopology(level=cast(Level, level), required=(policy or REQUIRED) == REQUIRED) if level else None
 
 
 def min_memory(annotations: Annotations) -> int:
-    """Read how many bytes each GPU must have in all; 0 where the pod does not mind.
+    """Return how many bytes of memory each GPU must have in total; 0 without the annotation.
 
     Raises:
-        RequestError: it is no amount.
+        RequestError: it is not a quantity above 0.
     """
     name = names.MIN_GPU_MEMORY
     if name not in annotations:

@@ -1,4 +1,4 @@
-"""What a pod asks of devices, as values: frozen and hashable, since they are part of the pod's class."""
+"""What a pod requests of devices, as values: frozen and hashable, because they are part of the pod's class."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -12,12 +12,12 @@ CARD: Final = 100
 
 Unit = Literal["amounts", "plugin unit", "replica", "instance"]
 AMOUNTS: Final = "amounts"
-"""So much of each card as `Part.amounts` says."""
+"""`Part.amounts` of each card."""
 PLUGIN_UNIT: Final = "plugin unit"
-"""`nvidia.com/gpu`: what the Device offers as one: a card, a replica of one, or an instance where the MIG strategy is
-`single`. `Part.amounts` is what a card takes."""
+"""`nvidia.com/gpu`: what the device plugin offers as one unit: a card, a replica, or an instance if the MIG strategy is
+`single`. `Part.amounts` is the charge of a card."""
 REPLICA: Final = "replica"
-"""`nvidia.com/gpu.shared`: one of the equal slices in which a card's time is given out; how large tells the Device."""
+"""`nvidia.com/gpu.shared`: one of the equal time-sliced replicas of a card; the Device has their number."""
 INSTANCE: Final = "instance"
 """`nvidia.com/mig-…`: a MIG instance."""
 
@@ -27,7 +27,7 @@ Exclusive = Literal["", "DeviceLevel", "PCIeLevel"]
 
 
 class RequestError(ValueError):
-    """A request means nothing; the text names the field, its value and what is allowed."""
+    """A request is invalid; the message names the field, its value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,90 +38,90 @@ class Part:
     count: int
     """How many cards, replicas or instances."""
     amounts: tuple[tuple[str, int], ...]
-    """(resource without prefix, amount on each card); only what the pod named."""
+    """(resource without prefix, amount on each card); only resources that the pod named."""
     unit: Unit = AMOUNTS
     every: bool = False
-    """All healthy cards that the selector picks, rather than `count` of them: at least one."""
+    """All healthy cards that the selector matches, at least one, instead of `count` cards."""
     selector: LabelSelector = EVERYTHING
-    """Which cards, by their labels."""
+    """Selects cards by their labels."""
     functions: LabelSelector | None = None
-    """From which groups of virtual functions each card gives one, by their labels; None where none is wanted."""
+    """Selects groups of virtual functions by their labels; each card gives one. None if none is requested."""
     scope: Scope = ""
-    """Within what all cards of the part must be; `Node` and the empty one ask for nothing."""
+    """The domain that must contain all cards of the part; `Node` and the empty scope require nothing."""
     exclusive: Exclusive = ""
-    """What no other pod with such a request may be on: the card, or any card of its PCIe switch."""
+    """What no other pod with the same policy may share: the card, or any card of its PCIe switch."""
     min_memory: int = 0
-    """Bytes that each card must have in all."""
+    """Bytes of memory that each card must have in total."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: parts are looked up with every decision."""
+        """Compute the hash once: parts are looked up in every decision."""
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
-        """Give the hash of everything that is compared."""
+        """Return the hash of all compared fields."""
         return self._hash
 
     @property
     def whole(self) -> bool:
-        """Whether each card must be free of other pods."""
+        """Return whether each card must be free of other pods."""
         amounts = dict(self.amounts)
         return amounts.get(GPU_MEMORY_RATIO, amounts.get(self.type, 0)) >= CARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joint:
-    """Types of devices that are to lie together."""
+    """Types of devices that are allocated close to each other."""
 
     types: tuple[str, ...]
-    """At least two; the first is placed first."""
+    """At least two; the first is allocated first."""
     same_pcie: bool = False
-    """Whether every switch with a card of one type must have one of each other type; else that is preferred."""
+    """Whether each PCIe switch with a card of one type must have one of each other type; else this is preferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSpec:
-    """The pod keeps to the partitions of its node's NVSwitch, whatever the node's policy is."""
+    """The pod gets a partition of the NVSwitch, whatever the policy of the node is."""
 
     restricted: bool = False
-    """Only the partitions with the highest score will do."""
+    """Whether only partitions with the highest score are allowed."""
     bandwidth: int | None = None
-    """The ring bandwidth that the partition must have at least."""
+    """The least ring bandwidth of the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTopology:
-    """How the pod's GPUs must reach each other."""
+    """How the GPUs of a pod are connected."""
 
     level: Level
-    """All by NVLink, under one PCIe switch, or on one NUMA node."""
+    """All by NVLink, all under one PCIe switch, or all on one NUMA node."""
     required: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
-    """All that a pod asks of devices; empty for most pods."""
+    """All that a pod requests of devices; empty for most pods."""
 
     parts: tuple[Part, ...] = ()
     vendor: str = ""
-    """The only vendor whose cards will do; empty for any."""
+    """The vendor that the cards must have; empty for any."""
     prefix: str = names.PREFIX
-    """The prefix that the pod used, and that its allocation uses in turn."""
+    """The resource prefix that the pod used; its allocation uses the same."""
     hint: str = ""
-    """What the user may have meant instead."""
+    """A suggestion for the user if the request looks like a mistake."""
     labelled: bool = False
-    """The pod asks by labels alone: none of its containers has a request, and all of them see its GPUs."""
+    """Whether the pod requests only by labels: then no container has a request, and all containers see all GPUs."""
     joint: Joint | None = None
     partition: PartitionSpec | None = None
     topology: GpuTopology | None = None
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: requests are looked up with every decision."""
+        """Compute the hash once: requests are looked up in every decision."""
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
-        """Give the hash of everything that is compared."""
+        """Return the hash of all compared fields."""
         return self._hash
 
     def __bool__(self) -> bool:

@@ -125,8 +125,8 @@ async def test_an_old_term_is_refused_long_before_a_new_leader_reads(fenced: Fen
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"term": 9}, "a term never falls"),
-        ({"term": 10, "holderIdentity": "b"}, "a new holder needs a higher term"),
+        ({"term": 9}, "spec.term must not decrease"),
+        ({"term": 10, "holderIdentity": "b"}, "a new holderIdentity needs a higher spec.term"),
         ({"term": None}, "spec.term: Required value"),
     ],
 )

@@ -286,7 +286,7 @@ PODS = [
         "genius-number",
         "genius/gpu-number",
         "1",
-        "invalid request: label genius/gpu-number beside the resource nvidia.com",
+        "invalid request: label genius/gpu-number and resource nvidia.com",
     ),
     pod_row(
         "genius-each",

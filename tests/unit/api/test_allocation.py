@@ -136,7 +136,7 @@ def many(count: int) -> str:
         ),
         pytest.param(
             '{"gpu": [{"resources": {"gpu-core": 1}}, {"resources": {"gpu-core": 1}}]}',
-            "gpu: minor 0 stands more than once",
+            "gpu: minor 0 has more than one entry",
             id="one card twice",
         ),
         pytest.param(many(257), "gpu: 257 cards; allowed are 256", id="more cards than a node has"),
@@ -239,5 +239,5 @@ def test_the_card_that_a_part_is_of(extension: object, parent: str) -> None:
 
 def test_one_id_under_two_minors_is_refused() -> None:
     entries = [{"minor": minor, "id": "GPU-1", "resources": {"kubernetes.io/gpu-core": "1"}} for minor in (0, 1)]
-    with pytest.raises(allocation.AllocationError, match="gpu: id GPU-1 stands 2 times; allowed is one entry"):
+    with pytest.raises(allocation.AllocationError, match="gpu: id GPU-1 has 2 entries; allowed is one entry"):
         allocation.parse(orjson.dumps({"gpu": entries}).decode())

@@ -23,7 +23,7 @@ def npus(count: int, amount: int = 100, **fields: Any) -> Part:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        pytest.param({"name": "My NPU"}, "type 'My NPU'; allowed are small letters", id="type"),
+        pytest.param({"name": "My NPU"}, "name 'My NPU'; allowed are up to 32 lower-case letters", id="type"),
         pytest.param({"name": "n" * 33}, "up to 32", id="long type"),
         pytest.param({"resources": {}}, "type npu names no resource; allowed is at least one", id="no resource"),
         pytest.param({"resources": {"npu": 1}}, "resource 'npu'; allowed are names such as", id="no domain"),

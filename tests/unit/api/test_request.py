@@ -128,7 +128,7 @@ def test_instances_are_parts_by_profile(asked: dict[str, int], parts: dict[str, 
     [
         pytest.param({"nvidia.com/mig-": 1}, "nvidia.com/mig-: 1 names no MIG profile", id="no profile"),
         pytest.param({"nvidia.com/mig-small": 2}, "nvidia.com/mig-small: 2 names no MIG", id="a word"),
-        pytest.param({"nvidia.com/mig-1g": 1}, "allowed are such as nvidia.com/mig-1g.10gb", id="no memory"),
+        pytest.param({"nvidia.com/mig-1g": 1}, "allowed are names such as nvidia.com/mig-1g.10gb", id="no memory"),
         pytest.param({"nvidia.com/mig-0g.10gb": 1}, "names no MIG profile", id="no compute"),
         pytest.param({"nvidia.com/mig-1g.10GB": 1}, "names no MIG profile", id="large letters"),
         pytest.param({"nvidia.com/mig-1g.10gb": 1, NVIDIA: 1}, "is not a request for GPUs", id="beside a card"),
@@ -202,7 +202,7 @@ def test_a_label_that_is_no_number_is_refused(name: str, text: str) -> None:
 def test_labels_and_resources_are_not_mixed(resource: str) -> None:
     with pytest.raises(RequestError) as caught:
         of_pod({"cpu": 1, resource: 1}, {}, {EACH: "1"})
-    assert str(caught.value) == f"label {EACH} beside the resource {resource}; ask for devices by one of the two"
+    assert str(caught.value) == f"label {EACH} and resource {resource}; request devices by one of the two"
 
 
 # --- constraints of our own ---------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_each_gpu_must_be_so_large(text: str, memory: int) -> None:
             'gpu-topology-policy: "best"; allowed are required, preferred',
             id="policy",
         ),
-        pytest.param({names.GPU_TOPOLOGY_POLICY: "required"}, "without berth.dev/gpu-topology", id="no level"),
+        pytest.param({names.GPU_TOPOLOGY_POLICY: "required"}, "it needs berth.dev/gpu-topology", id="no level"),
         pytest.param({names.MIN_GPU_MEMORY: "large"}, '"large" is not a quantity', id="a word for memory"),
         pytest.param({names.MIN_GPU_MEMORY: "0"}, "0; allowed are amounts above 0 such as 20Gi", id="no memory"),
         pytest.param({names.MIN_GPU_MEMORY: "-1Gi"}, "-1Gi; allowed are amounts above 0", id="less than none"),

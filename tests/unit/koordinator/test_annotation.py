@@ -186,7 +186,7 @@ def test_an_extension_is_read_as_far_as_it_is_known(entry: Any, found: tuple[Fun
         pytest.param([{**ONE, "extension": {"vfs": [{"minor": True}]}}], "minor must be", id="a minor as truth"),
         pytest.param([{**ONE, "extension": {"vfs": [{"busID": 1}]}}], "busID text", id="a bus id as number"),
         pytest.param([{**ONE, "extension": {"vfs": [{}] * 257}}], "not a list of up to 256", id="too many"),
-        pytest.param([ONE, ONE], "rdma: minor 0 stands more than once", id="one card twice"),
+        pytest.param([ONE, ONE], "rdma: minor 0 has more than one entry", id="one card twice"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_its_place(entries: Any, words: str) -> None:
@@ -198,18 +198,18 @@ def test_what_cannot_be_read_is_refused_by_its_place(entries: Any, words: str) -
 @pytest.mark.parametrize(
     ("grants", "words"),
     [
-        pytest.param([instance(), instance()], "need an id each", id="an instance twice"),
-        pytest.param([instance(), replace(instance(), id="")], "need an id each", id="an instance without id"),
-        pytest.param([replica(0, 1), replica(0, 1)], "need an id each", id="a replica twice"),
-        pytest.param([instance(), grant(0, core=50)], "stands more than once", id="instance and share"),
-        pytest.param([replica(0, 1), grant(0, core=50)], "stands more than once", id="replica and share"),
+        pytest.param([instance(), instance()], "needs an id of its own", id="an instance twice"),
+        pytest.param([instance(), replace(instance(), id="")], "needs an id of its own", id="an instance without id"),
+        pytest.param([replica(0, 1), replica(0, 1)], "needs an id of its own", id="a replica twice"),
+        pytest.param([instance(), grant(0, core=50)], "has more than one entry", id="instance and share"),
+        pytest.param([replica(0, 1), grant(0, core=50)], "has more than one entry", id="replica and share"),
         pytest.param(
             [replace(instance(), amounts=((MIG_1G, 2),))], "gpu[0].resources: an entry", id="two in one entry"
         ),
-        pytest.param([replace(instance(), amounts=((MIG_1G, 0), ("gpu-core", 1)))], "is of one of them", id="none"),
+        pytest.param([replace(instance(), amounts=((MIG_1G, 0), ("gpu-core", 1)))], "must name exactly one", id="none"),
         pytest.param(
             [replace(instance(), amounts=((MIG_1G, 1), ("nvidia.com/gpu.shared", 1)))],
-            "is of one of them",
+            "must name exactly one",
             id="instance and replica in one entry",
         ),
     ],

@@ -228,7 +228,7 @@ def test_without_the_annotation_the_pod_does_not_mind() -> None:
         pytest.param(
             "hint",
             {"gpu": {"selector": {"matchLabels": {"a": 1}}}},
-            "matchLabels.a: 1 is not a text",
+            "matchLabels.a: 1 is not a string",
             id="label, a number",
         ),
         pytest.param(
@@ -258,7 +258,7 @@ def test_without_the_annotation_the_pod_does_not_mind() -> None:
         pytest.param(
             "hint",
             {"rdma": {"vfSelector": {"matchExpressions": [{"operator": "Exists"}]}}},
-            "key must be text",
+            "key must be a string",
             id="no key",
         ),
         pytest.param(
