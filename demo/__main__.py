@@ -11,7 +11,7 @@ from typing import Any, Final
 from demo import show
 from demo.audit import audit
 from demo.audit.view import Grant, Pod, grants
-from demo.world import EXAMPLES, NODES, NVML_AGENT, NVML_NODE, DemoError, World
+from demo.installation import EXAMPLES, NODES, NVML_AGENT, NVML_NODE, DemoError, Installation
 from devcluster import Cluster, DevclusterError, programs
 from devcluster.api import ApiError
 
@@ -33,7 +33,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _running_cluster() as cluster:
-            summary = _story(World(cluster=cluster))
+            summary = _story(Installation(cluster=cluster))
     except (DemoError, DevclusterError, ApiError, OSError, subprocess.SubprocessError) as error:
         show.failure(str(error))
         return 1
@@ -57,99 +57,99 @@ def _running_cluster() -> Iterator[Cluster]:
         cluster.stop()
 
 
-def _story(world: World) -> str:
+def _story(berth: Installation) -> str:
     with show.step(f"{len(NODES)} nodes; Berth's kinds, rights and policies"):
-        world.install()
+        berth.install()
     with show.step(f"the operator; an agent on the C library of {NVML_NODE}; an agent that plays the other nodes"):
-        world.start_programs()
-        world.until(lambda: _readiness(world) == dict.fromkeys(NODES, "True"), what="every Device to be Ready")
+        berth.start_programs()
+        berth.until(lambda: _readiness(berth) == dict.fromkeys(NODES, "True"), what="every Device to be Ready")
     with show.step("the pods of manifests/examples"):
-        expected = _apply_examples(world)
-        world.until(lambda: _bound(world) == expected, what=f"exactly these pods to be bound: {sorted(expected)}")
-        reason = world.until(lambda: _why_it_waits(world), what=f"the reason why {WAITING} waits")
-        world.until(lambda: _shown_use(world) == _held(world), what="the Devices to show what is held")
-    show.command("kubectl get devices", world.cluster.kubectl("get", "devices"))
-    show.pods(world.list(PODS))
+        expected = _apply_examples(berth)
+        berth.until(lambda: _bound(berth) == expected, what=f"exactly these pods to be bound: {sorted(expected)}")
+        reason = berth.until(lambda: _why_it_waits(berth), what=f"the reason why {WAITING} waits")
+        berth.until(lambda: _shown_use(berth) == _held(berth), what="the Devices to show what is held")
+    show.command("kubectl get devices", berth.cluster.kubectl("get", "devices"))
+    show.pods(berth.list(PODS))
     show.reason(WAITING, reason)
-    _check(world, expected)
-    _lose_an_agent(world)
-    return _check(world, expected, quiet=True)
+    _check(berth, expected)
+    _lose_an_agent(berth)
+    return _check(berth, expected, quiet=True)
 
 
-def _apply_examples(world: World) -> set[str]:
+def _apply_examples(berth: Installation) -> set[str]:
     """Apply the pods, and return the names of those that fit."""
     # A new policy takes a second.
-    world.until(lambda: world.injects(EXAMPLES / f"{INJECTED}.yaml"), what="the policy that injects to be in force")
-    world.apply(EXAMPLES / f"{WAITING}.yaml")
-    pods = [pod for name in FITTING for pod in world.apply(EXAMPLES / f"{name}.yaml")]
+    berth.until(lambda: berth.injects(EXAMPLES / f"{INJECTED}.yaml"), what="the policy that injects to be in force")
+    berth.apply(EXAMPLES / f"{WAITING}.yaml")
+    pods = [pod for name in FITTING for pod in berth.apply(EXAMPLES / f"{name}.yaml")]
     return {pod["metadata"]["name"] for pod in pods}
 
 
-def _lose_an_agent(world: World) -> None:
+def _lose_an_agent(berth: Installation) -> None:
     """Kill the agent of one node: its devices must not be allocated until it is back."""
     show.say(f"\nThe agent of {NVML_NODE} is killed ...")
-    world.kill(NVML_AGENT)
+    berth.kill(NVML_AGENT)
     started = time.monotonic()
-    world.until(lambda: _readiness(world)[NVML_NODE] == "Unknown", what=f"the Device of {NVML_NODE} to be stale")
-    show.command("kubectl get devices", world.cluster.kubectl("get", "devices"))
+    berth.until(lambda: _readiness(berth)[NVML_NODE] == "Unknown", what=f"the Device of {NVML_NODE} to be stale")
+    show.command("kubectl get devices", berth.cluster.kubectl("get", "devices"))
     show.say(f"\n... noticed after {time.monotonic() - started:.1f} s, and is started again ...")
     started = time.monotonic()
-    world.restart(NVML_AGENT)
-    world.until(lambda: _readiness(world)[NVML_NODE] == "True", what=f"the Device of {NVML_NODE} to be back")
-    show.command(f"kubectl get device {NVML_NODE}", world.cluster.kubectl("get", "device", NVML_NODE))
+    berth.restart(NVML_AGENT)
+    berth.until(lambda: _readiness(berth)[NVML_NODE] == "True", what=f"the Device of {NVML_NODE} to be back")
+    show.command(f"kubectl get device {NVML_NODE}", berth.cluster.kubectl("get", "device", NVML_NODE))
     show.say(f"\n... back after {time.monotonic() - started:.1f} s")
 
 
-def _check(world: World, expected: set[str], *, quiet: bool = False) -> str:
+def _check(berth: Installation, expected: set[str], *, quiet: bool = False) -> str:
     """Audit everything; return the summary.
 
     Raises:
         DemoError: there is a fault, or not exactly the expected pods are bound.
     """
-    pods, devices = world.list("/api/v1/pods"), world.list(DEVICES)
-    findings = audit(pods=pods, nodes=world.list("/api/v1/nodes"), devices=devices)
-    if findings or not quiet:
-        show.audit(findings, pods=len(pods), devices=len(devices))
-    if findings:
-        raise DemoError(f"the audit found {len(findings)} faults\n{world.logs()}")
-    if (bound := _bound(world)) != expected:
-        raise DemoError(f"bound are {sorted(bound)}, but should be {sorted(expected)}\n{world.logs()}")
+    pods, devices = berth.list("/api/v1/pods"), berth.list(DEVICES)
+    faults = audit(pods=pods, nodes=berth.list("/api/v1/nodes"), devices=devices)
+    if faults or not quiet:
+        show.audit(faults, pods=len(pods), devices=len(devices))
+    if faults:
+        raise DemoError(f"the audit found {len(faults)} faults\n{berth.logs()}")
+    if (bound := _bound(berth)) != expected:
+        raise DemoError(f"bound are {sorted(bound)}, but should be {sorted(expected)}\n{berth.logs()}")
     cards = {(pod.node, grant.type, grant.minor) for pod in map(Pod.read, pods) for grant in _grants(pod)}
-    return f"demo: {len(bound)} pods bound, {len(cards)} devices allocated, {len(findings)} conflicts"
+    return f"demo: {len(bound)} pods bound, {len(cards)} devices allocated, {len(faults)} conflicts"
 
 
 # --- what the API server says -------------------------------------------------------------------------------
 
 
-def _bound(world: World) -> set[str]:
-    return {pod["metadata"]["name"] for pod in world.list(PODS) if pod["spec"].get("nodeName")}
+def _bound(berth: Installation) -> set[str]:
+    return {pod["metadata"]["name"] for pod in berth.list(PODS) if pod["spec"].get("nodeName")}
 
 
-def _readiness(world: World) -> dict[str, str]:
+def _readiness(berth: Installation) -> dict[str, str]:
     """Return the status of each Device's Ready condition."""
-    return {device["metadata"]["name"]: _condition(device, "Ready").get("status", "") for device in world.list(DEVICES)}
+    return {device["metadata"]["name"]: _condition(device, "Ready").get("status", "") for device in berth.list(DEVICES)}
 
 
-def _why_it_waits(world: World) -> str:
-    pod = world.cluster.api.get(f"{PODS}/{WAITING}")
+def _why_it_waits(berth: Installation) -> str:
+    pod = berth.cluster.api.get(f"{PODS}/{WAITING}")
     scheduled = _condition(pod, "PodScheduled")
     return str(scheduled.get("message", "")) if scheduled.get("reason") == "Unschedulable" else ""
 
 
 def _condition(manifest: Manifest, kind: str) -> Manifest:
     conditions: list[Manifest] = manifest.get("status", {}).get("conditions", [])
-    return next((each for each in conditions if each["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _shown_use(world: World) -> dict[str, float]:
+def _shown_use(berth: Installation) -> dict[str, float]:
     """Return how many GPUs each Device shows as allocated."""
-    return {device["metadata"]["name"]: float(device["status"].get("allocated", 0)) for device in world.list(DEVICES)}
+    return {device["metadata"]["name"]: float(device["status"].get("allocated", 0)) for device in berth.list(DEVICES)}
 
 
-def _held(world: World) -> dict[str, float]:
+def _held(berth: Installation) -> dict[str, float]:
     """Return how many GPUs the pods of each node hold by their annotations."""
     hundredths = dict.fromkeys(NODES, 0)
-    for pod in map(Pod.read, world.list(PODS)):
+    for pod in map(Pod.read, berth.list(PODS)):
         for grant in _grants(pod):
             hundredths[pod.node] += grant.amounts.get("gpu-memory-ratio", 0)
     return {node: amount / 100 for node, amount in hundredths.items()}

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demo.audit import Finding
+from demo.audit import Fault
 
 Manifest = dict[str, Any]
 
@@ -39,12 +39,12 @@ def command(text: str, output: str) -> None:
     console.out(output.rstrip(), highlight=False)
 
 
-def pods(found: Sequence[Manifest]) -> None:
+def pods(manifests: Sequence[Manifest]) -> None:
     """Show each pod's node and its cards, read from its annotation."""
     console.print(f"\n[bold]Pods[/] and their {ALLOCATION}")
     table = Table("POD", "NODE", "CARD", "OF IT", box=None, header_style="", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("ID", overflow="fold")
-    for pod in sorted(found, key=lambda pod: str(pod["metadata"]["name"])):
+    for pod in sorted(manifests, key=lambda pod: str(pod["metadata"]["name"])):
         rows = _cards(pod) or [("", "", "")]
         heads = [(pod["metadata"]["name"], pod["spec"].get("nodeName", "[yellow](waits)[/]")), *[("", "")] * len(rows)]
         for head, row in zip(heads, rows, strict=False):
@@ -57,11 +57,11 @@ def reason(pod: str, message: str) -> None:
     console.print(f"\n[bold]Pod {escape(pod)} is not bound:[/] {escape(message)}")
 
 
-def audit(findings: Sequence[Finding], *, pods: int, devices: int) -> None:
+def audit(faults: Sequence[Fault], *, pods: int, devices: int) -> None:
     """Show the audit's result."""
-    console.print(f"\n[bold]Audit[/] of {pods} pods and {devices} Devices: {len(findings) or 'no'} faults")
-    for finding in findings:
-        console.print(f"  [red]{escape(str(finding))}[/]")
+    console.print(f"\n[bold]Audit[/] of {pods} pods and {devices} Devices: {len(faults) or 'no'} faults")
+    for fault in faults:
+        console.print(f"  [red]{escape(str(fault))}[/]")
 
 
 def say(text: str) -> None:

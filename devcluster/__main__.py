@@ -79,11 +79,11 @@ def build(options: argparse.Namespace) -> None:
     unknown = set(options.programs) - set(programs.PROGRAMS)
     if unknown:
         raise DevclusterError(f"there is no program {', '.join(sorted(unknown))}; see `build --help`")
-    wanted = tuple(options.programs) or programs.CLUSTER
+    names = tuple(options.programs) or programs.CLUSTER
     if options.real_node and not real_node.obstacle():
-        wanted += programs.REAL_NODE
+        names += programs.REAL_NODE
         tools.ensure()
-    for name, path in programs.ensure(wanted).items():
+    for name, path in programs.ensure(names).items():
         print(f"{name:24} {path}")
 
 
@@ -105,21 +105,21 @@ def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
 
 def _running(name: str) -> tuple[state.State, Cluster]:
     place = named.folder(name)
-    found = state.read(place)
-    if state.supervisor(place) is None or found is None:
+    cluster_state = state.read(place)
+    if state.supervisor(place) is None or cluster_state is None:
         raise DevclusterError(f"the cluster {name} does not run; start it with `up --name {name}`")
-    return found, Cluster(folder=place)
+    return cluster_state, Cluster(folder=place)
 
 
 def _status(name: str) -> tuple[str, ...]:
     try:
-        found, cluster = _running(name)
+        cluster_state, cluster = _running(name)
     except DevclusterError:
         starting = state.supervisor(named.folder(name)) is not None
         return "", "", "", "starting" if starting else "[red]stopped; `down` removes what is left[/]"
-    processes = [_process(*item) for item in found.processes.items()]
-    minutes, seconds = divmod(int(time.time() - found.started), 60)
-    return found.server, _nodes(cluster), f"{minutes} min {seconds:02} s", "\n".join(processes)
+    processes = [_process(*item) for item in cluster_state.processes.items()]
+    minutes, seconds = divmod(int(time.time() - cluster_state.started), 60)
+    return cluster_state.server, _nodes(cluster), f"{minutes} min {seconds:02} s", "\n".join(processes)
 
 
 def _process(name: str, pid: int) -> str:
@@ -137,31 +137,33 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m devcluster", description=sys.modules["devcluster"].__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    one = commands.add_parser("up", help="start a cluster in the background")
-    _add_name(one)
-    one.add_argument("--nodes", type=int, default=0, metavar="N", help="create nodes node-0 to node-(N-1)")
-    one.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated GPUs of each (default: 8)")
-    one.add_argument("--profile", default="a100", help="their kind (default: a100)")
-    one.add_argument("--real-node", action="store_true", help="add a node with a kubelet and a containerd (as root)")
-    one.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
-    one.set_defaults(command=up)
+    command = commands.add_parser("up", help="start a cluster in the background")
+    _add_name(command)
+    command.add_argument("--nodes", type=int, default=0, metavar="N", help="create nodes node-0 to node-(N-1)")
+    command.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated GPUs of each (default: 8)")
+    command.add_argument("--profile", default="a100", help="their kind (default: a100)")
+    command.add_argument(
+        "--real-node", action="store_true", help="add a node with a kubelet and a containerd (as root)"
+    )
+    command.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
+    command.set_defaults(command=up)
 
-    one = commands.add_parser("down", help="stop a cluster and remove its data")
-    _add_name(one)
-    one.add_argument("--all", action="store_true", help="stop every cluster")
-    one.set_defaults(command=down)
+    command = commands.add_parser("down", help="stop a cluster and remove its data")
+    _add_name(command)
+    command.add_argument("--all", action="store_true", help="stop every cluster")
+    command.set_defaults(command=down)
 
-    one = commands.add_parser("env", help='print shell lines: eval "$(python -m devcluster env)"')
-    _add_name(one)
-    one.set_defaults(command=env)
+    command = commands.add_parser("env", help='print shell lines: eval "$(python -m devcluster env)"')
+    _add_name(command)
+    command.set_defaults(command=env)
 
-    one = commands.add_parser("status", help="show the clusters and their processes")
-    one.set_defaults(command=status)
+    command = commands.add_parser("status", help="show the clusters and their processes")
+    command.set_defaults(command=status)
 
-    one = commands.add_parser("build", help="find or build the programs")
-    one.add_argument("programs", nargs="*", metavar="program", help=f"of {', '.join(programs.PROGRAMS)}")
-    one.add_argument("--real-node", action="store_true", help="also what a real node needs, if there can be one")
-    one.set_defaults(command=build)
+    command = commands.add_parser("build", help="find or build the programs")
+    command.add_argument("programs", nargs="*", metavar="program", help=f"of {', '.join(programs.PROGRAMS)}")
+    command.add_argument("--real-node", action="store_true", help="also what a real node needs, if there can be one")
+    command.set_defaults(command=build)
     return parser
 
 

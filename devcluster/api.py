@@ -194,11 +194,11 @@ class Api:
             return http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_SECONDS)
 
     def _discover(self) -> list[Resource]:
-        found = []
+        resources = []
         for root in ("/api", "/apis"):
             for group in self.request("GET", root, accept=DISCOVERY)["items"]:
-                found += _resources_of(root, group)
-        return found
+                resources += _resources_of(root, group)
+        return resources
 
     @staticmethod
     def _unless_missing(call: Callable[[], Manifest]) -> Manifest | None:

@@ -85,13 +85,13 @@ class Cluster:
 
     def start(self) -> Self:
         """Start everything and return when the cluster is ready; the programs are built first where needed."""
-        found = {name: str(path) for name, path in programs.ensure().items()}
+        paths = {name: str(path) for name, path in programs.ensure().items()}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._supervisor = self._start_supervisor()
             self._ask(
                 start={
-                    "programs": found,
+                    "programs": paths,
                     "token": secrets.token_urlsafe(24),
                     "extra_args": {name: list(args) for name, args in self.extra_args.items()},
                     "keep": self.keep,
@@ -156,10 +156,10 @@ class Cluster:
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess names it
         """Run kubectl as administrator and return its output."""
         command = [str(programs.ensure(["kubectl"])["kubectl"]), f"--kubeconfig={self.kubeconfig}", *args]
-        done = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise DevclusterError(f"kubectl {' '.join(args)}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
+        completed = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
+        if completed.returncode != 0:
+            raise DevclusterError(f"kubectl {' '.join(args)}: {(completed.stderr or completed.stdout).strip()}")
+        return completed.stdout
 
     def kubeconfig_for(self, token: str) -> str:
         """Return the text of a kubeconfig that uses another token."""
@@ -187,10 +187,10 @@ class Cluster:
             allocatable=allocatable or {},
             taints=tuple(taints),
         )
-        wanted = list(names)
-        self.api.create_all("/api/v1/nodes", [nodes.manifest(name, options) for name in wanted])
-        self._wait_for_nodes(set(wanted), deadline)
-        return wanted
+        node_names = list(names)
+        self.api.create_all("/api/v1/nodes", [nodes.manifest(name, options) for name in node_names])
+        self._wait_for_nodes(set(node_names), deadline)
+        return node_names
 
     def install_crds(self, folder: Path, *, deadline: float = 30.0) -> None:
         """Apply every YAML file of a folder and wait until the API server serves the new kinds."""

@@ -12,7 +12,7 @@ LOCK: Final = Path(__file__).parent / "binaries" / "requirements-cc.lock"
 def command() -> list[str]:
     """Return the command that starts a C compiler; arguments as for `cc` follow it."""
     for name in ("cc", "gcc", "clang"):
-        found = shutil.which(name)
-        if found:
-            return [found]
+        path = shutil.which(name)
+        if path:
+            return [path]
     return [str(wheels.install(LOCK) / "ziglang" / "zig"), "cc"]

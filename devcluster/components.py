@@ -37,7 +37,7 @@ ExtraArgs = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ControlPlane:
     """What the command lines depend on."""
 
     programs: Mapping[str, str]
@@ -75,8 +75,8 @@ def _named(kind: str, content: Mapping[str, str]) -> dict[str, Any]:
     return {"name": "devcluster", kind: dict(content)}
 
 
-def _etcd(plan: Plan) -> list[str]:
-    client = f"http://{LOOPBACK}:{plan.etcd_port}"
+def _etcd(control_plane: ControlPlane) -> list[str]:
+    client = f"http://{LOOPBACK}:{control_plane.etcd_port}"
     return [
         "--data-dir=etcd",
         f"--listen-client-urls={client}",
@@ -92,11 +92,11 @@ def _etcd(plan: Plan) -> list[str]:
     ]
 
 
-def _apiserver(plan: Plan) -> list[str]:
+def _apiserver(control_plane: ControlPlane) -> list[str]:
     return [
-        f"--etcd-servers=http://{LOOPBACK}:{plan.etcd_port}",
+        f"--etcd-servers=http://{LOOPBACK}:{control_plane.etcd_port}",
         f"--bind-address={LOOPBACK}",
-        f"--secure-port={plan.api_port}",
+        f"--secure-port={control_plane.api_port}",
         "--permit-port-sharing=true",
         # Without these two it wants an address of this machine that other machines can reach.
         f"--advertise-address={LOOPBACK}",
@@ -113,7 +113,7 @@ def _apiserver(plan: Plan) -> list[str]:
     ]
 
 
-def _controller_manager(_: Plan) -> list[str]:
+def _controller_manager(_: ControlPlane) -> list[str]:
     return [
         *_client_args(),
         f"--service-account-private-key-file={KEY}",
@@ -125,7 +125,7 @@ def _controller_manager(_: Plan) -> list[str]:
     ]
 
 
-def _scheduler(_: Plan) -> list[str]:
+def _scheduler(_: ControlPlane) -> list[str]:
     return _client_args()
 
 
@@ -140,7 +140,7 @@ def _client_args() -> list[str]:
     ]
 
 
-def _kwok(_: Plan) -> list[str]:
+def _kwok(_: ControlPlane) -> list[str]:
     selector = ",".join(f"{key}={value}" for key, value in FAKE_NODE.items())
     return [
         f"--kubeconfig={KUBECONFIG}",

@@ -27,7 +27,7 @@ Amounts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
+class PluginResources:
     """What plugins offer on one node."""
 
     capacity: Amounts = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Offers:
     """Of healthy devices."""
 
 
-def offers(device: Manifest) -> Offers:
+def plugin_resources(device: Manifest) -> PluginResources:
     """Return what the plugins of a Device's node offer to kubelet."""
     resource = CARDS.get(device["metadata"].get("labels", {}).get(VENDOR, "nvidia"))
     strategy = device["spec"].get("migStrategy") or "mixed"
@@ -47,16 +47,16 @@ def offers(device: Manifest) -> Offers:
             capacity += units
             # Unhealthy devices are offered too, with 0 of them allocatable.
             allocatable += units if card.get("health") else Counter()
-    return Offers(capacity=capacity, allocatable={name: allocatable[name] for name in capacity})
+    return PluginResources(capacity=capacity, allocatable={name: allocatable[name] for name in capacity})
 
 
 def _units(card: Manifest, resource: str, strategy: str) -> Iterator[str]:
     """Return the resource of each unit that a card is."""
-    divided = card.get("mig") or {}
-    if strategy == "none" or not divided.get("enabled"):
+    mig = card.get("mig") or {}
+    if strategy == "none" or not mig.get("enabled"):
         yield from _slices(card, resource)
         return
-    for instance in divided.get("instances", ()):
+    for instance in mig.get("instances", ()):
         profile = instance["profile"].replace("+", ".")
         if strategy == "single":
             yield from _slices(instance, resource)
@@ -77,7 +77,7 @@ class DevicePlugins:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._shown: dict[str, Offers] = {}
+        self._shown: dict[str, PluginResources] = {}
 
     def follow(self) -> None:
         """Bring all Nodes up to their Devices, until the watch ends."""
@@ -97,27 +97,27 @@ class DevicePlugins:
 
     def show(self, device: Manifest) -> None:
         """Write what a Device's node offers, if it has changed."""
-        name, found = device["metadata"]["name"], offers(device)
-        if self._shown.get(name) == found:
+        name, resources = device["metadata"]["name"], plugin_resources(device)
+        if self._shown.get(name) == resources:
             return
         try:
-            self._write(name, found)
+            self._write(name, resources)
         except ApiError as error:
             if error.status != http.client.NOT_FOUND:
                 raise
         else:
-            self._shown[name] = found
+            self._shown[name] = resources
 
-    def _write(self, name: str, found: Offers) -> None:
+    def _write(self, name: str, resources: PluginResources) -> None:
         path = f"/api/v1/nodes/{name}"
         node = self._api.get(path)
         if not _is_played(node):
             return
         # As kubelet does it, what is offered no more stays, with an amount of 0.
-        none = {each: "0" for each in node["status"]["capacity"] if is_of_plugin(each)}
+        none = {resource: "0" for resource in node["status"]["capacity"] if is_of_plugin(resource)}
         status = {
-            "capacity": {**none, **_texts(found.capacity)},
-            "allocatable": {**none, **_texts(found.allocatable)},
+            "capacity": {**none, **_texts(resources.capacity)},
+            "allocatable": {**none, **_texts(resources.allocatable)},
         }
         self._api.merge(f"{path}/status", {"status": status})
 

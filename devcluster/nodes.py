@@ -31,11 +31,11 @@ class NodeOptions:
 
 def expand(pattern: str) -> list[str]:
     """Return the names of a range, `node-[0-9]` or `node-[00-99]`; a pattern without brackets is one name."""
-    found = re.fullmatch(r"([^\[\]]*)\[(\d+)-(\d+)\]([^\[\]]*)", pattern)
-    if found is None:
+    match = re.fullmatch(r"([^\[\]]*)\[(\d+)-(\d+)\]([^\[\]]*)", pattern)
+    if match is None:
         return [pattern]
-    before, first, last, after = found.groups()
-    return [f"{before}{number:0{len(first)}}{after}" for number in range(int(first), int(last) + 1)]
+    prefix, first, last, suffix = match.groups()
+    return [f"{prefix}{number:0{len(first)}}{suffix}" for number in range(int(first), int(last) + 1)]
 
 
 def is_of_plugin(resource: str) -> bool:
@@ -78,5 +78,5 @@ def is_ready(node: Manifest) -> bool:
     """Tell whether pods can be scheduled to the node: it is ready and the controller has seen it."""
     conditions: Iterable[Manifest] = node["status"].get("conditions", [])
     taints: Iterable[Manifest] = node["spec"].get("taints", [])
-    ready = any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return ready and all(taint["key"] != NOT_READY for taint in taints)

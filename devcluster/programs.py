@@ -95,11 +95,11 @@ REAL_NODE: Final = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "
 
 def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
     """Return where each program is; build the missing ones and show the progress."""
-    found = {name: find(name) for name in names}
-    missing = [name for name, path in found.items() if path is None]
+    paths = {name: find(name) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
     if missing:
         _build_all(missing)
-    return {name: path or cached(name) for name, path in found.items()}
+    return {name: path or cached(name) for name, path in paths.items()}
 
 
 def find(name: str) -> Path | None:
@@ -122,18 +122,18 @@ def cached(name: str) -> Path:
 def _has_pinned_version(program: Program, path: Path) -> bool:
     command = [str(path), *program.version_args]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return versions.same_minor(versions.parse(done.stdout), program.version)
+    return versions.same_minor(versions.parse(completed.stdout), program.version)
 
 
 def _build_all(names: list[str]) -> None:
-    wanted = max(versions.go_directive((PROGRAMS[name].folder / "go.mod").read_text()) for name in names)
+    go_version = max(versions.go_directive((PROGRAMS[name].folder / "go.mod").read_text()) for name in names)
     title = f"building {', '.join(names)}: once for this user, minutes where Go's cache is empty"
     with steps.shown(title) as step:
         with step("go toolchain"):
-            go = golang.command(at_least=wanted)
+            go = golang.command(at_least=go_version)
         for name in names:
             with step(f"{name} {versions.text(PROGRAMS[name].version)}"):
                 cache.once(cached(name), functools.partial(_build, name, go))

@@ -63,10 +63,10 @@ class Inbox:
 
     def take(self) -> Message | None:
         """Return the next complete message, if there is one."""
-        line, end, rest = self._buffer.partition(b"\n")
+        line, end, remaining = self._buffer.partition(b"\n")
         if not end:
             return None
-        self._buffer = rest
+        self._buffer = remaining
         message: Message = json.loads(line)
         return message
 
@@ -83,13 +83,15 @@ class Supervisor:
     def start(self, *, programs: Mapping[str, str], token: str, extra_args: components.ExtraArgs) -> None:
         """Start the control plane; return when objects can be created and ServiceAccounts work."""
         with _held_port() as etcd_port, _held_port() as api_port:
-            plan = components.Plan(programs=programs, etcd_port=etcd_port, api_port=api_port, extra_args=extra_args)
-            self._server = plan.server
+            control_plane = components.ControlPlane(
+                programs=programs, etcd_port=etcd_port, api_port=api_port, extra_args=extra_args
+            )
+            self._server = control_plane.server
             state.write_private(Path(components.TOKENS), f'{token},admin,admin,"system:masters"\n')
-            self._start_component(plan, "etcd", lambda: _listens(etcd_port))
-            self._start_component(plan, "kube-apiserver", lambda: _answers_ready(plan.server, token))
-        api = Api(server=plan.server, token=token, ca=Path(components.CERTIFICATE).read_text())
-        self._start_controllers(plan, token)
+            self._start_component(control_plane, "etcd", lambda: _listens(etcd_port))
+            self._start_component(control_plane, "kube-apiserver", lambda: _answers_ready(control_plane.server, token))
+        api = Api(server=control_plane.server, token=token, ca=Path(components.CERTIFICATE).read_text())
+        self._start_controllers(control_plane, token)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("kube-controller-manager", lambda: api.exists(account))
         self._save_state()
@@ -121,15 +123,15 @@ class Supervisor:
         # The last that the kernel keeps of real nodes.
         cgroups.remove_of(os.getpid())
 
-    def _start_controllers(self, plan: components.Plan, token: str) -> None:
+    def _start_controllers(self, control_plane: components.ControlPlane, token: str) -> None:
         ca = Path(components.CERTIFICATE).read_text()
-        config = components.kubeconfig(server=plan.server, token=token, ca=ca)
+        config = components.kubeconfig(server=control_plane.server, token=token, ca=ca)
         state.write_private(Path(components.KUBECONFIG), config)
         for name in components.CONTROL_PLANE[2:]:
-            self._spawn(name, plan.command(name), components.ENVIRONMENT)
+            self._spawn(name, control_plane.command(name), components.ENVIRONMENT)
 
-    def _start_component(self, plan: components.Plan, name: str, ready: Callable[[], bool]) -> None:
-        self._spawn(name, plan.command(name), components.ENVIRONMENT)
+    def _start_component(self, control_plane: components.ControlPlane, name: str, ready: Callable[[], bool]) -> None:
+        self._spawn(name, control_plane.command(name), components.ENVIRONMENT)
         self._wait(name, ready)
 
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:

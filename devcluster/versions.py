@@ -7,8 +7,8 @@ Version = tuple[int, int, int]
 
 def parse(output: str) -> Version | None:
     """Return the first version number in a program's output, or None."""
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", output)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", output)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def text(version: Version) -> str:
@@ -16,15 +16,15 @@ def text(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def same_minor(one: Version | None, other: Version) -> bool:
+def same_minor(left: Version | None, right: Version) -> bool:
     """Tell whether two versions differ in their patch number at most."""
-    return one is not None and one[:2] == other[:2]
+    return left is not None and left[:2] == right[:2]
 
 
 def required(go_mod: str, dependency: str) -> Version:
     """Return the version of a dependency that a go.mod file requires."""
-    found = re.search(rf"^(?:require)?\s*{re.escape(dependency)} v(\S+)", go_mod, re.MULTILINE)
-    version = parse(found[1]) if found else None
+    match = re.search(rf"^(?:require)?\s*{re.escape(dependency)} v(\S+)", go_mod, re.MULTILINE)
+    version = parse(match[1]) if match else None
     if version is None:
         raise ValueError(f"go.mod does not require {dependency}")
     return version
@@ -32,8 +32,8 @@ def required(go_mod: str, dependency: str) -> Version:
 
 def go_directive(go_mod: str) -> Version:
     """Return the Go version that a go.mod file asks for."""
-    found = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
-    version = parse(found[1]) if found else None
+    match = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
+    version = parse(match[1]) if match else None
     if version is None:
         raise ValueError("go.mod has no go directive")
     return version

@@ -21,6 +21,6 @@ def install(lock: Path) -> Path:
 def _pip_install(lock: Path, target: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(lock)]
-    done = subprocess.run([*pip, *options, "--target", str(target)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise DevclusterError(f"pip could not install {lock.name}:\n{done.stderr.strip()}")
+    completed = subprocess.run([*pip, *options, "--target", str(target)], capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        raise DevclusterError(f"pip could not install {lock.name}:\n{completed.stderr.strip()}")

@@ -8,6 +8,6 @@ Not a fault: a card that is unhealthy now may have failed under its pod, which k
 """
 
 from demo.audit.checks import audit
-from demo.audit.finding import Finding, Kind
+from demo.audit.fault import Fault, FaultKind
 
-__all__ = ["Finding", "Kind", "audit"]
+__all__ = ["Fault", "FaultKind", "audit"]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Final
 
-from demo.audit import asked, quantity, view
-from demo.audit.asked import Form
-from demo.audit.finding import Finding, Kind
+from demo.audit import quantity, requests, view
+from demo.audit.fault import Fault, FaultKind
+from demo.audit.requests import Form
+from demo.audit.snapshot import BROKEN, Snapshot, read
 from demo.audit.view import Card, Grant, Key, Pod
-from demo.audit.world import BROKEN, World, read
 
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE: Final = ".devices.berth.dev/visible"
@@ -28,122 +28,124 @@ def audit(
     nodes: Iterable[view.Manifest],
     devices: Iterable[view.Manifest],
     scheduler: str = "berth-scheduler",
-) -> list[Finding]:
+) -> list[Fault]:
     """Return every fault in a cluster whose device pods are bound by one scheduler; objects are the API's JSON."""
-    world = read(pods=pods, nodes=nodes, devices=devices)
-    ours = [pod for pod in world.pods if pod.scheduler == scheduler]
-    foreign = [pod for pod in world.pods if pod.scheduler != scheduler]
-    findings = list(world.unreadable)
-    for pod in ours:
-        findings += _own(pod, world)
-    for pod in foreign:
-        findings += _foreign(pod, world)
-    findings += _shared_cards([pod for pod in ours if pod.node], world)
-    findings += _full_nodes(world)
-    return findings
+    snapshot = read(pods=pods, nodes=nodes, devices=devices)
+    own_pods = [pod for pod in snapshot.pods if pod.scheduler == scheduler]
+    foreign_pods = [pod for pod in snapshot.pods if pod.scheduler != scheduler]
+    faults = list(snapshot.unreadable)
+    for pod in own_pods:
+        faults += _own(pod, snapshot)
+    for pod in foreign_pods:
+        faults += _foreign(pod, snapshot)
+    faults += _shared_cards([pod for pod in own_pods if pod.node], snapshot)
+    faults += _full_nodes(snapshot)
+    return faults
 
 
 # --- one pod ------------------------------------------------------------------------------------------------
 
 
-def _own(pod: Pod, world: World) -> Iterator[Finding]:
+def _own(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
     """Check a pod of our scheduler."""
     if not pod.node:
         if view.ALLOCATION in pod.annotations:
-            yield _about(pod, Kind.NOT_BOUND, "it carries an allocation, but no node")
+            yield _about(pod, FaultKind.NOT_BOUND, "it carries an allocation, but no node")
         return
-    if pod.node not in world.nodes:
-        yield _about(pod, Kind.UNKNOWN_NODE, f"it is bound to {pod.node}, which does not exist")
+    if pod.node not in snapshot.nodes:
+        yield _about(pod, FaultKind.UNKNOWN_NODE, f"it is bound to {pod.node}, which does not exist")
     if not pod.annotations.get(EPOCH, "").isdecimal():
-        yield _about(pod, Kind.MISSING_EPOCH, f"it was bound, but {EPOCH} does not name the term")
-    yield from _allocation(pod, world)
+        yield _about(pod, FaultKind.MISSING_EPOCH, f"it was bound, but {EPOCH} does not name the term")
+    yield from _allocation(pod, snapshot)
 
 
-def _allocation(pod: Pod, world: World) -> Iterator[Finding]:
+def _allocation(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
     """Compare what the pod asks with what it was given."""
     try:
-        asks = asked.cards(pod.spec)
+        asks = requests.cards(pod.spec)
     except BROKEN as error:
-        yield _about(pod, Kind.UNREADABLE, f"it is bound, but its request cannot be honoured: {error}")
+        yield _about(pod, FaultKind.UNREADABLE, f"it is bound, but its request cannot be honoured: {error}")
         return
     text = pod.annotations.get(view.ALLOCATION)
     if text is None:
         if asks:
             yield _about(
-                pod, Kind.MISSING_ALLOCATION, f"it is bound and asks for devices, but has no {view.ALLOCATION}"
+                pod, FaultKind.MISSING_ALLOCATION, f"it is bound and asks for devices, but has no {view.ALLOCATION}"
             )
         return
     try:
         granted = view.grants(text)
     except BROKEN as error:
-        yield _about(pod, Kind.MALFORMED_ALLOCATION, f"{view.ALLOCATION}: {error}")
+        yield _about(pod, FaultKind.MALFORMED_ALLOCATION, f"{view.ALLOCATION}: {error}")
         return
     yield from _counts(pod, asks, granted)
     for grant in granted:
-        yield from _grant(pod, asks, grant, world)
+        yield from _grant(pod, asks, grant, snapshot)
     yield from _visible(pod, granted)
 
 
-def _counts(pod: Pod, asks: list[asked.Ask], granted: list[Grant]) -> Iterator[Finding]:
-    wanted = {ask.what: ask.count for ask in asks}
-    given = Counter(grant.instance if grant.instance in wanted else grant.type for grant in granted)
-    for kind in sorted(wanted.keys() | given.keys()):
-        if wanted.get(kind, 0) != given[kind]:
-            text = f"it asks for {wanted.get(kind, 0)} {kind} device(s), but was given {given[kind]}"
-            yield _about(pod, Kind.WRONG_COUNT, text)
+def _counts(pod: Pod, asks: list[requests.Request], granted: list[Grant]) -> Iterator[Fault]:
+    requested = {ask.what: ask.count for ask in asks}
+    granted_counts = Counter(grant.instance if grant.instance in requested else grant.type for grant in granted)
+    for kind in sorted(requested.keys() | granted_counts.keys()):
+        if requested.get(kind, 0) != granted_counts[kind]:
+            text = f"it asks for {requested.get(kind, 0)} {kind} device(s), but was given {granted_counts[kind]}"
+            yield _about(pod, FaultKind.WRONG_COUNT, text)
     for name, times in Counter(grant.name for grant in granted).items():
         if times > 1:
-            yield _about(pod, Kind.BOOKED_TWICE, f"its allocation names {name} {times} times")
+            yield _about(pod, FaultKind.BOOKED_TWICE, f"its allocation names {name} {times} times")
 
 
-def _grant(pod: Pod, asks: list[asked.Ask], grant: Grant, world: World) -> Iterator[Finding]:
+def _grant(pod: Pod, asks: list[requests.Request], grant: Grant, snapshot: Snapshot) -> Iterator[Fault]:
     """Check one card of a pod against the Device and the request."""
     key = Key(node=pod.node, type=grant.type, minor=grant.minor)
-    card = world.cards.get(key)
+    card = snapshot.cards.get(key)
     if card is None:
-        yield _about(pod, Kind.UNKNOWN_CARD, f"it was given {key}, which no Device has")
+        yield _about(pod, FaultKind.UNKNOWN_CARD, f"it was given {key}, which no Device has")
         return
     for ask in asks:
         if ask.what in (grant.type, grant.instance):
-            yield from _piece(pod, key, grant, ask, card)
+            yield from _granted_device(pod, key, grant, ask, card)
     if grant.type == "gpu":
         yield from _model(pod, key, card)
 
 
-def _piece(pod: Pod, key: Key, grant: Grant, ask: asked.Ask, card: Card) -> Iterator[Finding]:
+def _granted_device(pod: Pod, key: Key, grant: Grant, ask: requests.Request, card: Card) -> Iterator[Fault]:
     """Check what was given of a card: its form, its name and its amounts."""
-    due = card.form(ask.form)
-    if grant.form is not due:
-        gives = f"its Device gives it as {due}" if due else f"its Device gives no {ask.form}"
-        yield _about(pod, Kind.WRONG_FORM, f"it was given {key} as {grant.form}; {gives}")
+    expected_form = card.form(ask.form)
+    if grant.form is not expected_form:
+        gives = f"its Device gives it as {expected_form}" if expected_form else f"its Device gives no {ask.form}"
+        yield _about(pod, FaultKind.WRONG_FORM, f"it was given {key} as {grant.form}; {gives}")
         return
     if not card.names(grant):
         difference = f"its allocation calls {key} {grant.id or '(nothing)'}, its Device {card.id}"
         yield _about(
             pod,
-            Kind.WRONG_ID,
+            FaultKind.WRONG_ID,
             difference if grant.form is Form.CARD else f"{key} has no {grant.form} {grant.id} {grant.instance}",
         )
-    yield from _amounts(pod, key, grant, card.due(grant, ask))
+    yield from _amounts(pod, key, grant, card.expected(grant, ask))
 
 
-def _amounts(pod: Pod, key: Key, grant: Grant, wanted: dict[str, int]) -> Iterator[Finding]:
-    for name in sorted(wanted.keys() | grant.amounts.keys()):
-        given, due = grant.amounts.get(name, 0), wanted.get(name, 0)
-        if given != due:
-            text = f"on {key} it was given {_shown(name, given)} of {name}; its request comes to {_shown(name, due)}"
-            yield _about(pod, Kind.WRONG_AMOUNT, text)
+def _amounts(pod: Pod, key: Key, grant: Grant, expected: dict[str, int]) -> Iterator[Fault]:
+    for name in sorted(expected.keys() | grant.amounts.keys()):
+        amount, charge = grant.amounts.get(name, 0), expected.get(name, 0)
+        if amount != charge:
+            text = (
+                f"on {key} it was given {_shown(name, amount)} of {name}; its request comes to {_shown(name, charge)}"
+            )
+            yield _about(pod, FaultKind.WRONG_AMOUNT, text)
 
 
-def _model(pod: Pod, key: Key, card: Card) -> Iterator[Finding]:
+def _model(pod: Pod, key: Key, card: Card) -> Iterator[Fault]:
     for source, accepts in _constraints(pod):
         try:
             accepted = accepts(card.model.strip().lower())
         except re.error as error:
-            yield _about(pod, Kind.UNREADABLE, f"it is bound, but its {source} is no pattern: {error}")
+            yield _about(pod, FaultKind.UNREADABLE, f"it is bound, but its {source} is no pattern: {error}")
             continue
         if not accepted:
-            yield _about(pod, Kind.WRONG_MODEL, f"{key} is a {card.model}, which its {source} does not allow")
+            yield _about(pod, FaultKind.WRONG_MODEL, f"{key} is a {card.model}, which its {source} does not allow")
 
 
 def _constraints(pod: Pod) -> Iterator[tuple[str, Callable[[str], bool]]]:
@@ -156,45 +158,49 @@ def _constraints(pod: Pod) -> Iterator[tuple[str, Callable[[str], bool]]]:
         yield REGEX, lambda model: re.search(regex, model, re.IGNORECASE) is not None
 
 
-def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Finding]:
+def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Fault]:
     """What a container is shown must be its pod's; a container that asks for GPUs is shown some."""
-    own = {grant.seen for grant in granted if grant.type == "gpu"}
+    allocated = {grant.seen for grant in granted if grant.type == "gpu"}
     for key, value in pod.annotations.items():
         shown = value.split(",") if key.endswith(VISIBLE) else []
-        if strangers := [each for each in shown if each not in own]:
-            yield _about(pod, Kind.WRONG_VISIBLE, f"{key} names {', '.join(strangers)}, not of its allocation")
+        if unknown := [name for name in shown if name not in allocated]:
+            yield _about(pod, FaultKind.WRONG_VISIBLE, f"{key} names {', '.join(unknown)}, not of its allocation")
         if len(shown) > len(set(shown)):
-            yield _about(pod, Kind.WRONG_VISIBLE, f"{key} names a card twice")
+            yield _about(pod, FaultKind.WRONG_VISIBLE, f"{key} names a card twice")
     for container in (*(pod.spec.get("initContainers") or ()), *pod.spec["containers"]):
-        asks = any(asked.type_of(name) == "gpu" and amount for name, amount in asked.requests(container).items())
+        asks = any(
+            requests.type_of(name) == "gpu" and amount for name, amount in requests.of_container(container).items()
+        )
         if asks and f"{container['name']}{VISIBLE}" not in pod.annotations:
-            yield _about(pod, Kind.WRONG_VISIBLE, f"container {container['name']} asks for GPUs, but is shown none")
+            yield _about(
+                pod, FaultKind.WRONG_VISIBLE, f"container {container['name']} asks for GPUs, but is shown none"
+            )
 
 
-def _foreign(pod: Pod, world: World) -> Iterator[Finding]:
+def _foreign(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
     """A pod of another scheduler on a node of ours must have nothing to do with devices."""
-    if pod.node not in world.devices:
+    if pod.node not in snapshot.devices:
         return
     if view.ALLOCATION in pod.annotations:
         text = f"it is of scheduler {pod.scheduler}, but carries an allocation on {pod.node}"
-        yield _about(pod, Kind.FOREIGN_POD, text)
+        yield _about(pod, FaultKind.FOREIGN_POD, text)
         return
-    devices = sorted(name for name, amount in asked.total(pod.spec).items() if asked.type_of(name) and amount)
+    devices = sorted(name for name, amount in requests.total(pod.spec).items() if requests.type_of(name) and amount)
     if devices:
         text = f"it is of scheduler {pod.scheduler}, but takes {', '.join(devices)} on {pod.node}"
-        yield _about(pod, Kind.FOREIGN_POD, text)
+        yield _about(pod, FaultKind.FOREIGN_POD, text)
 
 
 # --- one card -----------------------------------------------------------------------------------------------
 
 
-def _shared_cards(pods: list[Pod], world: World) -> Iterator[Finding]:
+def _shared_cards(pods: list[Pod], snapshot: Snapshot) -> Iterator[Fault]:
     holdings: defaultdict[Key, list[Holding]] = defaultdict(list)
     for pod in pods:
         for grant in _readable(pod):
             holdings[Key(node=pod.node, type=grant.type, minor=grant.minor)].append((pod, grant))
     for key, holders in holdings.items():
-        yield from _one_card(key, world.cards.get(key), holders)
+        yield from _one_card(key, snapshot.cards.get(key), holders)
 
 
 def _readable(pod: Pod) -> list[Grant]:
@@ -205,31 +211,31 @@ def _readable(pod: Pod) -> list[Grant]:
         return []
 
 
-def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[Finding]:
+def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[Fault]:
     """Check that no whole card is shared, and that the parts of a shared one do not exceed the card."""
     forms = sorted({(grant.form, pod.name) for pod, grant in holders})
     if len({form for form, _ in forms}) > 1:
         text = f"it is held as {' and as '.join(f'{form} by {pod}' for form, pod in forms)}"
-        yield Finding(kind=Kind.MIXED, object=str(key), text=text)
+        yield Fault(kind=FaultKind.MIXED, object=str(key), text=text)
         return
-    yield from _pieces(key, holders)
+    yield from _subdevices(key, holders)
     pods = sorted({pod.name for pod, _ in holders})
-    whole = sorted({pod.name for pod, grant in holders if grant.whole})
-    if whole and len(pods) > 1:
+    owners = sorted({pod.name for pod, grant in holders if grant.whole})
+    if owners and len(pods) > 1:
         text = (
-            f"{' and '.join(whole)} {'has' if len(whole) == 1 else 'have'} it whole, but its pods are {', '.join(pods)}"
+            f"{' and '.join(owners)} {'has' if len(owners) == 1 else 'have'} it whole; its pods are {', '.join(pods)}"
         )
-        yield Finding(kind=Kind.BOOKED_TWICE, object=str(key), text=text)
+        yield Fault(kind=FaultKind.BOOKED_TWICE, object=str(key), text=text)
         return
     for name in sorted({name for _, grant in holders for name in grant.amounts}):
         limit = card.limit(name) if card else 0
-        taken = sum(grant.amounts.get(name, 0) for _, grant in holders)
-        if card and taken > limit:
-            text = f"{_shown(name, taken)} of {name} are taken, of {_shown(name, limit)}, by {', '.join(pods)}"
-            yield Finding(kind=Kind.OVERBOOKED, object=str(key), text=text)
+        charged = sum(grant.amounts.get(name, 0) for _, grant in holders)
+        if card and charged > limit:
+            text = f"{_shown(name, charged)} of {name} are taken, of {_shown(name, limit)}, by {', '.join(pods)}"
+            yield Fault(kind=FaultKind.OVERBOOKED, object=str(key), text=text)
 
 
-def _pieces(key: Key, holders: list[Holding]) -> Iterator[Finding]:
+def _subdevices(key: Key, holders: list[Holding]) -> Iterator[Fault]:
     """Check that no slice or instance has two pods."""
     by_id: defaultdict[str, set[str]] = defaultdict(set)
     for pod, grant in holders:
@@ -238,29 +244,29 @@ def _pieces(key: Key, holders: list[Holding]) -> Iterator[Finding]:
     for name, pods in by_id.items():
         if len(pods) > 1:
             text = f"{name} is held by {' and '.join(sorted(pods))}"
-            yield Finding(kind=Kind.BOOKED_TWICE, object=str(key), text=text)
+            yield Fault(kind=FaultKind.BOOKED_TWICE, object=str(key), text=text)
 
 
 # --- one node -----------------------------------------------------------------------------------------------
 
 
-def _full_nodes(world: World) -> Iterator[Finding]:
+def _full_nodes(snapshot: Snapshot) -> Iterator[Fault]:
     """Check that what all pods of a node request, of whatever scheduler, is no more than it offers."""
-    taken: defaultdict[str, defaultdict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
-    for pod in world.pods:
-        for name, amount in {**asked.total(pod.spec), "pods": Fraction(1)}.items():
-            taken[pod.node][name] += amount
-    for node, offered in world.nodes.items():
-        for name, amount in taken[node].items():
-            if not asked.type_of(name) and amount > offered.get(name, 0):
+    requested: defaultdict[str, defaultdict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    for pod in snapshot.pods:
+        for name, amount in {**requests.total(pod.spec), "pods": Fraction(1)}.items():
+            requested[pod.node][name] += amount
+    for node, offered in snapshot.nodes.items():
+        for name, amount in requested[node].items():
+            if not requests.type_of(name) and amount > offered.get(name, 0):
                 text = (
                     f"its pods request {_shown(name, amount)} of {name}; it offers {_shown(name, offered.get(name, 0))}"
                 )
-                yield Finding(kind=Kind.NODE_FULL, object=f"node {node}", text=text)
+                yield Fault(kind=FaultKind.NODE_FULL, object=f"node {node}", text=text)
 
 
-def _about(pod: Pod, kind: Kind, text: str) -> Finding:
-    return Finding(kind=kind, object=str(pod), text=text)
+def _about(pod: Pod, kind: FaultKind, text: str) -> Fault:
+    return Fault(kind=kind, object=str(pod), text=text)
 
 
 def _shown(name: str, amount: Fraction | int) -> str:

@@ -16,11 +16,11 @@ UNITS: Final = {
 
 def exact(value: object) -> Fraction:
     """Read a quantity; raise ValueError where it is none."""
-    found = FORM.fullmatch(str(value))
-    if found is None or found[2] not in UNITS or isinstance(value, bool):
+    match = FORM.fullmatch(str(value))
+    if match is None or match[2] not in UNITS or isinstance(value, bool):
         raise ValueError(f"{value!r} is not a quantity")
     try:
-        return Fraction(found[1]) * UNITS[found[2]]
+        return Fraction(match[1]) * UNITS[match[2]]
     except ValueError:
         raise ValueError(f"{value!r} is not a quantity") from None
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, Self
 
-from demo.audit import asked, quantity
-from demo.audit.asked import Form
+from demo.audit import quantity, requests
+from demo.audit.requests import Form
 
 Manifest = Mapping[str, Any]
 
@@ -53,7 +53,7 @@ class Card:
     @classmethod
     def read(cls, raw: Manifest, strategy: str) -> Self:
         """Read an entry of a Device's `spec.devices`, under its `spec.migStrategy`."""
-        offers = {asked.short(name): quantity.whole(value) for name, value in (raw.get("resources") or {}).items()}
+        offers = {requests.short(name): quantity.whole(value) for name, value in (raw.get("resources") or {}).items()}
         mig = raw.get("mig") or {}
         return cls(
             id=raw["id"],
@@ -66,14 +66,14 @@ class Card:
             instances=dict(chain.from_iterable(map(_offered, mig.get("instances") or ()))),
         )
 
-    def form(self, wanted: Form) -> Form | None:
+    def form(self, requested: Form) -> Form | None:
         """Return the form in which a request for `wanted` gets the card; None if it does not."""
         if self.divided:
-            return Form.INSTANCE if wanted is (Form.SLOT if self.single else Form.INSTANCE) else None
-        if wanted in (Form.SLOT, Form.SLICE) and self.slices > 1:
-            other = asked.SLICES if wanted is Form.SLOT else asked.WHOLE_CARDS[0]
-            return Form.SLICE if self.slice_resource != other else None
-        return Form.CARD if wanted in (Form.SLOT, Form.CARD) else None
+            return Form.INSTANCE if requested is (Form.PLUGIN_UNIT if self.single else Form.INSTANCE) else None
+        if requested in (Form.PLUGIN_UNIT, Form.SLICE) and self.slices > 1:
+            other_resource = requests.SLICES if requested is Form.PLUGIN_UNIT else requests.WHOLE_CARDS[0]
+            return Form.SLICE if self.slice_resource != other_resource else None
+        return Form.CARD if requested in (Form.PLUGIN_UNIT, Form.CARD) else None
 
     def names(self, grant: "Grant") -> bool:
         """Return whether the id of a grant belongs to this card."""
@@ -83,22 +83,22 @@ class Card:
             return grant.id in {f"{self.id}{SLICE_MARK}{number}" for number in range(self.slices)}
         return grant.id == self.id
 
-    def due(self, grant: "Grant", ask: asked.Ask) -> dict[str, int]:
+    def expected(self, grant: "Grant", ask: requests.Request) -> dict[str, int]:
         """Return the charge of such a grant for a request."""
         if grant.form is Form.INSTANCE:
             return {grant.instance: 1}
         if grant.form is Form.SLICE:
-            return {asked.SLICES: 1, **{name: self.offers.get(name, 0) // self.slices for name in SHARED}}
+            return {requests.SLICES: 1, **{name: self.offers.get(name, 0) // self.slices for name in SHARED}}
         return ask.on(self.offers.get("gpu-memory", 0))
 
     def limit(self, resource: str) -> int:
         """Return how much of a resource all holders together may have: of a percentage never more than 100."""
-        if resource == asked.SLICES:
+        if resource == requests.SLICES:
             return self.slices
-        if resource.startswith(asked.INSTANCES):
+        if resource.startswith(requests.INSTANCES):
             return list(self.instances.values()).count(resource)
         offered = self.offers.get(resource, 0)
-        return min(offered, asked.PERCENT) if resource in PERCENTAGES else offered
+        return min(offered, requests.PERCENT) if resource in PERCENTAGES else offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +115,12 @@ class Grant:
         """The form in which the card is allocated."""
         if self.instance:
             return Form.INSTANCE
-        return Form.SLICE if asked.SLICES in self.amounts else Form.CARD
+        return Form.SLICE if requests.SLICES in self.amounts else Form.CARD
 
     @property
     def instance(self) -> str:
         """The resource of the MIG instance; empty if there is none."""
-        return next((name for name in self.amounts if name.startswith(asked.INSTANCES)), "")
+        return next((name for name in self.amounts if name.startswith(requests.INSTANCES)), "")
 
     @property
     def name(self) -> str:
@@ -136,7 +136,7 @@ class Grant:
     @property
     def whole(self) -> bool:
         """Whether no other pod may hold the card."""
-        return self.amounts.get("gpu-memory-ratio", self.amounts.get(self.type, 0)) >= asked.PERCENT
+        return self.amounts.get("gpu-memory-ratio", self.amounts.get(self.type, 0)) >= requests.PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,15 +186,15 @@ def cards(device: Manifest) -> Iterable[tuple[Key, Card]]:
 
 def _resource(profile: str) -> str:
     """Return the resource of a profile: a resource's name cannot have a `+`."""
-    return asked.INSTANCES + profile.replace("+", ".")
+    return requests.INSTANCES + profile.replace("+", ".")
 
 
 def _offered(instance: Manifest) -> Iterator[tuple[str, str]]:
     """Yield what of an instance can be allocated, with its resource: the instance, or its time slices."""
-    named, slices = instance.get("replicaResource", ""), instance.get("replicas", 1)
-    if named == asked.SLICES:
+    replica_resource, slices = instance.get("replicaResource", ""), instance.get("replicas", 1)
+    if replica_resource == requests.SLICES:
         return
-    resource = named if named.startswith(asked.INSTANCES) else _resource(instance["profile"])
+    resource = replica_resource if replica_resource.startswith(requests.INSTANCES) else _resource(instance["profile"])
     for number in range(slices):
         yield f"{instance['id']}{SLICE_MARK}{number}" if slices > 1 else instance["id"], resource
 
@@ -202,9 +202,9 @@ def _offered(instance: Manifest) -> Iterator[tuple[str, str]]:
 def _grant(kind: str, raw: object) -> Grant:
     entry: dict[str, Any] = _checked(raw, dict)
     minor, resources = entry.get("minor"), _checked(entry.get("resources"), dict)
-    if kind not in asked.TYPES.values() or type(minor) is not int or minor < 0:
+    if kind not in requests.TYPES.values() or type(minor) is not int or minor < 0:
         raise ValueError(f"{kind} with minor {minor!r} names no card")
-    amounts = {asked.short(name): quantity.whole(value) for name, value in resources.items()}
+    amounts = {requests.short(name): quantity.whole(value) for name, value in resources.items()}
     if any(amount < 0 for amount in amounts.values()):
         raise ValueError(f"{kind} {minor} with a negative amount")
     return Grant(type=kind, minor=minor, id=str(entry.get("id", "")), amounts=amounts)

@@ -29,35 +29,35 @@ def name(supervisor: int, node: str) -> str:
 
 def make(group: str, *, table: Path = MOUNTS) -> None:
     """Make a group in every hierarchy; raise DevclusterError where a controller is missing."""
-    missing = CONTROLLERS - {controller for _, _, found in _mounts(table) for controller in found}
+    missing = CONTROLLERS - {controller for _, _, controllers in _mounts(table) for controller in controllers}
     if missing:
         raise DevclusterError(
             f"a real node needs the cgroup controllers {', '.join(sorted(CONTROLLERS))}; this machine does not give "
             f"{', '.join(sorted(missing))} ({table} and cgroup.controllers tell what it has)"
         )
-    for mount, kind, found in _mounts(table):
+    for mount, kind, controllers in _mounts(table):
         if kind == "cgroup2":
-            _hand_down(mount, found & (CONTROLLERS | OPTIONAL))
+            _hand_down(mount, controllers & (CONTROLLERS | OPTIONAL))
         (mount / group).mkdir(exist_ok=True)
 
 
 def remove(group: str) -> None:
     """Remove a node's group after the end of its processes."""
-    for found in _groups():
-        if found.name == group:
-            _remove(found)
+    for path in _groups():
+        if path.name == group:
+            _remove(path)
 
 
 def remove_of(supervisor: int) -> None:
     """Remove the groups of all nodes of a supervisor, after the end of their processes."""
-    for found in _groups():
-        if _supervisor(found) == supervisor:
-            _remove(found)
+    for path in _groups():
+        if _supervisor(path) == supervisor:
+            _remove(path)
 
 
 def sweep() -> None:
     """Remove the groups of all nodes whose supervisor is dead."""
-    for supervisor in {_supervisor(found) for found in _groups()}:
+    for supervisor in {_supervisor(path) for path in _groups()}:
         if not state.is_alive(supervisor):
             remove_of(supervisor)
 
@@ -80,10 +80,10 @@ def _mounts(table: Path) -> Iterator[tuple[Path, str, frozenset[str]]]:
             yield mount, kind, frozenset(options.split(","))
 
 
-def _hand_down(root: Path, wanted: frozenset[str]) -> None:
+def _hand_down(root: Path, controllers: frozenset[str]) -> None:
     """Let the groups below a root have controllers of its own."""
     control = root / "cgroup.subtree_control"
-    for controller in sorted(wanted.difference(control.read_text().split())):
+    for controller in sorted(controllers.difference(control.read_text().split())):
         try:
             control.write_text(f"+{controller}")
         except OSError as error:
@@ -109,8 +109,8 @@ def _groups() -> list[Path]:
 
 
 def _supervisor(group: Path) -> int:
-    found = re.match(r"berth-(\d+)-", group.name)
-    return int(found[1]) if found else 0
+    match = re.match(r"berth-(\d+)-", group.name)
+    return int(match[1]) if match else 0
 
 
 def _remove(group: Path) -> None:

@@ -21,7 +21,7 @@ POD_LOGS: Final = KUBELET / "logs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NodeSetup:
     """What the configuration depends on."""
 
     node: str
@@ -67,12 +67,12 @@ class Plan:
         """Return the command line of ctr, among kubelet's containers."""
         return [str(self.programs["ctr"]), f"--address={SOCKET}", f"--namespace={NAMESPACE}", *arguments]
 
-    def search_path(self, others: str) -> str:
+    def search_path(self, path: str) -> str:
         """Return PATH for containerd: our wrapper of runc looks for it there."""
-        return f"{self.programs['runc'].parent}:{others}"
+        return f"{self.programs['runc'].parent}:{path}"
 
 
-def _kubelet(plan: Plan) -> dict[str, Any]:
+def _kubelet(setup: NodeSetup) -> dict[str, Any]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -83,7 +83,7 @@ def _kubelet(plan: Plan) -> dict[str, Any]:
         # Nothing resolves: a pod has no network.
         "resolvConf": "",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{plan.group}",
+        "cgroupRoot": f"/{setup.group}",
         "failCgroupV1": False,
         "failSwapOn": False,
         # Tests wait for what the node says of its devices.
@@ -152,13 +152,13 @@ SystemdCgroup = false
 """
 
 
-def _containerd(plan: Plan) -> str:
+def _containerd(setup: NodeSetup) -> str:
     return _CONTAINERD.format(
-        folder=plan.folder,
+        folder=setup.folder,
         state=CONTAINERD,
         socket=SOCKET,
         image=image.NAME,
-        cdi=plan.cdi,
-        tools=plan.tools,
-        shim=plan.programs["containerd-shim-runc-v2"],
+        cdi=setup.cdi,
+        tools=setup.tools,
+        shim=setup.programs["containerd-shim-runc-v2"],
     )

@@ -40,10 +40,10 @@ SYSCTLS = {
 
 def main() -> None:
     """Hold namespaces or enter them, as the arguments say."""
-    verb, *rest = sys.argv[1:]
+    verb, *arguments = sys.argv[1:]
     if verb == "hold":
-        _hold(Path(rest[0]))
-    _enter(int(rest[0]), rest[1:])
+        _hold(Path(arguments[0]))
+    _enter(int(arguments[0]), arguments[1:])
 
 
 def _hold(folder: Path) -> NoReturn:

@@ -60,8 +60,8 @@ class Container:
     @property
     def devices(self) -> frozenset[str]:
         """The names of the device nodes right in its `/dev`."""
-        found = Path(f"/proc/{self.pid}/root/dev").iterdir()
-        return frozenset(path.name for path in found if stat.S_ISCHR(path.lstat().st_mode))
+        paths = Path(f"/proc/{self.pid}/root/dev").iterdir()
+        return frozenset(path.name for path in paths if stat.S_ISCHR(path.lstat().st_mode))
 
     @property
     def started(self) -> int:
@@ -106,7 +106,7 @@ class RealNode:
         self.pod_resources = self.root / "pod-resources" / "kubelet.sock"
         self.cdi = self.folder / "cdi"
         self._pids: dict[str, int] = {}
-        self._plan: config.Plan | None = None
+        self._setup: config.NodeSetup | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -120,18 +120,18 @@ class RealNode:
         self.stop()
 
     @property
-    def plan(self) -> config.Plan:
+    def setup(self) -> config.NodeSetup:
         """How it is set up."""
-        if self._plan is None:
+        if self._setup is None:
             raise DevclusterError(f"the node {self.name} was not started by this process")
-        return self._plan
+        return self._setup
 
     def start(self) -> Self:
         """Start everything and return when pods can run; the programs are built first where needed."""
         reason = obstacle()
         if reason:
             raise DevclusterError(reason)
-        self._plan = self._prepare()
+        self._setup = self._prepare()
         try:
             self._run(HOLD, [*SCRIPT, "hold", str(self.folder)])
             self._wait(HOLD, (self.folder / namespaces.READY).exists, what="its namespaces")
@@ -148,7 +148,7 @@ class RealNode:
         # The holder comes first and takes the others with it.
         for daemon in list(self._pids):
             self._end(daemon, signal.SIGKILL)
-        cgroups.remove(self.plan.group)
+        cgroups.remove(self.setup.group)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.cluster.api.delete(self._path)
         self._delete_pods(grace_seconds=0)
@@ -156,15 +156,15 @@ class RealNode:
     def start_daemon(self, daemon: Daemon) -> None:
         """Start kubelet or containerd and wait until it serves; containers that ran go on."""
         if daemon == "containerd":
-            path = self.plan.search_path(os.environ.get("PATH", os.defpath))
-            self._run(daemon, self._entering(self.plan.containerd()), {"PATH": path})
+            path = self.setup.search_path(os.environ.get("PATH", os.defpath))
+            self._run(daemon, self._entering(self.setup.containerd()), {"PATH": path})
             self._wait(daemon, self._containerd_answers, what="an answer")
         else:
             # The API server keeps whole seconds, and a kubelet may start in less; its sockets tell what is of before.
             started = datetime.now(UTC).replace(microsecond=0)
             for socket in self._sockets:
                 socket.unlink(missing_ok=True)
-            self._run(daemon, self._entering(self.plan.kubelet()))
+            self._run(daemon, self._entering(self.setup.kubelet()))
             self._wait(daemon, lambda: self._is_ready_since(started), what=f"the node {self.name} to be ready")
 
     def stop_daemon(self, daemon: Daemon) -> None:
@@ -202,11 +202,11 @@ class RealNode:
 
     def container(self, pod: Manifest, name: str = "main") -> Container:
         """Return a running container of a pod whose status says that it runs."""
-        found = _status_of(pod, name)["containerID"].removeprefix("containerd://")
-        pids = cgroups.processes(found)
+        container_id = _status_of(pod, name)["containerID"].removeprefix("containerd://")
+        pids = cgroups.processes(container_id)
         if not pids:
             raise DevclusterError(f"no process of the container {name} of {pod['metadata']['name']} runs")
-        return Container(id=found, pid=pids[0])
+        return Container(id=container_id, pid=pids[0])
 
     def output(self, pod: Manifest, name: str = "main") -> str:
         """Return what a pod's container has written since its last start."""
@@ -218,14 +218,14 @@ class RealNode:
 
     def ctr(self, *arguments: str) -> str:
         """Run ctr among the node's containers and return its output."""
-        return self.inside(self.plan.ctr(*arguments))
+        return self.inside(self.setup.ctr(*arguments))
 
     def inside(self, command: Sequence[str]) -> str:
         """Run a program among the node's mounts and processes and return its output."""
-        done = subprocess.run(self._entering(command), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise DevclusterError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
+        completed = subprocess.run(self._entering(command), capture_output=True, text=True, check=False)
+        if completed.returncode != 0:
+            raise DevclusterError(f"{' '.join(command)}: {(completed.stderr or completed.stdout).strip()}")
+        return completed.stdout
 
     def clear(self) -> None:
         """Delete every pod of the node and wait until none of their containers runs; kubelet has to."""
@@ -261,8 +261,8 @@ class RealNode:
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
             self.cluster.api.delete(path, grace_seconds=grace_seconds)
 
-    def _prepare(self) -> config.Plan:
-        plan = config.Plan(
+    def _prepare(self) -> config.NodeSetup:
+        setup = config.NodeSetup(
             node=self.name,
             folder=self.folder,
             group=cgroups.name(self._supervisor(), self.name),
@@ -271,12 +271,12 @@ class RealNode:
             labels=self.labels,
         )
         cgroups.sweep()
-        cgroups.make(plan.group)
-        for name, text in plan.files(kubeconfig=self.kubeconfig.read_text()).items():
+        cgroups.make(setup.group)
+        for name, text in setup.files(kubeconfig=self.kubeconfig.read_text()).items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             state.write_private(self.folder / name, text)
         self.cdi.mkdir(exist_ok=True)
-        return plan
+        return setup
 
     def _supervisor(self) -> int:
         pid = state.supervisor(self.cluster.folder)
@@ -286,7 +286,7 @@ class RealNode:
 
     def _import_image(self) -> None:
         archive = self.folder / "image.tar"
-        image.write(archive, program=self.plan.tools / image.PROGRAM)
+        image.write(archive, program=self.setup.tools / image.PROGRAM)
         self.ctr("images", "import", str(archive))
 
     def _containerd_answers(self) -> bool:
@@ -304,9 +304,11 @@ class RealNode:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return False
-        [ready] = [found for found in node["status"].get("conditions", []) if found["type"] == "Ready"] or [{}]
-        heard = datetime.fromisoformat(ready.get("lastHeartbeatTime", LONG_AGO))
-        return heard >= started and nodes.is_ready(node) and all(socket.exists() for socket in self._sockets)
+        [ready] = [condition for condition in node["status"].get("conditions", []) if condition["type"] == "Ready"] or [
+            {}
+        ]
+        heartbeat = datetime.fromisoformat(ready.get("lastHeartbeatTime", LONG_AGO))
+        return heartbeat >= started and nodes.is_ready(node) and all(socket.exists() for socket in self._sockets)
 
     def _entering(self, command: Sequence[str]) -> list[str]:
         return [*SCRIPT, "enter", str(self._pids[HOLD]), *command]
@@ -335,5 +337,5 @@ class RealNode:
 
 
 def _status_of(pod: Manifest, name: str) -> Manifest:
-    status: Manifest = next(found for found in pod["status"]["containerStatuses"] if found["name"] == name)
+    status: Manifest = next(entry for entry in pod["status"]["containerStatuses"] if entry["name"] == name)
     return status

@@ -63,7 +63,7 @@ def test_the_development_cluster_plays_what_is_offered(
     )
     raw = {"metadata": {}, "spec": resources.shown(sick, chosen).model_dump(mode="json", by_alias=True)}
     told = {each.resource: each.units for each in resources.offers(sick, chosen).offers}
-    played = device_plugins.offers(raw)
+    played = device_plugins.plugin_resources(raw)
     assert played.capacity == {name: len(units) for name, units in told.items()}
     assert played.allocatable == {name: sum(each.healthy for each in units) for name, units in told.items()}
 

@@ -27,9 +27,9 @@ class NpuAgent:
 
     def read(self, node: str) -> Sequence[DeviceInfo]:
         """Return the NPUs of a node."""
-        found = json.loads(self._file.read_text()).get(node, {})
-        broken = found.get("broken", [])
-        return [_npu(node, minor, health=minor not in broken) for minor in range(found.get("count", 0))]
+        npus = json.loads(self._file.read_text()).get(node, {})
+        broken = npus.get("broken", [])
+        return [_npu(node, minor, health=minor not in broken) for minor in range(npus.get("count", 0))]
 
 
 def _npu(node: str, minor: int, *, health: bool) -> DeviceInfo:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from demo.audit import Finding, Kind, asked, audit, quantity
+from demo.audit import Fault, FaultKind, audit, quantity, requests
 
 ALLOCATION = "scheduling.koordinator.sh/device-allocated"
 VISIBLE = "main.devices.berth.dev/visible"
@@ -82,7 +82,7 @@ def sound() -> World:
     return world
 
 
-def audited(world: World) -> list[Finding]:
+def audited(world: World) -> list[Fault]:
     pods, nodes, devices = (list(world[kind].values()) for kind in ("pods", "nodes", "devices"))
     return audit(pods=pods, nodes=nodes, devices=devices)
 
@@ -125,7 +125,7 @@ def spec(name: str, **fields: Any) -> Plant:
     return plant
 
 
-def requests(name: str, **amounts: str) -> Plant:
+def set_requests(name: str, **amounts: str) -> Plant:
     stated = {key.replace("_", "-"): value for key, value in amounts.items()}
     return spec(name, containers=[{"name": "main", "resources": {"requests": stated}}])
 
@@ -174,195 +174,200 @@ FIFTY_ONE = {"kubernetes.io/gpu-core": "51", "kubernetes.io/gpu-memory": "8Gi"}
 FAULTS = [
     pytest.param(
         add(pod("twin", {"nvidia.com/gpu": "1"}, WHOLE)),
-        {Kind.BOOKED_TWICE: ("card node/gpu 0", "ns/twin and ns/whole have it whole")},
+        {FaultKind.BOOKED_TWICE: ("card node/gpu 0", "ns/twin and ns/whole have it whole")},
         id="a minor booked twice by whole-card pods",
     ),
     pytest.param(
         add(pod("guest", {"kubernetes.io/gpu": "10"}, grant(0, core=10, memory="8Gi", ratio=10))),
-        {Kind.BOOKED_TWICE: ("card node/gpu 0", "ns/whole has it whole, but its pods are ns/guest, ns/whole")},
+        {FaultKind.BOOKED_TWICE: ("card node/gpu 0", "ns/whole has it whole; its pods are ns/guest, ns/whole")},
         id="a part of a card that another pod has whole",
     ),
     pytest.param(
         add(pod("core", FIFTY_ONE, grant(1, core=51, memory="8Gi", ratio=10))),
-        {Kind.OVERBOOKED: ("card node/gpu 1", "101 % of gpu-core are taken, of 100 %, by ns/core, ns/half, ns/memory")},
+        {
+            FaultKind.OVERBOOKED: (
+                "card node/gpu 1",
+                "101 % of gpu-core are taken, of 100 %, by ns/core, ns/half, ns/memory",
+            )
+        },
         id="101 % of a card's core",
     ),
     pytest.param(
         add(pod("ratio", {"kubernetes.io/gpu-memory-ratio": "26"}, grant(1, memory="22333829939", ratio=26))),
-        {Kind.OVERBOOKED: ("card node/gpu 1", "101 % of gpu-memory-ratio are taken, of 100 %")},
+        {FaultKind.OVERBOOKED: ("card node/gpu 1", "101 % of gpu-memory-ratio are taken, of 100 %")},
         id="101 % of a card's memory by ratio",
     ),
     pytest.param(
         add(pod("bytes", {"kubernetes.io/gpu-memory": "20481Mi"}, grant(1, memory="20481Mi", ratio=25))),
-        {Kind.OVERBOOKED: ("card node/gpu 1", "80.001Gi of gpu-memory are taken, of 80Gi")},
+        {FaultKind.OVERBOOKED: ("card node/gpu 1", "80.001Gi of gpu-memory are taken, of 80Gi")},
         id="one MiB more than a card has",
     ),
     pytest.param(
         annotate("half", ALLOCATION, None),
-        {Kind.MISSING_ALLOCATION: ("pod ns/half", f"has no {ALLOCATION}")},
+        {FaultKind.MISSING_ALLOCATION: ("pod ns/half", f"has no {ALLOCATION}")},
         id="a missing annotation",
     ),
     pytest.param(
         annotate("half", ALLOCATION, "{gpu: 1}"),
-        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", ALLOCATION)},
+        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", ALLOCATION)},
         id="an annotation that is not JSON",
     ),
     pytest.param(
         annotate("half", ALLOCATION, '{"gpu": {"minor": 1}}'),
-        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", "where a JSON list is wanted")},
+        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", "where a JSON list is wanted")},
         id="an annotation of another form",
     ),
     pytest.param(
         allocate("half", {**HALF, "minor": -1}),
-        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", "minor -1 names no card")},
+        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", "minor -1 names no card")},
         id="a negative minor",
     ),
     pytest.param(
         allocate("half", {**HALF, "resources": {"kubernetes.io/gpu-core": "many"}}),
-        {Kind.MALFORMED_ALLOCATION: ("pod ns/half", "'many' is not a quantity")},
+        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", "'many' is not a quantity")},
         id="an amount that is none",
     ),
     pytest.param(
         allocate("half", {**HALF, "id": "GPU-99"}),
         {
-            Kind.WRONG_ID: ("pod ns/half", "calls card node/gpu 1 GPU-99, its Device GPU-1"),
-            Kind.WRONG_VISIBLE: ("pod ns/half", "names GPU-1, not of its allocation"),
+            FaultKind.WRONG_ID: ("pod ns/half", "calls card node/gpu 1 GPU-99, its Device GPU-1"),
+            FaultKind.WRONG_VISIBLE: ("pod ns/half", "names GPU-1, not of its allocation"),
         },
         id="a wrong UUID",
     ),
     pytest.param(
         allocate("whole", {**WHOLE, "minor": 8}),
-        {Kind.UNKNOWN_CARD: ("pod ns/whole", "card node/gpu 8, which no Device has")},
+        {FaultKind.UNKNOWN_CARD: ("pod ns/whole", "card node/gpu 8, which no Device has")},
         id="a minor that the node does not have",
     ),
     pytest.param(
         no_card(2),
-        {Kind.UNKNOWN_CARD: ("pod ns/small", "card node/gpu 2, which no Device has")},
+        {FaultKind.UNKNOWN_CARD: ("pod ns/small", "card node/gpu 2, which no Device has")},
         id="a card that vanished under its pod",
     ),
     pytest.param(
         allocate("small", grant(2, core=33, memory="28346784153", ratio=33)),
         {
-            Kind.WRONG_AMOUNT: ("pod ns/small", "given 26.4Gi of gpu-memory; its request comes to 4.95Gi"),
-            Kind.OVERBOOKED: ("card node/gpu 2", "of gpu-memory are taken"),
+            FaultKind.WRONG_AMOUNT: ("pod ns/small", "given 26.4Gi of gpu-memory; its request comes to 4.95Gi"),
+            FaultKind.OVERBOOKED: ("card node/gpu 2", "of gpu-memory are taken"),
         },
         id="memory of another card's size",
     ),
     pytest.param(
         allocate("half", grant(1, core=40, memory="40Gi", ratio=50)),
-        {Kind.WRONG_AMOUNT: ("pod ns/half", "given 40 % of gpu-core; its request comes to 50 %")},
+        {FaultKind.WRONG_AMOUNT: ("pod ns/half", "given 40 % of gpu-core; its request comes to 50 %")},
         id="less core than asked for",
     ),
     pytest.param(
         add(pod("two", {"nvidia.com/gpu": "2"}, grant(3, core=100, memory="80Gi", ratio=100))),
-        {Kind.WRONG_COUNT: ("pod ns/two", "asks for 2 gpu device(s), but was given 1")},
+        {FaultKind.WRONG_COUNT: ("pod ns/two", "asks for 2 gpu device(s), but was given 1")},
         id="one card instead of two",
     ),
     pytest.param(
         allocate("plain", grant(3, core=10, memory="8Gi", ratio=10)),
-        {Kind.WRONG_COUNT: ("pod ns/plain", "asks for 0 gpu device(s), but was given 1")},
+        {FaultKind.WRONG_COUNT: ("pod ns/plain", "asks for 0 gpu device(s), but was given 1")},
         id="a card for a pod that asked for none",
     ),
     pytest.param(
         allocate("whole", WHOLE, WHOLE),
         {
-            Kind.WRONG_COUNT: ("pod ns/whole", "was given 2"),
-            Kind.BOOKED_TWICE: ("pod ns/whole", "names gpu 0 2 times"),
-            Kind.OVERBOOKED: ("card node/gpu 0", "are taken"),
+            FaultKind.WRONG_COUNT: ("pod ns/whole", "was given 2"),
+            FaultKind.BOOKED_TWICE: ("pod ns/whole", "names gpu 0 2 times"),
+            FaultKind.OVERBOOKED: ("card node/gpu 0", "are taken"),
         },
         id="the same card twice in one allocation",
     ),
     pytest.param(
-        requests("half", gpu_core="50"),
-        {Kind.UNREADABLE: ("pod ns/half", "gpu-core mean nothing together")},
+        set_requests("half", gpu_core="50"),
+        {FaultKind.UNREADABLE: ("pod ns/half", "gpu-core mean nothing together")},
         id="a bound pod whose request means nothing",
     ),
     pytest.param(
-        requests("half", gpu="150"),
-        {Kind.UNREADABLE: ("pod ns/half", "gpu 150 is neither part of a card nor whole cards")},
+        set_requests("half", gpu="150"),
+        {FaultKind.UNREADABLE: ("pod ns/half", "gpu 150 is neither part of a card nor whole cards")},
         id="a bound pod that asks for a card and a half",
     ),
     pytest.param(
         spec("whole", schedulerName="default-scheduler"),
-        {Kind.FOREIGN_POD: ("pod ns/whole", "of scheduler default-scheduler, but carries an allocation on node")},
+        {FaultKind.FOREIGN_POD: ("pod ns/whole", "of scheduler default-scheduler, but carries an allocation on node")},
         id="a foreign pod with an allocation",
     ),
     pytest.param(
         add(pod("stranger", {"nvidia.com/gpu": "1"}), schedulerName="default-scheduler"),
-        {Kind.FOREIGN_POD: ("pod ns/stranger", "takes nvidia.com/gpu on node")},
+        {FaultKind.FOREIGN_POD: ("pod ns/stranger", "takes nvidia.com/gpu on node")},
         id="a foreign pod that takes devices",
     ),
     pytest.param(
         allocate("waiting", grant(3, core=100, memory="80Gi", ratio=100)),
-        {Kind.NOT_BOUND: ("pod ns/waiting", "an allocation, but no node")},
+        {FaultKind.NOT_BOUND: ("pod ns/waiting", "an allocation, but no node")},
         id="an allocation on a pod that waits",
     ),
     pytest.param(
         annotate("whole", VISIBLE, "GPU-0,GPU-3"),
-        {Kind.WRONG_VISIBLE: ("pod ns/whole", "names GPU-3, not of its allocation")},
+        {FaultKind.WRONG_VISIBLE: ("pod ns/whole", "names GPU-3, not of its allocation")},
         id="a container that sees another pod's card",
     ),
     pytest.param(
         annotate("whole", VISIBLE, None),
-        {Kind.WRONG_VISIBLE: ("pod ns/whole", "container main asks for GPUs, but is shown none")},
+        {FaultKind.WRONG_VISIBLE: ("pod ns/whole", "container main asks for GPUs, but is shown none")},
         id="a container that sees none of its cards",
     ),
     pytest.param(
         annotate("plain", "berth.dev/epoch", None),
-        {Kind.MISSING_EPOCH: ("pod ns/plain", "does not name the term")},
+        {FaultKind.MISSING_EPOCH: ("pod ns/plain", "does not name the term")},
         id="a pod bound without a term",
     ),
     pytest.param(
         annotate("small", "berth.dev/gpu-model", "*a100*, *h100*"),
-        {Kind.WRONG_MODEL: ("pod ns/small", "is a Tesla T4, which its berth.dev/gpu-model does not allow")},
+        {FaultKind.WRONG_MODEL: ("pod ns/small", "is a Tesla T4, which its berth.dev/gpu-model does not allow")},
         id="a model that no glob matches",
     ),
     pytest.param(
         annotate("small", "nvidia-gpu-scheduler/gpu.model", " tesla T40"),
-        {Kind.WRONG_MODEL: ("pod ns/small", "gpu.model does not allow")},
+        {FaultKind.WRONG_MODEL: ("pod ns/small", "gpu.model does not allow")},
         id="a model other than the exact one",
     ),
     pytest.param(
         label("small", gpu_model="A100|H100"),
-        {Kind.WRONG_MODEL: ("pod ns/small", "genius/gpu-model does not allow")},
+        {FaultKind.WRONG_MODEL: ("pod ns/small", "genius/gpu-model does not allow")},
         id="a model that the regex does not find",
     ),
     pytest.param(
         offers("cpu", "3"),
-        {Kind.NODE_FULL: ("node node", "its pods request 3.5 of cpu; it offers 3")},
+        {FaultKind.NODE_FULL: ("node node", "its pods request 3.5 of cpu; it offers 3")},
         id="more cpu than the node has",
     ),
     pytest.param(
         offers("pods", "4"),
-        {Kind.NODE_FULL: ("node node", "its pods request 5 of pods; it offers 4")},
+        {FaultKind.NODE_FULL: ("node node", "its pods request 5 of pods; it offers 4")},
         id="more pods than the node may run",
     ),
     pytest.param(
         spec("plain", overhead={"memory": "63.5Gi"}),
-        {Kind.NODE_FULL: ("node node", "64.5Gi of memory; it offers 64Gi")},
+        {FaultKind.NODE_FULL: ("node node", "64.5Gi of memory; it offers 64Gi")},
         id="more memory than the node has, with overhead",
     ),
     pytest.param(
         spec("plain", nodeName="gone"),
-        {Kind.UNKNOWN_NODE: ("pod ns/plain", "bound to gone, which does not exist")},
+        {FaultKind.UNKNOWN_NODE: ("pod ns/plain", "bound to gone, which does not exist")},
         id="a node that does not exist",
     ),
     pytest.param(
         bad_device,
-        {Kind.UNREADABLE: ("device node", "'80 GB' is not a quantity")},
+        {FaultKind.UNREADABLE: ("device node", "'80 GB' is not a quantity")},
         id="a Device that cannot be read",
     ),
 ]
 
 
 @pytest.mark.parametrize(("plant", "expected"), FAULTS)
-def test_each_planted_fault_is_named_and_no_other(plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
+def test_each_planted_fault_is_named_and_no_other(plant: Plant, expected: dict[FaultKind, tuple[str, str]]) -> None:
     check(sound(), plant, expected)
 
 
-def check(world: World, plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
+def check(world: World, plant: Plant, expected: dict[FaultKind, tuple[str, str]]) -> None:
     plant(world)
-    found = {finding.kind: finding for finding in audited(world)}
+    found = {fault.kind: fault for fault in audited(world)}
     assert found.keys() == expected.keys()
     for kind, (place, words) in expected.items():
         assert found[kind].object == place
@@ -466,29 +471,29 @@ FAULTS_OF_PIECES = [
     pytest.param(
         add(pod("twin", {MIG_1G: "1"}, instance(0, 0, MIG_1G))),
         {
-            Kind.BOOKED_TWICE: ("card node/gpu 0", "MIG-0-0 is held by ns/small and ns/twin"),
-            Kind.OVERBOOKED: ("card node/gpu 0", f"3 of {MIG_1G} are taken, of 2"),
+            FaultKind.BOOKED_TWICE: ("card node/gpu 0", "MIG-0-0 is held by ns/small and ns/twin"),
+            FaultKind.OVERBOOKED: ("card node/gpu 0", f"3 of {MIG_1G} are taken, of 2"),
         },
         id="an instance booked twice",
     ),
     pytest.param(
         both(drop("slices"), add(pod("twin", {SLICES: "1"}, piece(1, 0), **{VISIBLE: "GPU-1"}))),
-        {Kind.BOOKED_TWICE: ("card node/gpu 1", "GPU-1::0 is held by ns/slot and ns/twin")},
+        {FaultKind.BOOKED_TWICE: ("card node/gpu 1", "GPU-1::0 is held by ns/slot and ns/twin")},
         id="a slice booked twice",
     ),
     pytest.param(
         allocate("slices", piece(1, 1), piece(1, 1)),
-        {Kind.BOOKED_TWICE: ("pod ns/slices", "names slice GPU-1::1 of gpu 1 2 times")},
+        {FaultKind.BOOKED_TWICE: ("pod ns/slices", "names slice GPU-1::1 of gpu 1 2 times")},
         id="the same slice twice in one allocation",
     ),
     pytest.param(
         allocate("slices", piece(1, 1), piece(1, 3)),
-        {Kind.WRONG_ID: ("pod ns/slices", "card node/gpu 1 has no slice GPU-1::3")},
+        {FaultKind.WRONG_ID: ("pod ns/slices", "card node/gpu 1 has no slice GPU-1::3")},
         id="a slice beyond the last",
     ),
     pytest.param(
         both(allocate("small", instance(0, 7, MIG_1G)), annotate("small", VISIBLE, "MIG-0-7")),
-        {Kind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-7")},
+        {FaultKind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-7")},
         id="an instance that is not there",
     ),
     pytest.param(
@@ -497,53 +502,53 @@ FAULTS_OF_PIECES = [
             allocate("small", instance(0, 1, MIG_1G)),
             annotate("small", VISIBLE, "MIG-0-1"),
         ),
-        {Kind.WRONG_ID: ("pod ns/small", f"card node/gpu 0 has no instance MIG-0-1 {MIG_1G}")},
+        {FaultKind.WRONG_ID: ("pod ns/small", f"card node/gpu 0 has no instance MIG-0-1 {MIG_1G}")},
         id="an instance of another profile under the right name",
     ),
     pytest.param(
         allocate("several", instance(0, 2, MIG_1G)),
         {
-            Kind.WRONG_COUNT: ("pod ns/several", f"asks for 1 {MIG_3G} device(s), but was given 0"),
-            Kind.WRONG_VISIBLE: ("pod ns/several", "names MIG-0-1, not of its allocation"),
+            FaultKind.WRONG_COUNT: ("pod ns/several", f"asks for 1 {MIG_3G} device(s), but was given 0"),
+            FaultKind.WRONG_VISIBLE: ("pod ns/several", "names MIG-0-1, not of its allocation"),
         },
         id="an instance too few",
     ),
     pytest.param(
         both(drop("several"), add(pod("card", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)))),
         {
-            Kind.WRONG_FORM: ("pod ns/card", "given card node/gpu 0 as card; its Device gives no whatever"),
-            Kind.MIXED: ("card node/gpu 0", "held as card by ns/card and as instance by ns/small"),
+            FaultKind.WRONG_FORM: ("pod ns/card", "given card node/gpu 0 as card; its Device gives no whatever"),
+            FaultKind.MIXED: ("card node/gpu 0", "held as card by ns/card and as instance by ns/small"),
         },
         id="a whole card in MIG mode",
     ),
     pytest.param(
         both(drop("slices"), add(pod("part", {"kubernetes.io/gpu": "10"}, grant(1, core=10, memory="8Gi", ratio=10)))),
-        {Kind.MIXED: ("card node/gpu 1", "held as card by ns/part and as slice by ns/slot")},
+        {FaultKind.MIXED: ("card node/gpu 1", "held as card by ns/part and as slice by ns/slot")},
         id="a part of a card that is held in slices",
     ),
     pytest.param(
         both(drop("slices"), allocate("slot", grant(1, core=100, memory="80Gi", ratio=100))),
-        {Kind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as card; its Device gives it as slice")},
+        {FaultKind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as card; its Device gives it as slice")},
         id="a whole card where the Device gives slices",
     ),
     pytest.param(
         both(drop("whole"), add(pod("shared", {SLICES: "1"}, piece(2, 0), **{VISIBLE: "GPU-2"}))),
-        {Kind.WRONG_FORM: ("pod ns/shared", "given card node/gpu 2 as slice; its Device gives no slice")},
+        {FaultKind.WRONG_FORM: ("pod ns/shared", "given card node/gpu 2 as slice; its Device gives no slice")},
         id="a slice of a card that has none",
     ),
     pytest.param(
         cards("node", replicaResource=SLICES),
-        {Kind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as slice; its Device gives no whatever")},
+        {FaultKind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as slice; its Device gives no whatever")},
         id="slices under another name as GPUs",
     ),
     pytest.param(
         cards("node", replicaResource="nvidia.com/gpu"),
-        {Kind.WRONG_FORM: ("pod ns/slices", "given card node/gpu 1 as slice; its Device gives no slice")},
+        {FaultKind.WRONG_FORM: ("pod ns/slices", "given card node/gpu 1 as slice; its Device gives no slice")},
         id="slices that are GPUs under their other name",
     ),
     pytest.param(
         both(drop("several"), instances("node", replicas=2)),
-        {Kind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-0")},
+        {FaultKind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-0")},
         id="an instance that is given in slices",
     ),
     pytest.param(
@@ -551,84 +556,84 @@ FAULTS_OF_PIECES = [
             instances("single", replicas=2, replicaResource="nvidia.com/gpu"),
             allocate("single", sliced(0, 0, 1), sliced(0, 1, 2)),
         ),
-        {Kind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1::2")},
+        {FaultKind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1::2")},
         id="a slice of an instance beyond the last",
     ),
     pytest.param(
         instances("single", replicas=2, replicaResource=SLICES),
         {
-            Kind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1"),
-            Kind.OVERBOOKED: ("card single/gpu 0", f"2 of {MIG_3G} are taken, of 0"),
+            FaultKind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1"),
+            FaultKind.OVERBOOKED: ("card single/gpu 0", f"2 of {MIG_3G} are taken, of 0"),
         },
         id="instances that kubelet does not count as GPUs",
     ),
     pytest.param(
         allocate("slot", piece(1, 0, core=50)),
         {
-            Kind.WRONG_AMOUNT: ("pod ns/slot", "given 50 % of gpu-core; its request comes to 33 %"),
-            Kind.OVERBOOKED: ("card node/gpu 1", "116 % of gpu-core are taken"),
+            FaultKind.WRONG_AMOUNT: ("pod ns/slot", "given 50 % of gpu-core; its request comes to 33 %"),
+            FaultKind.OVERBOOKED: ("card node/gpu 1", "116 % of gpu-core are taken"),
         },
         id="more core than a slice has",
     ),
     pytest.param(
         allocate("slot", piece(1, 0, shared="2")),
         {
-            Kind.WRONG_AMOUNT: ("pod ns/slot", f"given 2 of {SLICES}; its request comes to 1"),
-            Kind.OVERBOOKED: ("card node/gpu 1", f"4 of {SLICES} are taken, of 3"),
+            FaultKind.WRONG_AMOUNT: ("pod ns/slot", f"given 2 of {SLICES}; its request comes to 1"),
+            FaultKind.OVERBOOKED: ("card node/gpu 1", f"4 of {SLICES} are taken, of 3"),
         },
         id="two slices in one entry",
     ),
     pytest.param(
         fields("single", migStrategy="mixed"),
-        {Kind.WRONG_FORM: ("pod ns/single", "given card single/gpu 0 as instance; its Device gives no whatever")},
+        {FaultKind.WRONG_FORM: ("pod ns/single", "given card single/gpu 0 as instance; its Device gives no whatever")},
         id="instances as GPUs where the strategy is mixed",
     ),
     pytest.param(
         fields("none", migStrategy="single"),
-        {Kind.WRONG_FORM: ("pod ns/none", "given card none/gpu 0 as card; its Device gives it as instance")},
+        {FaultKind.WRONG_FORM: ("pod ns/none", "given card none/gpu 0 as card; its Device gives it as instance")},
         id="a card where each instance is a GPU",
     ),
     pytest.param(
         annotate("slot", VISIBLE, "GPU-1::0"),
-        {Kind.WRONG_VISIBLE: ("pod ns/slot", "names GPU-1::0, not of its allocation")},
+        {FaultKind.WRONG_VISIBLE: ("pod ns/slot", "names GPU-1::0, not of its allocation")},
         id="a slice that is seen by its own name",
     ),
     pytest.param(
         annotate("small", VISIBLE, None),
-        {Kind.WRONG_VISIBLE: ("pod ns/small", "container main asks for GPUs, but is shown none")},
+        {FaultKind.WRONG_VISIBLE: ("pod ns/small", "container main asks for GPUs, but is shown none")},
         id="a container that does not see its instance",
     ),
     pytest.param(
         add(pod("stranger", {MIG_1G: "1"}), schedulerName="default-scheduler"),
-        {Kind.FOREIGN_POD: ("pod ns/stranger", f"takes {MIG_1G} on node")},
+        {FaultKind.FOREIGN_POD: ("pod ns/stranger", f"takes {MIG_1G} on node")},
         id="a foreign pod that takes an instance",
     ),
 ]
 
 
 @pytest.mark.parametrize(("plant", "expected"), FAULTS_OF_PIECES)
-def test_each_fault_of_pieces_is_named_and_no_other(plant: Plant, expected: dict[Kind, tuple[str, str]]) -> None:
+def test_each_fault_of_pieces_is_named_and_no_other(plant: Plant, expected: dict[FaultKind, tuple[str, str]]) -> None:
     check(in_pieces(), plant, expected)
 
 
 def test_without_its_device_every_card_of_a_node_is_unknown() -> None:
     world = sound()
     del world["devices"]["node"]
-    assert [finding.kind for finding in audited(world)] == [Kind.UNKNOWN_CARD] * 4
+    assert [fault.kind for fault in audited(world)] == [FaultKind.UNKNOWN_CARD] * 4
 
 
 def test_two_faults_of_one_kind_are_two_findings() -> None:
     world = sound()
     annotate("half", ALLOCATION, None)(world)
     annotate("small", ALLOCATION, None)(world)
-    assert [finding.object for finding in audited(world)] == ["pod ns/half", "pod ns/small"]
+    assert [fault.object for fault in audited(world)] == ["pod ns/half", "pod ns/small"]
 
 
 # --- requests and quantities, read without the shared language -----------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("requests", "count", "each"),
+    ("resources", "count", "per_card"),
     [
         pytest.param({"nvidia.com/gpu": "3"}, 3, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="whole cards"),
         pytest.param({"kubernetes.io/gpu": "200"}, 2, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="200 percent"),
@@ -642,9 +647,9 @@ def test_two_faults_of_one_kind_are_two_findings() -> None:
         pytest.param({"kubernetes.io/gpu": "500m"}, 1, {"gpu-core": 1, "gpu-memory-ratio": 1}, id="rounded up"),
     ],
 )
-def test_requests_are_split_over_cards(requests: dict[str, str], count: int, each: dict[str, int]) -> None:
-    (ask,) = asked.cards({"containers": [{"name": "main", "resources": {"requests": requests}}]})
-    assert (ask.count, ask.each) == (count, each)
+def test_requests_are_split_over_cards(resources: dict[str, str], count: int, per_card: dict[str, int]) -> None:
+    (request,) = requests.cards({"containers": [{"name": "main", "resources": {"requests": resources}}]})
+    assert (request.count, request.each) == (count, per_card)
 
 
 def test_a_pod_needs_what_its_containers_need_at_any_moment() -> None:
@@ -652,8 +657,8 @@ def test_a_pod_needs_what_its_containers_need_at_any_moment() -> None:
         return {"name": cpu, "resources": {"requests": {"cpu": cpu}}, **fields}
 
     init = [container("1", restartPolicy="Always"), container("6"), container("2", restartPolicy="Always")]
-    assert asked.total({"initContainers": init, "containers": [container("1"), container("1")]}) == {"cpu": 7}
-    assert asked.total({"initContainers": init, "containers": [container("2"), container("3")]}) == {"cpu": 8}
+    assert requests.total({"initContainers": init, "containers": [container("1"), container("1")]}) == {"cpu": 7}
+    assert requests.total({"initContainers": init, "containers": [container("2"), container("3")]}) == {"cpu": 8}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import yaml
 
 from devcluster import components
 
-PLAN = components.Plan(
+CONTROL_PLANE = components.ControlPlane(
     programs={name: f"/programs/{name}" for name in components.CONTROL_PLANE},
     etcd_port=1001,
     api_port=1002,
@@ -16,7 +16,7 @@ PLAN = components.Plan(
 
 
 def test_api_server_finds_etcd_and_its_own_port() -> None:
-    command = PLAN.command("kube-apiserver")
+    command = CONTROL_PLANE.command("kube-apiserver")
 
     assert command[0] == "/programs/kube-apiserver"
     assert "--etcd-servers=http://127.0.0.1:1001" in command
@@ -24,13 +24,13 @@ def test_api_server_finds_etcd_and_its_own_port() -> None:
 
 
 def test_extra_arguments_come_last() -> None:
-    assert PLAN.command("kube-apiserver")[-1] == "--audit-log-path=audit.log"
-    assert "--audit-log-path=audit.log" not in PLAN.command("kwok")
+    assert CONTROL_PLANE.command("kube-apiserver")[-1] == "--audit-log-path=audit.log"
+    assert "--audit-log-path=audit.log" not in CONTROL_PLANE.command("kwok")
 
 
 @pytest.mark.parametrize("name", components.CONTROL_PLANE)
 def test_no_component_listens_beyond_loopback(name: str) -> None:
-    addresses = [argument for argument in PLAN.command(name) if "://" in argument or "-address=" in argument]
+    addresses = [argument for argument in CONTROL_PLANE.command(name) if "://" in argument or "-address=" in argument]
 
     assert all("127.0.0.1" in address or "kubernetes.default" in address for address in addresses)
 

@@ -16,7 +16,7 @@ from devcluster.real_node import cgroups, config, image, obstacle
 
 NEEDED = "cpu cpuset memory pids"
 
-PLAN = config.Plan(
+SETUP = config.NodeSetup(
     node="real-0",
     folder=Path("/data/real-0"),
     group="berth-7-real-0",
@@ -108,13 +108,13 @@ def test_image_is_what_its_digests_say(tmp_path: Path) -> None:
 
 
 def test_kubelet_acts_as_its_node() -> None:
-    [user] = yaml.safe_load(PLAN.files(kubeconfig=KUBECONFIG)["kubeconfig"])["users"]
+    [user] = yaml.safe_load(SETUP.files(kubeconfig=KUBECONFIG)["kubeconfig"])["users"]
 
     assert user["user"] == {"token": "secret", "as": "system:node:real-0", "as-groups": ["system:nodes"]}
 
 
 def test_daemons_meet_in_the_nodes_own_places() -> None:
-    files = PLAN.files(kubeconfig=KUBECONFIG)
+    files = SETUP.files(kubeconfig=KUBECONFIG)
     kubelet, containerd = yaml.safe_load(files["kubelet.yaml"]), tomllib.loads(files["containerd.toml"])
     runtime = containerd["plugins"]["io.containerd.cri.v1.runtime"]
 
@@ -123,7 +123,7 @@ def test_daemons_meet_in_the_nodes_own_places() -> None:
     assert runtime["cdi_spec_dirs"] == ["/data/real-0/cdi"]
     assert runtime["cni"] == {"bin_dirs": ["/tools"], "conf_dir": "/data/real-0/cni", "use_internal_loopback": True}
     assert containerd["plugins"]["io.containerd.cri.v1.images"]["pinned_images"] == {"sandbox": image.NAME}
-    assert "--node-labels=a=b,c=d" in PLAN.kubelet()
+    assert "--node-labels=a=b,c=d" in SETUP.kubelet()
 
 
 def test_without_root_there_is_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Kind(enum.StrEnum):
+class FaultKind(enum.StrEnum):
     """The kinds of faults."""
 
     UNREADABLE = "unreadable"
@@ -31,10 +31,10 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Fault:
     """One fault."""
 
-    kind: Kind
+    kind: FaultKind
     object: str
     """`pod default/half`, `card node-0/gpu 3`, `node node-0`."""
     text: str

@@ -51,7 +51,7 @@ class DemoError(Exception):
 
 
 @dataclass(kw_only=True)
-class World:
+class Installation:
     """A running cluster and the programs that were started in it."""
 
     cluster: Cluster
@@ -92,8 +92,8 @@ class World:
         """Return whether the API server would inject a variable into the first pod of a file."""
         pod = next(yaml.safe_load_all(file.read_text()))
         path = self.cluster.api.resource("pods").path(namespace="default")
-        made = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
-        return "env" in made["spec"]["containers"][0]
+        created = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
+        return "env" in created["spec"]["containers"][0]
 
     def apply(self, file: Path) -> list[Manifest]:
         """Apply a YAML file as administrator and return its objects."""

@@ -32,11 +32,11 @@ class Form(enum.StrEnum):
     """Whole or in parts of its amounts."""
     SLICE = "slice"
     INSTANCE = "instance"
-    SLOT = "whatever its Device gives as one GPU"
+    PLUGIN_UNIT = "whatever its Device gives as one GPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Request:
     """A number of cards of one type, and how much of each."""
 
     type: str
@@ -68,7 +68,7 @@ def short(resource: str) -> str:
     return resource
 
 
-def requests(container: Mapping[str, Any]) -> Amounts:
+def of_container(container: Mapping[str, Any]) -> Amounts:
     """Return what one container requests; a limit is also a request."""
     resources = container.get("resources") or {}
     stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
@@ -80,72 +80,73 @@ def total(spec: Mapping[str, Any]) -> Amounts:
     sidecars: Amounts = {}
     starting: list[Amounts] = []
     for container in spec.get("initContainers") or ():
-        needs = _sum([sidecars, requests(container)])
+        needs = _sum([sidecars, of_container(container)])
         starting.append(needs)
         if container.get("restartPolicy") == "Always":
             sidecars = needs
-    running = _sum([sidecars, *(requests(container) for container in spec["containers"])])
+    running = _sum([sidecars, *(of_container(container) for container in spec["containers"])])
     peak = {
-        name: max(each.get(name, Fraction()) for each in (running, *starting)) for name in _names(running, *starting)
+        name: max(amounts.get(name, Fraction()) for amounts in (running, *starting))
+        for name in _names(running, *starting)
     }
     overhead = {short(name): quantity.exact(value) for name, value in (spec.get("overhead") or {}).items()}
-    return _sum([{**peak, **requests(spec)}, overhead])
+    return _sum([{**peak, **of_container(spec)}, overhead])
 
 
-def cards(spec: Mapping[str, Any]) -> list[Ask]:
+def cards(spec: Mapping[str, Any]) -> list[Request]:
     """Return the pod's requests for devices; raise ValueError if they are invalid."""
-    wanted = {name: -(-amount // 1) for name, amount in total(spec).items() if type_of(name) and amount}
-    gpus = {name: amount for name, amount in wanted.items() if type_of(name) == "gpu"}
-    others = [_percent(name, amount) for name, amount in wanted.items() if type_of(name) != "gpu"]
-    return (_gpus(gpus) if gpus else []) + others
+    requested = {name: -(-amount // 1) for name, amount in total(spec).items() if type_of(name) and amount}
+    gpus = {name: amount for name, amount in requested.items() if type_of(name) == "gpu"}
+    simple = [_percent(name, amount) for name, amount in requested.items() if type_of(name) != "gpu"]
+    return (_gpus(gpus) if gpus else []) + simple
 
 
-def _gpus(wanted: Mapping[str, int]) -> list[Ask]:
-    if all(name.startswith(INSTANCES) for name in wanted):
+def _gpus(requested: Mapping[str, int]) -> list[Request]:
+    if all(name.startswith(INSTANCES) for name in requested):
         return [
-            Ask(type="gpu", count=count, each={name: 1}, form=Form.INSTANCE, what=name)
-            for name, count in wanted.items()
+            Request(type="gpu", count=count, each={name: 1}, form=Form.INSTANCE, what=name)
+            for name, count in requested.items()
         ]
-    if wanted.keys() == {SLICES}:
-        return [Ask(type="gpu", count=wanted[SLICES], each={}, form=Form.SLICE, what="gpu")]
-    return [_cards(wanted)]
+    if requested.keys() == {SLICES}:
+        return [Request(type="gpu", count=requested[SLICES], each={}, form=Form.SLICE, what="gpu")]
+    return [_cards(requested)]
 
 
-def _cards(wanted: Mapping[str, int]) -> Ask:
-    measures = [name for name in MEASURES if name in wanted]
-    extras = wanted.keys() - set(measures)
+def _cards(requested: Mapping[str, int]) -> Request:
+    measures = [name for name in MEASURES if name in requested]
+    extras = requested.keys() - set(measures)
     if len(measures) != 1 or (extras and measures[0] not in ("gpu-memory", "gpu-memory-ratio")):
-        raise ValueError(f"{', '.join(sorted(wanted))} mean nothing together")
+        raise ValueError(f"{', '.join(sorted(requested))} mean nothing together")
     (measure,) = measures
     if measure in WHOLE_CARDS:
-        form = Form.SLOT if measure == WHOLE_CARDS[0] else Form.CARD
-        each = {"gpu-core": PERCENT, "gpu-memory-ratio": PERCENT}
-        return Ask(type="gpu", count=wanted[measure], each=each, form=form, what="gpu")
+        form = Form.PLUGIN_UNIT if measure == WHOLE_CARDS[0] else Form.CARD
+        amounts = {"gpu-core": PERCENT, "gpu-memory-ratio": PERCENT}
+        return Request(type="gpu", count=requested[measure], each=amounts, form=form, what="gpu")
     if measure == "gpu":
-        part = _percent("gpu", wanted["gpu"])
-        each = dict.fromkeys(("gpu-core", "gpu-memory-ratio"), part.each["gpu"])
-        return Ask(type="gpu", count=part.count, each=each, what="gpu")
-    count = wanted.get("gpu.shared") or _percent(measure, wanted.get("gpu-memory-ratio", 1)).count
-    return Ask(
+        part = _percent("gpu", requested["gpu"])
+        amounts = dict.fromkeys(("gpu-core", "gpu-memory-ratio"), part.each["gpu"])
+        return Request(type="gpu", count=part.count, each=amounts, what="gpu")
+    count = requested.get("gpu.shared") or _percent(measure, requested.get("gpu-memory-ratio", 1)).count
+    return Request(
         type="gpu",
         count=count,
-        each={name: amount // count for name, amount in wanted.items() if name != "gpu.shared"},
+        each={name: amount // count for name, amount in requested.items() if name != "gpu.shared"},
         what="gpu",
     )
 
 
-def _percent(name: str, amount: int) -> Ask:
+def _percent(name: str, amount: int) -> Request:
     """Up to 100 is part of one card, more are whole cards."""
     if amount > PERCENT and amount % PERCENT:
         raise ValueError(f"{name} {amount} is neither part of a card nor whole cards")
     count = max(1, amount // PERCENT)
-    return Ask(type=TYPES[name], count=count, each={name: amount // count}, what=TYPES[name])
+    return Request(type=TYPES[name], count=count, each={name: amount // count}, what=TYPES[name])
 
 
 def _sum(lists: Iterable[Amounts]) -> Amounts:
-    found = list(lists)
-    return {name: sum((each.get(name, Fraction()) for each in found), Fraction()) for name in _names(*found)}
+    parts = list(lists)
+    return {name: sum((amounts.get(name, Fraction()) for amounts in parts), Fraction()) for name in _names(*parts)}
 
 
 def _names(*lists: Amounts) -> set[str]:
-    return {name for each in lists for name in each}
+    return {name for amounts in lists for name in amounts}

@@ -1,26 +1,26 @@
-"""The cluster as the audit sees it; what cannot be read is a finding by itself."""
+"""The cluster as the audit sees it; what cannot be read is a fault by itself."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from demo.audit import asked, quantity, view
-from demo.audit.finding import Finding, Kind
+from demo.audit import quantity, requests, view
+from demo.audit.fault import Fault, FaultKind
 
 BROKEN: Final = (AttributeError, KeyError, TypeError, ValueError)
 """What reading data of another form than expected raises."""
 
 
 @dataclass(kw_only=True)
-class World:
+class Snapshot:
     """Nodes with what they offer, cards, and the pods that are not over."""
 
     pods: list[view.Pod]
-    nodes: dict[str, asked.Amounts] = field(default_factory=dict)
+    nodes: dict[str, requests.Amounts] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
     """Nodes that have a Device."""
     cards: dict[view.Key, view.Card] = field(default_factory=dict)
-    unreadable: list[Finding] = field(default_factory=list)
+    unreadable: list[Fault] = field(default_factory=list)
 
     def add_node(self, raw: view.Manifest) -> None:
         """Take in a Node."""
@@ -28,7 +28,7 @@ class World:
         try:
             self.nodes[name] = _allocatable(raw)
         except BROKEN as error:
-            self.unreadable.append(Finding(kind=Kind.UNREADABLE, object=f"node {name}", text=str(error)))
+            self.unreadable.append(Fault(kind=FaultKind.UNREADABLE, object=f"node {name}", text=str(error)))
 
     def add_device(self, raw: view.Manifest) -> None:
         """Take in a Device."""
@@ -37,7 +37,7 @@ class World:
         try:
             self.cards.update(view.cards(raw))
         except BROKEN as error:
-            self.unreadable.append(Finding(kind=Kind.UNREADABLE, object=f"device {name}", text=str(error)))
+            self.unreadable.append(Fault(kind=FaultKind.UNREADABLE, object=f"device {name}", text=str(error)))
 
 
 def read(
@@ -45,16 +45,16 @@ def read(
     pods: Iterable[view.Manifest],
     nodes: Iterable[view.Manifest],
     devices: Iterable[view.Manifest],
-) -> World:
+) -> Snapshot:
     """Read everything."""
-    world = World(pods=[pod for pod in map(view.Pod.read, pods) if not pod.over])
+    snapshot = Snapshot(pods=[pod for pod in map(view.Pod.read, pods) if not pod.over])
     for node in nodes:
-        world.add_node(node)
+        snapshot.add_node(node)
     for device in devices:
-        world.add_device(device)
-    return world
+        snapshot.add_device(device)
+    return snapshot
 
 
-def _allocatable(node: view.Manifest) -> asked.Amounts:
+def _allocatable(node: view.Manifest) -> requests.Amounts:
     offered = node["status"].get("allocatable") or {}
     return {name: quantity.exact(value) for name, value in offered.items()}
