@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 SOURCES := api client operator agent devcluster demo tests examples
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
+# Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
+test unit node-e2e chaos-devices: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs

@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build missing programs before the first test: it takes minutes, and no test's timeout allows for it."""
-    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    used = {name for item in session.items for name in _fixtures(item)}
     needed = programs.CLUSTER if used & CLUSTERS else ()
     if used & REAL_NODES and not real_node.obstacle():
         needed = (*needed, *programs.REAL_NODE)
@@ -41,6 +41,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             programs.ensure(needed)
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    """Return the names of a test's fixtures, without its parameters: a parameter may be called `cluster` too."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else ()
+    return set(getattr(item, "fixturenames", ())) - set(parameters)
 
 
 @pytest.fixture(scope="session")
