@@ -22,10 +22,12 @@ from berth_api.selectors import Requirement
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import CardInfo, Mask
-from berth_operator.core.fleet.fleet import Charge, DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values import injection
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import CardInfo, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import (
     HostPort,
     Membership,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
 from berth_operator.core.values.request import NodeTerm, PodRequest
 from berth_operator.core.values.storage import Capacity, Claim, StorageClass, Volume

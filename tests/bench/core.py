@@ -16,7 +16,8 @@ from typing import Final
 
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state import pods
 from tests import builders

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import Preemption, preempt
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.state import nodes, pods
 from berth_operator.state.budgets import budget, key
 from berth_operator.state.cluster import Cluster as State

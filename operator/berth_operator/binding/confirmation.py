@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import structlog
 
 from berth_operator.clients.kube import ApiError, Object, Unreachable
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 5.0

@@ -22,8 +22,8 @@ from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
-from berth_operator.core.fleet.fleet import Charge
 from berth_operator.core.queue.queue import pause
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster

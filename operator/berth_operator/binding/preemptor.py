@@ -22,7 +22,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import Preemption, has_lower, holds, nominated, preempt, told
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters

@@ -15,7 +15,7 @@ from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
 from berth_operator.core.decision.cycle import Failure, Placement
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from berth_operator.core.fleet import kubelet_allocation
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, BOUND, pods_where

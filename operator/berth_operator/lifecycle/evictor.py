@@ -13,7 +13,7 @@ import structlog
 
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.fleet import kubelet_allocation
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 

@@ -14,8 +14,8 @@ from berth_api import mig, names
 from berth_api.allocation import Grant, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request import CARD, Kinds
-from berth_operator.core.fleet.cards import CardInfo
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.cluster import NodeView
 
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)

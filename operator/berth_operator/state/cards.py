@@ -12,8 +12,8 @@ from berth_api import allocation, interning, mig, names, quantity
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, Topology
 from berth_api.request import NVIDIA_GPU
 from berth_api.selectors import Labels
-from berth_operator.core.fleet.cards import LINKS, NVLINK, CardInfo
-from berth_operator.core.fleet.intern_table import Functions, Links
+from berth_operator.core.fleet.cards import LINKS, NVLINK
+from berth_operator.core.values.inventory import CardInfo, Functions, Links
 
 Resources = tuple[tuple[str, str | int], ...]
 Amounts = tuple[tuple[str, int], ...]

@@ -21,11 +21,13 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import Emptied
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
-from berth_operator.core.fleet.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.queue import waking
 from berth_operator.core.queue.gang_tracker import Counts, Group, Roster
 from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import devices, groups, kubelet, nodes, pods

@@ -9,8 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from berth_api import names, partitions
 from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
-from berth_operator.core.fleet.cards import CardInfo
-from berth_operator.core.fleet.fleet import DEFAULT_VENDOR, DeviceInventory
+from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
 from berth_operator.state import cards, kubelet
 
 Object = Mapping[str, Any]

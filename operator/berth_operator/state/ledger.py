@@ -9,8 +9,9 @@ from typing import Final
 
 from berth_api.allocation import Grant
 from berth_operator.core.fleet import kubelet_allocation
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import Case, Device, Given
+from berth_operator.core.values.charge import Charge
 from berth_operator.state.kubelet import NO_WORD, GpuPodRecord, Word
 
 Verdict = tuple[str, str, str]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from berth_api import partitions, quantity, request, resources
 from berth_api.request import BUILT_IN, Kinds
-from berth_operator.core.fleet.fleet import NodeInfo
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import images

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from devcluster import Arena
 from tests.differential import evictions
 from tests.differential.evictions import ABOVE, PRIORITIES, UNPLAYED

@@ -12,8 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
-from berth_operator.core.fleet.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
 from tests.builders import asks, charge, label, node_info
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from berth_operator.core.filters.spreading import HOSTNAME
-from berth_operator.core.fleet.fleet import NodeInfo
 from berth_operator.core.scores.default_spread import ZONE
 from berth_operator.core.values.affinity import Identity, Spread
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
 from tests.unit.core import crowds
 from tests.unit.core.crowds import World

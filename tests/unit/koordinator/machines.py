@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from berth_operator.core.fleet.cards import LINKS, NVLINK, CardInfo
+from berth_operator.core.fleet.cards import LINKS, NVLINK
+from berth_operator.core.values.inventory import CardInfo
 from tests.builders import card
 
 SWITCH, NODE, SYSTEM = LINKS["SingleSwitch"], LINKS["SameNUMANode"], LINKS["System"]

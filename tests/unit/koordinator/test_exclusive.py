@@ -13,8 +13,8 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.decision.preemption import preempt
-from berth_operator.core.fleet.cards import CardInfo
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from berth_operator.state import pods
 from tests.builders import (

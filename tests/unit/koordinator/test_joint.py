@@ -17,8 +17,9 @@ from berth_operator.core import filters
 from berth_operator.core.allocators import switches
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import NVLINK, CardInfo
+from berth_operator.core.fleet.cards import NVLINK
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
     GPU,

@@ -16,8 +16,8 @@ from berth_api import model, names
 from berth_api.allocation import Grant
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
-from berth_operator.core.fleet.cards import CardInfo
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
     A100,

@@ -15,8 +15,8 @@ from berth_api.request import RequestError
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.cards import CardInfo
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from berth_operator.state.devices import record
 from tests.builders import A100, CORE, GI, GPU, NVIDIA, RATIO, asks, card, charge, device, entry, fleet, grant, waiting

@@ -14,8 +14,9 @@ from berth_operator.core import allocators
 from berth_operator.core.allocators import topology
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
-from berth_operator.core.fleet.cards import LINKS, NVLINK, CardInfo
+from berth_operator.core.fleet.cards import LINKS, NVLINK
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
     GI,

@@ -8,7 +8,7 @@ import pytest
 from berth_api.allocation import Grant
 from berth_api.device import DeviceStatus
 from berth_operator.core.fleet import kubelet_allocation
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.reconcile import status
 from berth_operator.state import devices, nodes
 from berth_operator.state.cluster import NodeRecord, NodeView

@@ -9,7 +9,7 @@ from berth_api import names
 from berth_api.allocation import Grant, render
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.fleet import NOT_STARTED, Charge
+from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cluster import KUBELET_SECONDS, Cluster

@@ -7,7 +7,7 @@ import pytest
 from berth_api import allocation, names
 from berth_api.device import DeviceStatus
 from berth_api.partitions import NVSWITCH, Partition, Table
-from berth_operator.core.fleet.cards import CardInfo
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state import devices
 from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
 

@@ -26,10 +26,11 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import helpable, is_local, released
 from berth_operator.core.decision.what_if import Bench, sets
 from berth_operator.core.fleet.cards import Indices, Mask
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import Occupants
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MOST_MOVES: Final = 8

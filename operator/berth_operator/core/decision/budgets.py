@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth_api.selectors import LabelSelector
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity
+from berth_operator.core.values.charge import Charge
 
 MAX_ANSWERS: Final = 2**16
 """Identities for which the answer is remembered."""

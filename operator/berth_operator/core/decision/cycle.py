@@ -20,8 +20,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NOTHING_CHOSEN, Chosen
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change

@@ -23,9 +23,10 @@ from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Failure, Floats, Placement, cut, decide, failure, feasible
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.labels import ABSENT, Numbers
 from berth_operator.core.values.affinity import NO_WISHES
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Chosen
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change

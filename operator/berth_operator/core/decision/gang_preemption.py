@@ -32,7 +32,8 @@ from berth_operator.core.decision.preemption import (
     preempt,
 )
 from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 AT_ONCE: Final = 32

@@ -28,9 +28,10 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import Bench, sets
 from berth_operator.core.fleet.cards import Column, Indices, Mask
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import Occupants
 from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 

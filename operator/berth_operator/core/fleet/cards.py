@@ -8,7 +8,7 @@ twice.
 
 import zlib
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Self, TypeVar
 
 import numpy as np
@@ -18,10 +18,10 @@ from berth_api import allocation, mig
 from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
-from berth_api.selectors import Labels
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.intern_table import Catalogue, Functions, Links
+from berth_operator.core.fleet.intern_table import Catalogue
+from berth_operator.core.values.inventory import CardInfo, Links
 
 V = TypeVar("V")
 Mask = npt.NDArray[np.bool_]
@@ -74,38 +74,6 @@ _PADDED: Final = (
     "spare",
 )
 """Columns of slots in which an empty slot has a 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardInfo:
-    """One card as its Device tells."""
-
-    type: str
-    minor: int
-    id: str
-    model: str = ""
-    healthy: bool = True
-    """Also false for cards that cannot be handed out, whole or shared: in MIG mode, or contradicting the rest of the
-    Device."""
-    amounts: tuple[tuple[str, int], ...] = ()
-    """(resource, what the whole card offers): also how many instances of each profile, replicas and virtual functions
-    it has."""
-    numa: int = -1
-    socket: int = -1
-    pcie: str = ""
-    """The PCIe switch."""
-    module: int = -1
-    """Position on the baseboard."""
-    labels: Labels = ()
-    links: Links = ()
-    functions: Functions = ()
-    """Virtual functions."""
-    instances: tuple[tuple[str, str], ...] = ()
-    """(MIG UUID, resource) of each instance that can be handed out."""
-    parts: tuple[str, ...] = ()
-    """MIG UUIDs of all its instances, whether they can be handed out or not."""
-    replica_resource: str = ""
-    """The one name by which pods may ask for its replicas; empty for either."""
 
 
 def is_listed(grant: Grant) -> bool:

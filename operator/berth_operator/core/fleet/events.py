@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from berth_operator.core.fleet.fleet import Charge
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.verdict import Change
 
 

@@ -7,7 +7,7 @@ the three arrive in any order. Changing the Fleet is arithmetic in memory, witho
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -18,10 +18,9 @@ from berth_api import partitions
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.names import GPU
-from berth_api.partitions import Table
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.fleet.affinity_index import Neighbours
-from berth_operator.core.fleet.cards import RESOURCES, CardInfo, Cards, Column, Indices, Mask
+from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, Rowwise, pick
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.images import Images
@@ -32,15 +31,10 @@ from berth_operator.core.fleet.ports import Ports
 from berth_operator.core.fleet.volumes import Volumes
 from berth_operator.core.fleet.workload import Workload
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
-from berth_operator.core.values.affinity import NO_WISHES, NOBODY, Identity, Wishes
-from berth_operator.core.values.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
-from berth_operator.core.values.request import HostPort, Membership, Taint
-
-ANY_VENDOR: Final = ""
-DEFAULT_VENDOR: Final = "nvidia"
-"""The vendor of a Device that names none."""
-NOT_STARTED: Final = 2**62
-"""When a pod started that has not."""
+from berth_operator.core.values.affinity import NOBODY
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
+from berth_operator.core.values.request import Taint
 
 ROWS: Final = 16
 """Room for so many nodes at first."""
@@ -48,70 +42,6 @@ ROWS: Final = 16
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "single")
 _PLAIN: Final = (np.ndarray, dict, list, set)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
-    """What scheduling reads of a Node."""
-
-    name: str
-    labels: Mapping[str, str]
-    allocatable: Mapping[str, int]
-    taints: tuple[Taint, ...] = ()
-    cordoned: bool = False
-    ready: bool = True
-    unreachable: bool = False
-    """Not ready because nobody hears of it."""
-    features: tuple[str, ...] = ()
-    """What its kubelet declares that it can do."""
-    images: tuple[tuple[str, int], ...] = ()
-    """(name, bytes)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceInventory:
-    """What scheduling reads of a Device."""
-
-    cards: tuple[CardInfo, ...] = ()
-    vendor: str = DEFAULT_VENDOR
-    partitions: Table = ()
-    """The partitions of the node's NVSwitch; none where it has none."""
-    honors: bool | None = None
-    """Whether whole cards are given by partition alone, and not only rather so; None where the Node's label says it."""
-    single: bool = False
-    """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
-
-
-NO_DEVICE: Final = DeviceInventory(vendor=ANY_VENDOR)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """What one pod takes of its node."""
-
-    uid: str
-    pod: str
-    """namespace/name."""
-    node: str
-    resources: tuple[tuple[str, int], ...] = ()
-    assumed: tuple[int, int] = (0, 0)
-    """cpu and memory, with what is assumed of containers that name none."""
-    asked: tuple[tuple[str, int], ...] = ()
-    """(name, amount) of the device resources that it requests, as kubelet counts them."""
-    ports: tuple[HostPort, ...] = ()
-    grants: tuple[Grant, ...] = ()
-    unknown: tuple[str, ...] = ()
-    """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
-    identity: Identity = NOBODY
-    wishes: Wishes = NO_WISHES
-    mounts: Mounts = NO_MOUNTS
-    chosen: Chosen = NOTHING_CHOSEN
-    """What it was promised, until the API server says the same."""
-    terminating: bool = False
-    gang: Membership | None = None
-    priority: int = 0
-    started: int = field(default=NOT_STARTED, compare=False)
-    """Seconds since 1970, as its kubelet tells; what the pod takes does not depend on it."""
 
 
 def _cards(rows: int, plugins: Mapping[str, DevicePlugin]) -> dict[str, Cards]:

@@ -13,17 +13,14 @@ import numpy.typing as npt
 from berth_api.partitions import Table
 from berth_api.selectors import Labels, LabelSelector
 from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.values.inventory import Functions, Links
 
 K = TypeVar("K", bound=Hashable)
 Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.int32]
 
-Links = tuple[tuple[int, int], ...]
-"""(minor of the other card, how good the way there is)."""
 Wiring = tuple[tuple[int, int, Links], ...]
 """(slot, minor, links) of each card of a node; nothing where none has links."""
-Functions = tuple[tuple[Labels, tuple[tuple[int, str], ...]], ...]
-"""Groups of a card's virtual functions: (labels, (minor, bus id) of each)."""
 
 MOST: Final = 512
 """Selectors come from users' pods: rather than keep the answers for all that ever were, begin anew after so many."""

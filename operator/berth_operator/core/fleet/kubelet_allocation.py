@@ -11,7 +11,8 @@ from typing import Final
 
 from berth_api.allocation import MAX_MINOR, Grant
 from berth_api.names import GPU, GPU_MEMORY, NVIDIA_PREFIX
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 
 FOREIGN: Final = "processes outside Kubernetes"
 """Stands for a pod where there is none."""

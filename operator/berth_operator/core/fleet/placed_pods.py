@@ -12,9 +12,10 @@ import numpy as np
 
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.values.charge import Charge
 
 if TYPE_CHECKING:
-    from berth_operator.core.fleet.fleet import Charge, Fleet
+    from berth_operator.core.fleet.fleet import Fleet
 
 Amounts = tuple[tuple[str, int], ...]
 Handles = tuple[str, ...]
@@ -61,7 +62,7 @@ class Parts:
 class Occupants:
     """Pods by number."""
 
-    charges: Sequence["Charge"]
+    charges: Sequence[Charge]
     rows: Indices
     priority: Column
     started: Column
@@ -74,7 +75,7 @@ class Occupants:
     """By device type."""
 
     @classmethod
-    def of(cls, fleet: "Fleet", charges: Sequence["Charge"]) -> "Occupants":
+    def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "Occupants":
         """Give pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
         kinds, amounts = _amounts(fleet.resources, [each.resources for each in charges])
@@ -155,7 +156,7 @@ class Census:
         return found
 
 
-def _parts(fleet: "Fleet", kind: str, charges: Sequence["Charge"], rows: Indices) -> Parts:
+def _parts(fleet: "Fleet", kind: str, charges: Sequence[Charge], rows: Indices) -> Parts:
     cards = fleet.cards[kind]
     # Flat, without a list for each pod: of those there are so many that collecting them would cost most of it all.
     found = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == kind]

@@ -17,8 +17,8 @@ from typing import Final
 
 from berth_api.names import POD_GROUP_LABEL, POD_GROUP_MIN_MEMBER
 from berth_operator.core.decision.gang import Gang, too_few
-from berth_operator.core.fleet.fleet import Charge
 from berth_operator.core.queue.queue import pause
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0

@@ -16,8 +16,9 @@ from berth_operator.core.advice.simulate import Simulation, simulate
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from tests.builders import (
     A100,

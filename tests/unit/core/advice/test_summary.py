@@ -7,7 +7,8 @@ import pytest
 
 from berth_operator.core.advice.summary import nodes, summary
 from berth_operator.core.fleet.cards import LINKS, NVLINK
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100,
     GI,

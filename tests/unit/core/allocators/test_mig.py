@@ -14,8 +14,9 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import holds, preempt
-from berth_operator.core.fleet.cards import CardInfo
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import CardInfo
 from tests.builders import (
     A100_BYTES,
     GPU,

@@ -12,8 +12,8 @@ from berth_api import names
 from berth_api.model import of_pod
 from berth_operator.core.decision.cycle import MAX_MESSAGE, Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import CardInfo
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest, Taint
 from berth_operator.core.values.verdict import Change
 from tests.builders import (

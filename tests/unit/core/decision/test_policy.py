@@ -7,8 +7,9 @@ import pytest
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
-from berth_operator.core.fleet.fleet import Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import card_spreading
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint
 from tests.builders import GPU, NVIDIA, add, asks, cards, charge, fleet, grant, inventory, node_info, waiting
 

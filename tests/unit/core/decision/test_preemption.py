@@ -17,8 +17,9 @@ from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import MOST_COUPLED, Emptied, Preemption, has_lower, holds, preempt
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, Taint
 from tests.builders import (
     A100_BYTES,

@@ -14,9 +14,10 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import Bench
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import Occupants
 from berth_operator.core.values.affinity import Crowd, Identity, Peers, Term, Wishes
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
 from tests.builders import (
     A100_BYTES,

@@ -23,7 +23,8 @@ from berth_operator.core.filters import (
     supported,
     taints,
 )
-from berth_operator.core.fleet.fleet import DeviceInventory, Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
 from berth_operator.core.values.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
 from tests.builders import (
     A100,

@@ -17,8 +17,9 @@ from berth_operator.core.filters import (
     topology_spread,
 )
 from berth_operator.core.fleet import affinity_index
-from berth_operator.core.fleet.fleet import Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Crowd, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
 from tests.builders import asks, charge, label, node_info
 from tests.unit.core import crowds

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.model import ModelConstraint
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Taint
 from tests.builders import (
     A100_BYTES,

@@ -13,8 +13,9 @@ from berth_api import allocation, names
 from berth_api.allocation import Grant
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
-from berth_operator.core.fleet.fleet import Charge, Fleet
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import Case, Device, Given
+from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100_BYTES,
     T4,

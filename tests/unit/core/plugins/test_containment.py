@@ -19,10 +19,11 @@ from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import holds, preempt
 from berth_operator.core.filters import has_room
-from berth_operator.core.fleet.cards import CardInfo, Mask
+from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, PluginFailedError
 from berth_operator.core.plugins.containment import contained
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import add, charge, gang, inventory, node_info, other_card, place, waiting
 from tests.strangers import KIND, NPU, OWNER, fails, gives, plugins

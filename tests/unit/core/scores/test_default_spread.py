@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from berth_api.selectors import EVERYTHING, NOTHING
 from berth_operator.core.filters.spreading import HOSTNAME
 from berth_operator.core.fleet import replicas
-from berth_operator.core.fleet.fleet import Charge, Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.services import Services
 from berth_operator.core.scores import default_spread
 from berth_operator.core.scores.default_spread import ZONE
 from berth_operator.core.values.affinity import Identity, Spread, Wishes
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, node_info, told
 from tests.unit.core import crowds, references

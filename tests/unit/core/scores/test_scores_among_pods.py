@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_operator.core.filters.spreading import HOSTNAME
-from berth_operator.core.fleet.fleet import NodeInfo
 from berth_operator.core.scores import even_spread, pod_affinity
 from berth_operator.core.values.affinity import Peers, Spread, Term, Wishes
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, node_info, told
 from tests.unit.core import crowds, references

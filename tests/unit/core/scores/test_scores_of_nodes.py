@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from berth_operator.core import scores
-from berth_operator.core.fleet.fleet import Fleet, NodeInfo
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import (
     balanced_allocation,
     image_locality,
@@ -16,6 +16,7 @@ from berth_operator.core.scores import (
     node_affinity,
     taints,
 )
+from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import NodeTerm, PodRequest, Taint, Toleration
 from tests.builders import GI, MI, add, asks, charge, label, node_info, told
 

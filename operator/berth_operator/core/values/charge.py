@@ -1,0 +1,41 @@
+"""What one pod takes of its node."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth_api.allocation import Grant
+from berth_operator.core.values.affinity import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.values.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.values.request import HostPort, Membership
+
+NOT_STARTED: Final = 2**62
+"""The start time of a pod that has not started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one pod takes of its node."""
+
+    uid: str
+    pod: str
+    """namespace/name."""
+    node: str
+    resources: tuple[tuple[str, int], ...] = ()
+    assumed: tuple[int, int] = (0, 0)
+    """cpu and memory, with what is assumed of containers that name none."""
+    asked: tuple[tuple[str, int], ...] = ()
+    """(name, amount) of the device resources that it requests, as kubelet counts them."""
+    ports: tuple[HostPort, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
+    identity: Identity = NOBODY
+    wishes: Wishes = NO_WISHES
+    mounts: Mounts = NO_MOUNTS
+    chosen: Chosen = NOTHING_CHOSEN
+    """What the decision assigned to its claims, until the API server shows the same."""
+    terminating: bool = False
+    gang: Membership | None = None
+    priority: int = 0
+    started: int = field(default=NOT_STARTED, compare=False)
+    """Seconds since 1970, as its kubelet reports; what the pod takes does not depend on it."""
