@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from berth_api import mig, names, request, resources, share
+from berth_api import injection, mig, names, request, resources, share
 from berth_api.allocation import REPLICAS, Function, Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import Part
@@ -25,7 +25,6 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import Queue
-from berth_operator.core.values import injection
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import (

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from cryptography import x509
 
-from berth_operator.core.values import injection
+from berth_api import injection
 from berth_operator.injection import certificates, review
 from berth_operator.injection.mutations import Mutations, patch
 from tests.builders import GPU, Raw, container, pod

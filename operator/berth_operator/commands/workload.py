@@ -13,10 +13,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from berth_api import quantity
+from berth_api import injection, quantity
 from berth_operator.commands.errors import InputError
 from berth_operator.configuration import told
-from berth_operator.core.values import injection
 
 Object = dict[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from berth_api import names, request
-from berth_operator.core.values.injection import Object, Put, asking, labels_of, with_containers
+from berth_api.injection import Object, Put, asking, labels_of, with_containers
 
 PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
 """Label of pods that ask for it, and of nodes that have it."""

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import request
-from berth_operator.core.values import injection
-from berth_operator.core.values.injection import Object, labels_of
+from berth_api import injection, request
+from berth_api.injection import Object, labels_of
 from berth_operator.injection import hami
 
 _OF_POD: Final = ("volumes", "nodeSelector", "runtimeClassName")

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import interning, model, names, nonzero_requested, request, resize, resources, share
+from berth_api import injection, interning, model, names, nonzero_requested, request, resize, resources, share
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
-from berth_operator.core.values import injection, limits
+from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
 from berth_operator.state import allocations, features, groups, images, mounts, ports, terms, wishes

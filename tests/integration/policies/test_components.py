@@ -9,7 +9,8 @@ import jsonpatch
 import orjson
 import pytest
 
-from berth_operator.core.values import injection, limits
+from berth_api import injection
+from berth_operator.core.values import limits
 from berth_operator.injection import review
 from berth_operator.injection.mutations import Mutations
 from devcluster import Arena

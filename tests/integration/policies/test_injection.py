@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth_operator.core.values import injection
+from berth_api import injection
 from berth_operator.injection.mutations import patch
 from devcluster import Arena
 from devcluster.api import Manifest

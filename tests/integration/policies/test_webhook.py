@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_operator.core.values import injection
+from berth_api import injection
 from berth_operator.injection import certificates, hami
 from devcluster import Arena, waiting
 from devcluster.api import ApiError, Manifest

@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.injection import VARIABLE
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.injection import VARIABLE
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth_api import injection
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.values import injection
 from berth_operator.injection.mutations import patch
 from berth_operator.state import pods
 from tests.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
