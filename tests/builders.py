@@ -232,9 +232,9 @@ def add(to: Fleet, node: NodeInfo, devices: DeviceInventory | None = None, *, fr
         to.set_fresh(node.name, fresh=fresh)
 
 
-def place(on: Fleet, pod: PendingPod) -> Placement:
+def place(on: Fleet, pod: PendingPod, policy: Policy | None = None) -> Placement:
     """Decide a pod that must fit, and charge it."""
-    placement = decide(on, pod, Policy())
+    placement = decide(on, pod, policy or Policy())
     assert isinstance(placement, Placement), placement
     on.charge(placement.charge)
     return placement

@@ -6,11 +6,10 @@ from typing import Any
 from berth_api.allocation import Grant
 from berth_api.request import Kind, Part
 from berth_operator.core.allocators import simple
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.plugins import AllocationPolicy, DevicePlugin
 from berth_operator.core.plugins.containment import contained
 from berth_operator.core.values.request import PodRequest
 
@@ -42,7 +41,14 @@ class Strange:
         yield from self._call("reasons", fleet, wanted, part, rejected)
 
     def choose(
-        self, fleet: Fleet, row: int, wanted: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+        self,
+        fleet: Fleet,
+        row: int,
+        wanted: PodRequest,
+        part: Part,
+        policy: AllocationPolicy,
+        *,
+        near: Collection[int] = (),
     ) -> tuple[Grant, ...]:
         assert not near
         found: tuple[Grant, ...] = self._call("choose", fleet, row, wanted, part, policy)

@@ -24,7 +24,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values.verdict import ANY
 from berth_operator.extender import debug
 from berth_operator.handlers.memo import Memo
@@ -66,7 +66,8 @@ class App:
         election: LeaderElection,
     ) -> None:
         self._settings, self._client, self._election = settings, client, election
-        self._configuration = configuration
+        self._plugins = plugins
+        self._configuration = configuration.with_plugins(plugins)
         self._file = (
             None
             if settings.config is None
@@ -237,7 +238,7 @@ class App:
 
     def _use(self, configuration: Configuration) -> None:
         """Decide by another configuration from now on."""
-        self._configuration = configuration
+        self._configuration = configuration.with_plugins(self._plugins)
         self._cluster.schedulers = configuration.policies
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
@@ -308,7 +309,7 @@ def _cluster(settings: Settings, configuration: Configuration, plugins: Mapping[
         grace=settings.agent_grace,
         gang_timeout=settings.gang_timeout,
         confined=bool(settings.node_selector),
-        plugins=plugins,
+        kinds=kinds_of(plugins),
         charges_foreign=settings.charge_foreign,
         trusted_schedulers=settings.trusted,
     )

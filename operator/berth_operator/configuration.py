@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core.plugins import DevicePlugin
 
 ALL: Final = "*"
 """In a list of plug-ins: all that can be switched off."""
@@ -43,6 +44,11 @@ class Configuration:
     """By scheduler name; at least one."""
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
+
+    def with_plugins(self, plugins: Mapping[str, DevicePlugin]) -> Self:
+        """Return the configuration with these plug-ins in every policy."""
+        policies = {name: replace(policy, plugins=plugins) for name, policy in self.policies.items()}
+        return replace(self, policies=policies)
 
 
 # --- the form of the file -----------------------------------------------------------------------------------

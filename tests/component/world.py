@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from berth_api import names
@@ -15,7 +16,7 @@ from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
+from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
 from berth_operator.core.values.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
@@ -228,9 +229,9 @@ class World:
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
     ) -> None:
         self.api = Api()
-        self.cluster = Cluster(grace=1e9, plugins=plugins, clock=now)
+        self.cluster = Cluster(grace=1e9, kinds=kinds_of(plugins), clock=now)
         self.cluster.schedulers = schedulers
-        self.cluster.fleet = CountingFleet(plugins=plugins)
+        self.cluster.fleet = CountingFleet(kinds=self.cluster.kinds)
         self.cluster.ledger = Ledger(self.cluster.fleet)
         self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
@@ -238,7 +239,7 @@ class World:
         self.term: int | None = 1
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
-        self.policies = {names.SCHEDULER: policy}
+        self.policies = {names.SCHEDULER: replace(policy, plugins=plugins)}
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.cluster.on_unknown = self.reporter.unknown
         self.cluster.on_settled = self.reporter.dismiss

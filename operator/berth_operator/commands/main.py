@@ -23,8 +23,9 @@ from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
 from berth_operator.commands import reports, snapshots, tables, workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
-from berth_operator.configuration import ConfigurationError
+from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.plugins import kinds_of
 from berth_operator.state import snapshot
 from berth_operator.state.snapshot import Picture
 
@@ -74,11 +75,12 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 
 def _planner(options: argparse.Namespace) -> Planner:
-    policies = _policies(options.config)
+    plugins = device_plugins.installed()
+    policies = _configured(options.config).with_plugins(plugins).policies
     picture = Picture(
         grace=GRACE,
         schedulers=policies,
-        plugins=device_plugins.installed(),
+        kinds=kinds_of(plugins),
         trusted_schedulers=frozenset(filter(None, options.trusted_schedulers.split(","))),
     )
     asked = workload.read(_text(options.file), options.file) if options.file else None
@@ -93,8 +95,8 @@ def _planner(options: argparse.Namespace) -> Planner:
     return planner
 
 
-def _policies(config: Path | None) -> dict[str, Policy]:
-    return {names.SCHEDULER: Policy()} if config is None else dict(configuration.load(config).policies)
+def _configured(config: Path | None) -> Configuration:
+    return Configuration(policies={names.SCHEDULER: Policy()}) if config is None else configuration.load(config)
 
 
 def _text(file: str) -> str:

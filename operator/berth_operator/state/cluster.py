@@ -22,7 +22,6 @@ from berth_operator.core.decision.preemption import Emptied
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.queue import waking
 from berth_operator.core.queue.gang_tracker import Counts, Group, Roster
 from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
@@ -97,15 +96,15 @@ class Cluster:
         grace: float,
         gang_timeout: float = 60.0,
         confined: bool = False,
-        plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
+        kinds: Kinds = BUILT_IN,
         charges_foreign: bool = True,
         trusted_schedulers: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.fleet = Fleet(plugins=plugins)
+        self.fleet = Fleet(kinds=kinds)
         self.ledger = Ledger(self.fleet)
         self.ledger.on_drift = self._drifts
-        self.kinds = Kinds(tuple(each.kind for each in plugins.values()))
+        self.kinds = kinds
         """The types of devices that there are."""
         self.trusted_schedulers = frozenset(trusted_schedulers)
         """Other schedulers whose allocations are believed."""
@@ -655,7 +654,8 @@ class Cluster:
         with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == gone.node]):
             emptied = Emptied(self.fleet, gone.node)
             woken = self.queue.wake(
-                Change.EVICTABLE, lambda parked: None if emptied.may_take(parked.unit, gone) else NOT_CONCERNED
+                Change.EVICTABLE,
+                lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.asked) else NOT_CONCERNED,
             )
         if woken:
             self.on_work()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
+from berth_api.request import BUILT_IN, Kinds
 from berth_operator.state import groups, kubelet, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
@@ -174,10 +174,10 @@ class Picture:
         *,
         grace: float,
         schedulers: Collection[str],
-        plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
+        kinds: Kinds = BUILT_IN,
         trusted_schedulers: Collection[str] = (),
     ) -> None:
-        self.cluster = Cluster(grace=grace, plugins=plugins, trusted_schedulers=trusted_schedulers, clock=lambda: 0.0)
+        self.cluster = Cluster(grace=grace, kinds=kinds, trusted_schedulers=trusted_schedulers, clock=lambda: 0.0)
         self.cluster.schedulers = schedulers
         self.placed: dict[str, Object] = {}
         """UID -> pod that has a node."""

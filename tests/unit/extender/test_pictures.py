@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from berth_api.request import BUILT_IN, Kinds
 from berth_operator.clients.kube import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.extender.pictures import KEPT_SECONDS, Listed, Live, UnreadError
 from berth_operator.state.cluster import Cluster
 from tests.builders import device, entry, half, lease, node, pod
-from tests.strangers import NPU, plugins
+from tests.strangers import KIND, NPU
 
 pytestmark = pytest.mark.looptime
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.looptime
 class Replica:
     """One that knows two nodes, and an API server with a pod on each."""
 
-    def __init__(self, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS, trusted: Collection[str] = ()) -> None:
+    def __init__(self, kinds: Kinds = BUILT_IN, trusted: Collection[str] = ()) -> None:
         clock = asyncio.get_running_loop().time
-        self.cluster = Cluster(grace=0, plugins=plugins, trusted_schedulers=trusted, clock=clock)
+        self.cluster = Cluster(grace=0, kinds=kinds, trusted_schedulers=trusted, clock=clock)
         for name in "ab":
             self.cluster.put_lease(lease(name, duration=100))
             self.cluster.put_node(node(name))
@@ -88,7 +88,7 @@ async def test_of_one_node_no_other_pods_are_read() -> None:
 
 
 async def test_devices_of_plug_ins_are_shown_with_who_holds_them() -> None:
-    replica = Replica(plugins())
+    replica = Replica(Kinds((KIND,)))
     replica.cluster.put_device(
         device("a", *({"type": "npu", "minor": n, "id": f"N{n}", "health": True} for n in (0, 1)), generation=2)
     )

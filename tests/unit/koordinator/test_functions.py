@@ -192,11 +192,11 @@ def test_a_what_if_gives_functions_back() -> None:
         made.charge(each)
     bench = Bench(made, np.array([made.rows["node"]] * 2), Occupants.of(made, charges))
     request = wants(1, FAST)
-    assert bench.fits(request).tolist() == [False, False]
+    assert bench.fits(request, Policy()).tolist() == [False, False]
     bench.take(np.array([0, 1]), np.array([0, 1]))
-    assert bench.fits(request).tolist() == [True, True]
+    assert bench.fits(request, Policy()).tolist() == [True, True]
     bench.give_back(np.array([1]), np.array([1]))
-    assert bench.fits(request).tolist() == [True, False]
+    assert bench.fits(request, Policy()).tolist() == [True, False]
     assert not made.rowwise.column(0, lambda rows: made.cards["rdma"].spare[rows] & 1).any()
 
 

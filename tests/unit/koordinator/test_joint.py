@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.partitions import Partition
-from berth_operator.core import filters
 from berth_operator.core.allocators import switches
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import devices
 from berth_operator.core.fleet.cards import NVLINK
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
@@ -460,13 +460,12 @@ def test_of_equal_switches_that_with_fewest_others_is_taken() -> None:
 def test_pods_in_the_way_may_be_evicted_and_a_board_may_not_do_at_all() -> None:
     made = fleet({"crossed": CROSSED, "board": BOARD})
     made.charge(charge("other", grant(1), node="crossed"))
-    (devices,) = (each for each in filters.ORDER if each.NAME == "devices")
     request = wants({NVIDIA: 1, RDMA: 200})
-    assert not filters.BOUNDED[1].could_pass(made, request)[list(made.rows.values())].any()
+    assert not devices.BUILT_IN.could_pass(made, request)[list(made.rows.values())].any()
     request = wants({NVIDIA: 1, RDMA: 1})
     rows = [made.rows["crossed"], made.rows["board"]]
-    assert devices.passes(made, request)[rows].tolist() == [False, True]
-    assert filters.BOUNDED[1].could_pass(made, request)[rows].tolist() == [True, True]
+    assert devices.BUILT_IN.passes(made, request)[rows].tolist() == [False, True]
+    assert devices.BUILT_IN.could_pass(made, request)[rows].tolist() == [True, True]
 
 
 # --- brute force ------------------------------------------------------------------------------------------------

@@ -333,7 +333,7 @@ def test_the_reason(made: Fleet, request_: PodRequest, told: str) -> None:
 )
 def test_nobody_is_evicted_for_a_partition_that_there_is_not(count: int, *, able: bool) -> None:
     made = switch(used=range(8), honors=True)
-    assert bool(devices.could_pass(made, wants({NVIDIA: count}))[made.rows["node"]]) is able
+    assert bool(devices.BUILT_IN.could_pass(made, wants({NVIDIA: count}))[made.rows["node"]]) is able
 
 
 # --- tables of models -------------------------------------------------------------------------------------------

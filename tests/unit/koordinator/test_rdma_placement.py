@@ -155,8 +155,8 @@ def test_every_one(
 def test_every_one_differs_by_node() -> None:
     made = fleet({"two": FOUR[:2], "none": (), "four": FOUR, "sick": SICK})
     request = wants(50, ALL)
-    fits = allocators.passes(made, request, ALL_ROWS)
-    found = {name: len(allocators.choose(made, row, request, PACKING)) for name, row in made.rows.items() if fits[row]}
+    fits = allocators.BUILT_IN.passes(made, request, ALL_ROWS)
+    found = {name: len(PACKING.choose(made, row, request)) for name, row in made.rows.items() if fits[row]}
     assert found == {"two": 2, "four": 4, "sick": 2}
 
 

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_operator.core import allocators
 from berth_operator.core.allocators import topology
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
@@ -290,7 +289,7 @@ def test_the_best_set_from_cold(count: int, capsys: pytest.CaptureFixture[str]) 
     made, request = machine(nvswitch()), wants({NVIDIA: count})
     topology.best.cache_clear()
     began = time.perf_counter()
-    got = allocators.choose(made, made.rows["node"], request, Policy())
+    got = Policy().choose(made, made.rows["node"], request)
     took = 1000 * (time.perf_counter() - began)
     with capsys.disabled():
         print(f"\n{count} of 8 cards on an NVSwitch, from cold: {took:.2f} ms")  # noqa: T201 - a figure to look at

@@ -297,7 +297,7 @@ class _Search:
             for pods, at in zip(found.T, rows.T, strict=True):
                 same = np.flatnonzero(at == rows[:, column])
                 bench.take(same, pods[same])
-            fits |= bench.fits(request)
+            fits |= bench.fits(request, self._policies[self._pod.scheduler])
         return fits
 
     # --- what then ----------------------------------------------------------------------------------------------

@@ -6,96 +6,83 @@
     simple.py    RDMA NICs and FPGAs, and what plug-ins bring without an allocator of their own
     joint.py     parts of several types that lie together
 
-Each but the last is an `Allocator`: a small pure module that serves one part of a request. Here stands which of them
-serves which part, and what filters and decisions ask of a whole request.
+Each but the last is an `Allocator`: a small pure module that serves one part of a request. `Allocators` selects one for
+each part of a whole request.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.names import GPU
-from berth_api.request import AMOUNTS, INSTANCE, PLUGIN_UNIT, REPLICA, Part, Unit
+from berth_api.request import AMOUNTS, INSTANCE, REPLICA, PLUGIN_UNIT, Part, Unit
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy, Allocator
 from berth_operator.core.values.request import PodRequest
-
-
-class Allocator(Protocol):
-    """What every allocator module offers."""
-
-    def passes(self, fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-        """Pass rows that can give the part now; the answer for a row depends on that row alone."""
-
-    def could_pass(self, fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-        """Give the rows that could give the part, were all their cards free."""
-
-    def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        """Give what may be missing, and the rows where it is, the first reason first; every rejected row has one."""
-
-    def choose(
-        self, fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
-    ) -> tuple[Grant, ...]:
-        """Give the cards for the part, on a row that passes; `near` are PCIe switches that are preferred."""
-
 
 _OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLICA: slices, PLUGIN_UNIT: slices}
 
 
-def _of(fleet: Fleet, part: Part) -> Allocator:
-    plugin = fleet.plugins.get(part.type)
-    if plugin is not None and plugin.allocator is not None:
-        return plugin.allocator
-    return cast(Allocator, _OF_GPUS[part.unit] if part.type == GPU else simple)
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocators:
+    """The built-in allocators, and those that plug-ins bring for their device types."""
+
+    of_plugins: Mapping[str, Allocator]
+    """By device type."""
+
+    def of(self, part: Part) -> Allocator:
+        """Return the allocator that serves a part."""
+        if (allocator := self.of_plugins.get(part.type)) is not None:
+            return allocator
+        return cast("Allocator", _OF_GPUS[part.unit] if part.type == GPU else simple)
+
+    def passes(self, fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
+        """Return which of the rows can allocate every part of the request now."""
+        mask = pick(fleet.present, rows)
+        for part in request.devices.parts:
+            mask = mask & self.of(part).passes(fleet, request, part, rows)
+            mask &= pick(fleet.cards[part.type].unknown, rows) == 0
+        if bound := joint.bound(request):
+            mask = mask & joint.passes(fleet, request, bound, rows, apart=self.of_plugins)
+        return mask
+
+    def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
+        """Return the rows that could allocate every part of the request if all their cards were free."""
+        mask = np.ones_like(fleet.present)
+        for part in request.devices.parts:
+            mask &= self.of(part).could_pass(fleet, request, part)
+        if bound := joint.bound(request):
+            mask &= joint.could_pass(fleet, request, bound, apart=self.of_plugins)
+        return mask
+
+    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        """Yield what is missing for each part and the rows where it is, the first reason first."""
+        for part in request.devices.parts:
+            yield from self.of(part).reasons(fleet, request, part, rejected)
+        if bound := joint.bound(request):
+            yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL, apart=self.of_plugins)
+
+    def choose(self, fleet: Fleet, row: int, request: PodRequest, policy: AllocationPolicy) -> tuple[Grant, ...]:
+        """Return the cards for every part of the request, on a row that passes."""
+
+        def alone(part: Part, near: Collection[int] = ()) -> tuple[Grant, ...]:
+            return self.of(part).choose(fleet, row, request, part, policy, near=near)
+
+        together = joint.parts_of(request)
+        if not together:
+            return tuple(grant for part in request.devices.parts for grant in alone(part))
+        grants = joint.choose(fleet, row, request, together, policy, alone=alone, apart=self.of_plugins)
+        return (*grants, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
 
 
-def passes(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
-    """Pass rows that can give every part of the request now."""
-    # Never changed in place: it may be the Fleet's own.
-    mask = pick(fleet.present, rows)
-    for part in request.devices.parts:
-        mask = mask & _of(fleet, part).passes(fleet, request, part, rows)
-        mask &= pick(fleet.cards[part.type].unknown, rows) == 0
-    if bound := joint.bound(request):
-        mask = mask & joint.passes(fleet, request, bound, rows)
-    return mask
-
-
-def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give the rows that could give every part of the request, were all their cards free."""
-    mask = np.ones_like(fleet.present)
-    for part in request.devices.parts:
-        mask &= _of(fleet, part).could_pass(fleet, request, part)
-    if bound := joint.bound(request):
-        mask &= joint.could_pass(fleet, request, bound)
-    return mask
-
-
-def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing for each part, and the rows where it is, the first reason first."""
-    for part in request.devices.parts:
-        yield from _of(fleet, part).reasons(fleet, request, part, rejected)
-    if bound := joint.bound(request):
-        yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL)
-
-
-def choose(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> tuple[Grant, ...]:
-    """Give the cards for every part of the request, on a row that passes."""
-    if policy.own_cards is not None:
-        return policy.own_cards.choose(fleet, row, request)
-
-    def alone(part: Part, near: Collection[int] = ()) -> tuple[Grant, ...]:
-        return _of(fleet, part).choose(fleet, row, request, part, policy, near=near)
-
-    together = joint.parts_of(request)
-    given = joint.choose(fleet, row, request, together, policy, alone=alone) if together else ()
-    return (*given, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
+BUILT_IN: Final = Allocators({})
 
 
 def in_pieces(fleet: Fleet, part: Part) -> bool:

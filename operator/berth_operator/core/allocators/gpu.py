@@ -24,10 +24,10 @@ from berth_operator.core.allocators import (
     topology,
 )
 from berth_operator.core.allocators.topology import Beside, Board
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, only
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 BROKEN_UP: Final = 10_000
@@ -66,7 +66,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 
 def choose(
-    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Give the best cards of the row."""
     common = fleet.workload.typical.common
@@ -76,7 +76,7 @@ def choose(
 
 
 def _best(
-    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int]
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Sequence[int]:
     """Give the slots of the best cards of the row."""
     if not fleet.partitions[row] and not topology.is_told(fleet, GPU, row):
@@ -93,7 +93,7 @@ def slots(
     row: int,
     request: PodRequest,
     part: Part,
-    policy: Policy,
+    policy: AllocationPolicy,
     *,
     near: Collection[int] = (),
     beside: Beside | None = None,
@@ -108,7 +108,7 @@ def slots(
     return ()
 
 
-def costs(fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices) -> Column:
+def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: Indices) -> Column:
     """Return what each of these cards costs by the policy's strategy, those that would be broken up the most."""
     if policy.card_strategy == "Fragmentation":
         cost = least_waste.cost(fleet, row, part, slots)

@@ -9,7 +9,7 @@ Without `SamePCIe` such a set is preferred, and cards that are near to those of 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
@@ -22,16 +22,18 @@ from berth_operator.core.allocators import best_fit, candidates, gpu, grants, re
 from berth_operator.core.allocators.regions import ANY_NUMBER
 from berth_operator.core.allocators.switches import UNTOLD
 from berth_operator.core.allocators.topology import Beside
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 Parts = tuple[Part, ...]
 Alone = Callable[[Part, Collection[int]], tuple[Grant, ...]]
 Masks = Sequence[Mask]
 """For each part the cards that can serve it."""
+Types = Container[str]
+"""Device types whose devices are not chosen here, because a plug-in's allocator chooses them."""
 
 
 def parts_of(request: PodRequest) -> Parts:
@@ -46,14 +48,14 @@ def bound(request: PodRequest) -> Parts:
     return parts_of(request) if request.devices.joint is not None and request.devices.joint.same_pcie else ()
 
 
-def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows) -> Mask:
-    """Pass rows with switches that can serve all of the parts now."""
-    return _found(fleet, request, parts, [_able(fleet, request, part, rows) for part in parts], rows)
+def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, apart: Types) -> Mask:
+    """Return which of the rows have switches that can serve all of the parts now."""
+    return _found(fleet, request, parts, [_able(fleet, request, part, rows, apart) for part in parts], rows)
 
 
-def could_pass(fleet: Fleet, request: PodRequest, parts: Parts) -> Mask:
-    """Give the rows with switches that could serve all of the parts, were all cards free."""
-    return _found(fleet, request, parts, [_ever_able(fleet, request, part) for part in parts], ALL)
+def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, apart: Types) -> Mask:
+    """Return the rows with switches that could serve all of the parts if all cards were free."""
+    return _found(fleet, request, parts, [_ever_able(fleet, request, part, apart) for part in parts], ALL)
 
 
 def reason(parts: Parts) -> str:
@@ -63,38 +65,40 @@ def reason(parts: Parts) -> str:
 
 
 def choose(
-    fleet: Fleet, row: int, request: PodRequest, parts: Parts, policy: Policy, *, alone: Alone
+    fleet: Fleet,
+    row: int,
+    request: PodRequest,
+    parts: Parts,
+    policy: AllocationPolicy,
+    *,
+    alone: Alone,
+    apart: Types,
 ) -> tuple[Grant, ...]:
-    """Give the cards for all of the parts: under the same switches, or near to those of the first if that is enough.
+    """Return the cards for all of the parts: under the same switches, or near to those of the first if that is enough.
 
     `alone` chooses for a part by itself, near to some switches.
     """
-    asked = _Asked(fleet=fleet, row=row, request=request, parts=parts, policy=policy)
+    asked = _Asked(fleet=fleet, row=row, request=request, parts=parts, policy=policy, apart=apart)
     found = asked.under_switches()
     return asked.nearby(alone) if found is None else found
 
 
-def _able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+def _able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, apart: Types) -> Mask:
     serve = candidates.fitting if part.type == GPU else simple.able
-    return serve(fleet, request, part, rows) & _are_cards(fleet, part, rows)[:, np.newaxis]
+    return serve(fleet, request, part, rows) & _are_cards(fleet, part, rows, apart)[:, np.newaxis]
 
 
-def _ever_able(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+def _ever_able(fleet: Fleet, request: PodRequest, part: Part, apart: Types) -> Mask:
     serve = candidates.suitable if part.type == GPU else simple.ever_able
-    return serve(fleet, request, part) & _are_cards(fleet, part, ALL)[:, np.newaxis]
+    return serve(fleet, request, part) & _are_cards(fleet, part, ALL, apart)[:, np.newaxis]
 
 
-def _are_cards(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Give the rows where the part is of cards that can be chosen here: no pieces, and none that a plug-in chooses."""
+def _are_cards(fleet: Fleet, part: Part, rows: Rows, apart: Types) -> Mask:
+    """Return the rows where the part is of cards that can be chosen here: no pieces, and none of a plug-in."""
     cards = np.ones_like(fleet.present[rows])
     if part.unit == PLUGIN_UNIT and not slices.are_cards(fleet, part):
         return cards & ~slices.divided(fleet, rows)
-    return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and not _has_allocator(fleet, part))
-
-
-def _has_allocator(fleet: Fleet, part: Part) -> bool:
-    plugin = fleet.plugins.get(part.type)
-    return plugin is not None and plugin.allocator is not None
+    return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type not in apart)
 
 
 # --- whether there are such switches ------------------------------------------------------------------------------
@@ -136,7 +140,8 @@ class _Asked:
     row: int
     request: PodRequest
     parts: Parts
-    policy: Policy
+    policy: AllocationPolicy
+    apart: Types
 
     def under_switches(self) -> tuple[Grant, ...] | None:
         """Give cards under switches that can serve all of the parts; None if there are none such.
@@ -162,7 +167,7 @@ class _Asked:
         return (*found, *(grant for part in self.parts[1:] for grant in self._near(part, near, alone)))
 
     def _near(self, part: Part, near: Collection[int], alone: Alone) -> tuple[Grant, ...]:
-        if part.type == GPU or _has_allocator(self.fleet, part):
+        if part.type == GPU or part.type in self.apart:
             return alone(part, near)
         [mask] = simple.able(self.fleet, self.request, part, np.array([self.row]))
         slots = np.flatnonzero(mask)
@@ -170,7 +175,7 @@ class _Asked:
 
     def _choices(self, parts: Parts) -> Iterator[tuple[Masks, int]]:
         rows = np.array([self.row])
-        able = [_able(self.fleet, self.request, part, rows) for part in parts]
+        able = [_able(self.fleet, self.request, part, rows, self.apart) for part in parts]
         return _choices(self.fleet, self.request, parts, able, rows)
 
     def _connected(self) -> tuple[Grant, ...]:

@@ -12,10 +12,10 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.request import INSTANCE, Part
 from berth_operator.core.allocators import subdevices
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 
@@ -47,7 +47,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
 
 
 def choose(
-    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Give the instances for the part; the emptiest cards in turns where the policy spreads."""
     cards, rows = fleet.cards[part.type], np.array([row])

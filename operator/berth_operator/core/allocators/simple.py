@@ -11,10 +11,10 @@ from berth_api.request import Part
 from berth_operator.core.allocators import best_fit, candidates, functions, grants, locality, shortage
 from berth_operator.core.allocators.locality import NOWHERE, Reach
 from berth_operator.core.allocators.switches import Numbers
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 
@@ -71,7 +71,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 
 def choose(
-    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Give the cards, by the policy's strategy."""
     [mask] = able(fleet, request, part, np.array([row]))
@@ -79,7 +79,14 @@ def choose(
 
 
 def take(
-    fleet: Fleet, row: int, part: Part, policy: Policy, slots: Indices, *, near: Collection[int] = (), up_to: int = 0
+    fleet: Fleet,
+    row: int,
+    part: Part,
+    policy: AllocationPolicy,
+    slots: Indices,
+    *,
+    near: Collection[int] = (),
+    up_to: int = 0,
 ) -> tuple[Grant, ...]:
     """Give the part on the best of these cards, and on up to so many if there are more than it wants."""
     cards = fleet.cards[part.type]

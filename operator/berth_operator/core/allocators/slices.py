@@ -15,10 +15,10 @@ from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
 from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates, gpu, grants, subdevices
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import REPLICA_NAMES, Cards, Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 
@@ -63,7 +63,7 @@ def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) ->
 
 
 def choose(
-    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: Policy, *, near: Collection[int] = ()
+    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Give the slots or replicas, one of each card before a second of any."""
     rows = np.array([row])

@@ -16,10 +16,10 @@ from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import CARD, Part
 from berth_operator.core.allocators import candidates, locality, shortage
 from berth_operator.core.allocators.locality import Reach
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import SHARED, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 UNLOCATED: Final = "MIG devices withheld, as pods hold MIG devices that the Device lists no more"
@@ -137,7 +137,7 @@ def _alike(cards: Cards, common: Reach, slot: int, rows: Rows) -> Mask:
 
 
 def preferred(
-    fleet: Fleet, row: int, request: PodRequest, wanted: Wanted, policy: Policy, *, near: Collection[int]
+    fleet: Fleet, row: int, request: PodRequest, wanted: Wanted, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Indices:
     """Give the slots of a row that may serve all parts together, the best first."""
     cards, rows = fleet.cards[GPU], np.array([row])

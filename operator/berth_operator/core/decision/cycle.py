@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import Grant
-from berth_operator.core import allocators, filters, scores
+from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import volume_choice
@@ -93,7 +93,7 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = 
 
 
 def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) -> Placement | Failure:
-    asked = filters.of(pod.request, policy)
+    asked = policy.filters_of(pod.request)
     fits = feasible(fleet, pod.request, asked)
     if fleet.nominees and _leans(pod.request):
         with fleet.without(tuple(fleet.nominees.values())):
@@ -108,7 +108,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
     return Placement(
         pod=pod,
         node=fleet.names[row],
-        grants=allocators.choose(fleet, row, pod.request, policy),
+        grants=policy.choose(fleet, row, pod.request),
         chosen=volume_choice.choose(fleet, row, pod.request.mounts),
     )
 
@@ -116,7 +116,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
     """Give the rows that pass every filter, or those that are given; not to be changed, it may be the Fleet's own."""
     fits = fleet.present
-    for each in filters.of(request, Policy()) if order is None else order:
+    for each in Policy().filters_of(request) if order is None else order:
         if (passing := each.passes(fleet, request)) is not fleet.present:
             fits = fits & passing
     return fits
@@ -133,18 +133,18 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
     for each in scores.ALL:
         if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
             total += weight * found
-    for own, weight in (*policy.own_scores, *_of_plugins(fleet, request)):
+    for own, weight in (*policy.own_scores, *_of_plugins(policy, request)):
         if (found := own.score(fleet, request, fits)) is not None:
             total += weight * found
     # Equal scores go to the lowest row, so that the same fleet gives the same answer.
     return int(np.argmax(total))
 
 
-def _of_plugins(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Score, float]]:
-    """Give the scores that plug-ins have for what the pod requests of their devices."""
-    if fleet.plugins:
+def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, float]]:
+    """Yield the scores that plug-ins have for what the pod requests of their devices."""
+    if policy.plugins:
         for part in request.devices.parts:
-            plugin = fleet.plugins.get(part.type)
+            plugin = policy.plugins.get(part.type)
             if plugin is not None and plugin.score is not None:
                 yield plugin.score, SCORE_WEIGHT
 

@@ -18,7 +18,6 @@ from typing import Final
 import numpy as np
 
 from berth_api.resources import CPU, MEMORY
-from berth_operator.core import filters
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Failure, Floats, Placement, cut, decide, failure, feasible
 from berth_operator.core.decision.policy import Policy
@@ -183,7 +182,7 @@ def order(pod: PendingPod) -> tuple[object, ...]:
 def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:
     """Give the members' classes, in their order."""
     counts = Counter(each.request for each in pods)
-    fits = {each: feasible(fleet, each, filters.of(each, policy)) for each in counts}
+    fits = {each: feasible(fleet, each, policy.filters_of(each)) for each in counts}
     rooms = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
     return {each: Class(request=each, count=count, room=rooms[each]) for each, count in counts.items()}
 
@@ -199,7 +198,7 @@ def too_few(key: str, have: int, minimum: int) -> str:
 def _short(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
     """Explain without placing anyone that there is too little room."""
     tight = next(each for each in classes.values() if each.possible < each.count)
-    why = failure(fleet, tight.request, filters.of(tight.request, policy), others=OTHERS)
+    why = failure(fleet, tight.request, policy.filters_of(tight.request), others=OTHERS)
     return replace(why, wakes_on=why.wakes_on | _FREES)
 
 

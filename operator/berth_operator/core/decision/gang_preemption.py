@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core import filters
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, feasible
@@ -120,8 +119,8 @@ class _Clearing:
         stage, policy, total = self._stage, self._policy, 0
         without = emptied(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
-            helped = helpable(stage, request, policy) | feasible(stage, request, filters.of(request, policy))
-            fits = feasible(without, request, filters.LOCAL) & helped
+            helped = helpable(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
+            fits = feasible(without, request, policy.local) & helped
             total += Class(request=request, count=count, room=capacity.of_class(without, request, fits)).possible
         return total
 

@@ -20,13 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core import allocators, filters
+from berth_operator.core import filters
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import Bench, sets
+from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import Occupants
@@ -156,10 +157,10 @@ def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | 
 def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
     going = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
     stage = _excerpt_without(fleet, row, going)
-    others = [each for each in filters.of(pod.request, policy) if each not in filters.LOCAL]
+    others = [each for each in policy.filters_of(pod.request) if each not in policy.local]
     if going and not is_local(fleet, pod.request):
         others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
-    fits = cycle.feasible(stage, pod.request, filters.LOCAL)[0] and cycle.feasible(fleet, pod.request, others)[row]
+    fits = cycle.feasible(stage, pod.request, policy.local)[0] and cycle.feasible(fleet, pod.request, others)[row]
     return _nominee(stage, 0, pod, policy, node) if fits else None
 
 
@@ -176,15 +177,18 @@ class Emptied:
         self._fleet, self._node = fleet, node
         self._stages: dict[int, Fleet] = {}
 
-    def may_take(self, unit: PendingPod | Gang, gone: Charge) -> bool:
-        """Tell whether a unit that found no victims may find some now that a pod has gone that it could not evict."""
+    def may_take(self, unit: PendingPod | Gang, gone: Charge, asked: Sequence[Filter]) -> bool:
+        """Return whether a unit that found no victims may find some now that a pod has gone that it could not evict.
+
+        `asked` are the filters that may reject the unit.
+        """
         priority = unit.lowest if isinstance(unit, Gang) else unit.priority
         if gone.priority < priority:
             return False
         if priority not in self._stages:
             lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
             self._stages[priority] = _excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
-        return any(filters.has_room(self._stages[priority], each, 0) for each in set(unit.requests))
+        return any(filters.has_room(asked, self._stages[priority], each, 0) for each in set(unit.requests))
 
 
 def told(failure: Failure, text: str) -> Failure:
@@ -198,13 +202,14 @@ def told(failure: Failure, text: str) -> Failure:
 def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
     """Give the rows whose first rejection may be undone by pods that leave."""
     left, found = fleet.present.copy(), np.zeros(len(fleet.names), np.bool_)
-    for each in filters.of(request, policy):
+    for each in policy.filters_of(request):
         rejected = left & ~each.passes(fleet, request)
         if each.VERDICT is Verdict.UNSCHEDULABLE:
             found |= rejected
         left &= ~rejected
-    for bounded in filters.BOUNDED:
-        found &= bounded.could_pass(fleet, request)
+    for each in policy.filters_of(request):
+        if (bounded := filters.as_bounded(each)) is not None:
+            found &= bounded.could_pass(fleet, request)
     return found
 
 
@@ -225,7 +230,7 @@ def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
 
 
 def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) -> Charge:
-    grants = allocators.choose(stage, at, pod.request, policy)
+    grants = policy.choose(stage, at, pod.request)
     return Placement(pod=pod, node=node, grants=grants).charge
 
 
@@ -237,7 +242,7 @@ class _Search:
 
     def __init__(self, fleet: Fleet, pod: PendingPod, policy: Policy, lower: Mask, budgets: Budgets) -> None:
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
-        self._asked = filters.of(pod.request, policy)
+        self._asked = policy.filters_of(pod.request)
         self._occupants = occupants = fleet.census.current(fleet)
         inhabited = np.zeros(len(fleet.names), np.bool_)
         inhabited[occupants.rows[lower]] = True
@@ -286,10 +291,10 @@ class _Search:
         bench = Bench(self._base.fleet, np.arange(len(self._rows)), self._occupants)
         for pods in _turns(self._staying, self._sorts_by):
             bench.take(self._place[pods], pods)
-        fits, victims = bench.fits(self._request), np.zeros(len(self._place), np.bool_)
+        fits, victims = bench.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
         for pods in _turns(self._staying[fits[self._place[self._staying]]], self._sorts_by):
             bench.give_back(self._place[pods], pods)
-            needed = pods[~bench.fits(self._request)[self._place[pods]]]
+            needed = pods[~bench.fits(self._request, self._policy)[self._place[pods]]]
             bench.take(self._place[needed], needed)
             victims[needed] = True
         return fits, victims
@@ -342,7 +347,7 @@ class _Search:
         bench, every = Bench(self._base.fleet, places, self._occupants), np.arange(len(places))
         for pods in sets.T:
             bench.take(every, pods)
-        for at in np.flatnonzero(bench.fits(self._request)).tolist():
+        for at in np.flatnonzero(bench.fits(self._request, self._policy)).tolist():
             yield _Choice(place=int(places[at]), victims=sets[at])
 
     def _best_of(self, choices: Sequence[_Choice]) -> _Choice:

@@ -1,7 +1,7 @@
 """What if some placed pods were gone: the very filters that decide, asked about many rows at once.
 
 Taking away the third pod of each of five thousand rows is a few array expressions. That is exact for filters whose
-answer for a row depends on what that row's own pods take of its resources and devices (`filters.LOCAL`); where pods of
+answer for a row depends on what that row's own pods take of its resources and devices (`Policy.local`); where pods of
 other rows matter too, what-ifs take a `Fleet.copy`.
 """
 
@@ -11,8 +11,8 @@ from itertools import combinations
 
 import numpy as np
 
-from berth_operator.core import filters
 from berth_operator.core.decision import cycle
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Cards, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import Handles, Occupants
@@ -45,9 +45,9 @@ class Bench:
                 if not grant.functions:
                     self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 
-    def fits(self, request: PodRequest) -> Mask:
-        """Tell for each what-if whether its row has the resources and devices."""
-        return cycle.feasible(self.fleet, request, filters.LOCAL)
+    def fits(self, request: PodRequest, policy: Policy) -> Mask:
+        """Return for each what-if whether its row has the resources and devices."""
+        return cycle.feasible(self.fleet, request, policy.local)
 
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
         self.fleet.rowwise.forget()

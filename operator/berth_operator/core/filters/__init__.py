@@ -1,14 +1,12 @@
 """Predicates: one file each, one array expression over all nodes.
 
-A filter is a module with the members of `Filter`. `passes` is what decisions use; `explain` is asked only when a pod
-fits nowhere, and splits the nodes that the filter rejected by reason.
+A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions use `passes`;
+`explain` is called only if a pod fits nowhere, and counts by reason the nodes that the filter rejected.
 """
 
-from collections.abc import Mapping
-from types import ModuleType
-from typing import Protocol, cast
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, cast
 
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import (
     cordon,
     declared_features,
@@ -34,6 +32,7 @@ from berth_operator.core.filters import (
     volume_limits,
     volume_zones,
 )
+from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -76,91 +75,110 @@ class Coupled(Hinting, Protocol):
     """A filter whose answer for a node depends on pods or labels of other nodes, or on volumes in use."""
 
 
-def _filters(*modules: ModuleType) -> tuple[Filter, ...]:
-    return cast("tuple[Filter, ...]", modules)
+def _filters(*filters: object) -> tuple[Filter, ...]:
+    return cast("tuple[Filter, ...]", filters)
 
 
-ORDER = _filters(
-    supported,
-    dynamic_resources,
-    injected,
-    volume_claims,
-    node_ready,
-    cordon,
-    taints,
-    node_selector,
-    node_affinity,
-    declared_features,
-    host_ports,
-    # Before the Node's resources: it says more of what is missing, and only where the Device has enough is it worth
-    # knowing that the Node offers too little of it.
-    devices,
-    resources,
-    volume_in_use,
-    volume_conflicts,
-    volume_limits,
-    volume_affinity,
-    volume_binding,
-    volume_zones,
-    topology_spread,
-    pod_affinity,
-    pod_anti_affinity,
-    existing_anti_affinity,
-)
-"""The first filter that rejects a node gives its reason."""
-
-LOCAL = _filters(resources, devices)
-"""Those that ask how much is free on a node: only what its own pods take of its resources and devices counts."""
-
-SETTLED = _filters(
-    supported,
-    injected,
-    node_ready,
-    cordon,
-    taints,
-    node_selector,
-    node_affinity,
-    declared_features,
-    host_ports,
-    resources,
-    devices,
-)
-"""Those that ask about a node without asking what other pods or volumes are elsewhere."""
-
-COUPLED = cast(
-    "tuple[Coupled, ...]",
-    (volume_in_use, volume_limits, topology_spread, pod_affinity, pod_anti_affinity, existing_anti_affinity),
-)
-
-UNMOUNTED = tuple(each for each in ORDER if not each.NAME.startswith("volume-"))
-"""Those that are asked of a pod without volumes that matter, which most pods are."""
-
-
-BOUNDED = cast("tuple[Bounded, ...]", (resources, devices, volume_in_use))
-
-NEEDED = frozenset(
-    each.NAME
-    for each in _filters(
-        # A pod that asks for what is not honoured would run as if it had not.
+def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
+    """Return all filters; the first that rejects a node gives its reason."""
+    return _filters(
         supported,
         dynamic_resources,
-        # Nothing is handed out twice: kubelet would refuse such a pod, and its controller make the next one, for ever.
-        resources,
+        injected,
+        volume_claims,
+        node_ready,
+        cordon,
+        taints,
+        node_selector,
+        node_affinity,
+        declared_features,
         host_ports,
-        devices,
-        # One writer at a time: data is at stake.
+        # Before the Node's resources: it says more of what is missing, and only where the Device has enough is it worth
+        # knowing that the Node offers too little of it.
+        device_filter,
+        resources,
         volume_in_use,
         volume_conflicts,
-        # What a placement promises to claims must be there.
-        volume_claims,
+        volume_limits,
+        volume_affinity,
         volume_binding,
+        volume_zones,
+        topology_spread,
+        pod_affinity,
+        pod_anti_affinity,
+        existing_anti_affinity,
     )
+
+
+ORDER: Final = order(devices.BUILT_IN)
+"""All filters, without plug-ins."""
+
+
+def unmounted(filters: Iterable[Filter]) -> tuple[Filter, ...]:
+    """Return those that apply to a pod without volumes that matter, which most pods are."""
+    return tuple(each for each in filters if not each.NAME.startswith("volume-"))
+
+
+def _names(*filters: object) -> frozenset[str]:
+    return frozenset(each.NAME for each in _filters(*filters))
+
+
+LOCAL: Final = _names(resources, DeviceFilter)
+"""Names of those that ask how much is free on a node: only what its own pods take of its resources and devices counts.
+"""
+
+SETTLED: Final = _names(
+    supported,
+    injected,
+    node_ready,
+    cordon,
+    taints,
+    node_selector,
+    node_affinity,
+    declared_features,
+    host_ports,
+    resources,
+    DeviceFilter,
+)
+"""Names of those that ask about a node without asking what other pods or volumes are elsewhere."""
+
+COUPLED: Final = _names(
+    volume_in_use, volume_limits, topology_spread, pod_affinity, pod_anti_affinity, existing_anti_affinity
+)
+"""Names of those that are `Coupled`."""
+
+BOUNDED: Final = _names(resources, DeviceFilter, volume_in_use)
+"""Names of those that are `Bounded`."""
+
+NEEDED: Final = _names(
+    # A pod that asks for what is not honoured would run as if it had not.
+    supported,
+    dynamic_resources,
+    # Nothing is handed out twice: kubelet would refuse such a pod, and its controller make the next one, for ever.
+    resources,
+    host_ports,
+    DeviceFilter,
+    # One writer at a time: data is at stake.
+    volume_in_use,
+    volume_conflicts,
+    # What a placement promises to claims must be there.
+    volume_claims,
+    volume_binding,
 )
 """Names of those without which nothing may be bound; no policy switches them off."""
 
+HINTING: Final = COUPLED | _names(node_selector, node_affinity, host_ports)
+"""Names of those that are `Hinting`; to the others each of their changes may matter."""
 
-HINTING = frozenset(each.NAME for each in (*COUPLED, *_filters(node_selector, node_affinity, host_ports)))
-"""Names of those that can tell which events concern a pod; to the others each of their changes may matter."""
+
+def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
+    """Return those of some filters that ask how much is free on a node."""
+    return tuple(each for each in filters if each.NAME in LOCAL)
+
+
+def as_bounded(each: Filter) -> Bounded | None:
+    """Return a filter that is `Bounded` as such; None for any other."""
+    return cast("Bounded", each) if each.NAME in BOUNDED else None
 
 
 def may_help(each: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
@@ -168,20 +186,12 @@ def may_help(each: Filter, fleet: Fleet, request: PodRequest, event: ClusterEven
     return each.NAME not in HINTING or cast("Hinting", each).may_help(fleet, request, event)
 
 
-def has_room(fleet: Fleet, request: PodRequest, row: int) -> bool:
-    """Tell whether a row has enough free for a pod, whatever else may speak against it.
+def has_room(asked: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
+    """Return whether a row has enough free for a pod, by those of the filters that ask for it.
 
-    Where a plug-in fails it may have: the pod's decision will tell.
+    If a plug-in fails it may have enough: the pod's decision will show.
     """
     try:
-        return all(bool(each.passes(fleet, request)[row]) for each in LOCAL)
+        return all(bool(each.passes(fleet, request)[row]) for each in asked if each.NAME in LOCAL)
     except PluginFailedError:
         return True
-
-
-def of(request: PodRequest, policy: Policy) -> tuple[Filter, ...]:
-    """Give the filters that may reject a pod."""
-    asked = ORDER if request.mounts else UNMOUNTED
-    if policy.switched_off:
-        asked = tuple(each for each in asked if each.NAME not in policy.switched_off)
-    return asked

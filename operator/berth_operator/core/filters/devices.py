@@ -5,53 +5,63 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from berth_operator.core import allocators
+from berth_operator.core.allocators import Allocators
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
-NAME: Final = "devices"
-VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
+
+class DeviceFilter:
+    """A filter that asks the allocators of a policy.
+
+    The Fleet keeps its results by request, so all policies by which one Fleet is decided have the same allocators.
+    """
+
+    NAME: str = "devices"
+    VERDICT: Verdict = Verdict.UNSCHEDULABLE
+    WAKES_ON: Change = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
+
+    def __init__(self, allocators: Allocators) -> None:
+        self._allocators = allocators
+
+    def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
+        """Return the rows that can allocate every part of the request now."""
+        if not request.devices:
+            return fleet.present
+        key = (self.NAME, request.devices, request.model)
+        return fleet.rowwise.column(key, lambda rows: self._fits(fleet, request, rows))
+
+    def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
+        """Return the rows that could allocate every part of the request if all their cards were free."""
+        return self._allocators.could_pass(fleet, request)
+
+    def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+        """Count the rows by the first thing that is missing."""
+        counts: Counter[str] = Counter()
+        left = rejected.copy()
+        for reason, missing in self._reasons(fleet, request, rejected):
+            counts[reason] += int((left & missing).sum())
+            left &= ~missing
+            # Later reasons cost as much as the first.
+            if not left.any():
+                break
+        return +counts
+
+    def _fits(self, fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
+        mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)
+        if request.devices.vendor:
+            mask &= fleet.of_vendor(request.devices.vendor, rows)
+        return mask & self._allocators.passes(fleet, request, rows)
+
+    def _reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        yield "no Device", ~fleet.has_device
+        yield "Device not ready", ~fleet.fresh
+        if vendor := request.devices.vendor:
+            yield f"no {vendor} devices", ~fleet.of_vendor(vendor)
+        yield from self._allocators.reasons(fleet, request, rejected)
 
 
-def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows that can give every part of the request now."""
-    if not request.devices:
-        return fleet.present
-    key = (NAME, request.devices, request.model)
-    return fleet.rowwise.column(key, lambda rows: _fits(fleet, request, rows))
-
-
-def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
-    mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)
-    if request.devices.vendor:
-        mask &= fleet.of_vendor(request.devices.vendor, rows)
-    return mask & allocators.passes(fleet, request, rows)
-
-
-def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give the rows that could give every part of the request, were all their cards free."""
-    return allocators.could_pass(fleet, request)
-
-
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first thing that is missing."""
-    counts: Counter[str] = Counter()
-    left = rejected.copy()
-    for reason, missing in _reasons(fleet, request, rejected):
-        counts[reason] += int((left & missing).sum())
-        left &= ~missing
-        # Later reasons cost as much as the first.
-        if not left.any():
-            break
-    return +counts
-
-
-def _reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    yield "no Device", ~fleet.has_device
-    yield "Device not ready", ~fleet.fresh
-    if vendor := request.devices.vendor:
-        yield f"no {vendor} devices", ~fleet.of_vendor(vendor)
-    yield from allocators.reasons(fleet, request, rejected)
+BUILT_IN: Final = DeviceFilter(allocators.BUILT_IN)
+"""The filter without plug-ins."""

@@ -18,6 +18,7 @@ from berth_api import partitions
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
 from berth_api.names import GPU
+from berth_api.request import BUILT_IN, Kinds
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.fleet.affinity_index import Neighbours
 from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices, Mask
@@ -30,7 +31,6 @@ from berth_operator.core.fleet.placed_pods import Census
 from berth_operator.core.fleet.ports import Ports
 from berth_operator.core.fleet.volumes import Volumes
 from berth_operator.core.fleet.workload import Workload
-from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin
 from berth_operator.core.values.affinity import NOBODY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
@@ -44,10 +44,10 @@ _OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "single")
 _PLAIN: Final = (np.ndarray, dict, list, set)
 
 
-def _cards(rows: int, plugins: Mapping[str, DevicePlugin]) -> dict[str, Cards]:
-    """Make the columns for the cards of each type: the built-in ones, and those that plug-ins bring."""
-    brought = {name: Cards(name, rows, each.kind.all_counted) for name, each in plugins.items()}
-    return {kind: Cards(kind, rows) for kind in RESOURCES} | brought
+def _cards(rows: int, kinds: Kinds) -> dict[str, Cards]:
+    """Return empty columns for the cards of each device type."""
+    added = {kind.name: Cards(kind.name, rows, kind.all_counted) for kind in kinds.added}
+    return {name: Cards(name, rows) for name in RESOURCES} | added
 
 
 class Fleet:
@@ -56,7 +56,7 @@ class Fleet:
     device_classes: Mapping[str, str] = MappingProxyType({})
     """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced and never changed."""
 
-    def __init__(self, rows: int = ROWS, plugins: Mapping[str, DevicePlugin] = NO_PLUGINS) -> None:
+    def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
         """Node name -> row."""
         self.names: list[str] = [""] * rows
@@ -81,7 +81,7 @@ class Fleet:
         self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
         self.assumed: Column = np.zeros((2, rows), np.int64)
         """Requested cpu and memory, with what is assumed of containers that name none."""
-        self.plugins, self.cards = plugins, _cards(rows, plugins)
+        self.cards = _cards(rows, kinds)
         self.catalogue = Catalogue()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""

@@ -8,7 +8,7 @@ a device that is not free would be booked twice.
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,9 @@ from berth_api.plugins import in_one_line
 from berth_api.request import Part
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
-from berth_operator.core.plugins import DevicePlugin, PluginFailedError, Score
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import AllocationPolicy, Allocator, DevicePlugin, PluginFailedError, Score
 from berth_operator.core.values.request import PodRequest
-
-if TYPE_CHECKING:
-    from berth_operator.core.allocators import Allocator
-    from berth_operator.core.decision.policy import Policy
-    from berth_operator.core.fleet.fleet import Fleet
 
 BEST: Final = 100.0
 """The highest score."""
@@ -57,29 +53,29 @@ class _Wall:
 class _Allocator:
     """An allocator behind the wall."""
 
-    def __init__(self, own: "Allocator", wall: _Wall) -> None:
+    def __init__(self, own: Allocator, wall: _Wall) -> None:
         self._own, self._wall = own, wall
 
-    def passes(self, fleet: "Fleet", request: PodRequest, part: Part, rows: Rows) -> Mask:
+    def passes(self, fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
         with self._wall.around("passes"):
             return _mask(self._own.passes(fleet, request, part, rows), fleet.present[rows])
 
-    def could_pass(self, fleet: "Fleet", request: PodRequest, part: Part) -> Mask:
+    def could_pass(self, fleet: Fleet, request: PodRequest, part: Part) -> Mask:
         with self._wall.around("could_pass"):
             return _mask(self._own.could_pass(fleet, request, part), fleet.present[ALL])
 
-    def reasons(self, fleet: "Fleet", request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         with self._wall.around("reasons"):
             told = self._own.reasons(fleet, request, part, rejected)
             return iter([(str(reason), _mask(rows, rejected)) for reason, rows in told])
 
     def choose(
         self,
-        fleet: "Fleet",
+        fleet: Fleet,
         row: int,
         request: PodRequest,
         part: Part,
-        policy: "Policy",
+        policy: AllocationPolicy,
         *,
         near: Collection[int] = (),
     ) -> tuple[Grant, ...]:
@@ -96,7 +92,7 @@ class _Score:
         self._own, self._wall = own, wall
         self.NAME = wall.type
 
-    def score(self, fleet: "Fleet", request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
+    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
         with self._wall.around("score"):
             found = self._own.score(fleet, request, fits)
             return None if found is None else _scores(np.asarray(found, np.float64), fits)
@@ -130,7 +126,7 @@ def _check_devices(grants: Sequence[Grant], part: Part) -> None:
         raise ValueError(f"it gave {[(each.type, each.minor) for each in grants]}; wanted are {wanted} of {part.type}")
 
 
-def _checked(fleet: "Fleet", row: int, grant: Grant) -> Grant:
+def _checked(fleet: Fleet, row: int, grant: Grant) -> Grant:
     """Return a grant with its device's id, by which it is charged from here on.
 
     Raises:

@@ -72,8 +72,8 @@ class Parked(Generic[U]):
     """Each once."""
     version: int
     """Of the state on which that was decided."""
-    rejected_by: dict[Filter, None] = field(default_factory=dict)
-    """The filters of `failure`, and those that were found since to stand in the way."""
+    rejected_by: dict[str, Filter] = field(default_factory=dict)
+    """By name: the filters of `failure`, and those that have rejected a node since."""
     bits: int = 0
     """The changes that may wake it."""
     other_bits: int = 0
@@ -84,13 +84,13 @@ class Parked(Generic[U]):
         """Compute what it waits for."""
         self.bits = int(self.failure.wakes_on)
         self.await_filters(self.failure.rejected_by)
-        self.other_bits = self.bits & ~reduce(or_, (int(each.WAKES_ON) for each in self.rejected_by), 0)
+        self.other_bits = self.bits & ~reduce(or_, (int(each.WAKES_ON) for each in self.rejected_by.values()), 0)
         self.other_bits |= self.bits & int(Change.NODE_ADDED)
 
     def await_filters(self, rejecting: Iterable[Filter]) -> None:
         """Wait for the changes of more filters."""
         for each in rejecting:
-            self.rejected_by[each] = None
+            self.rejected_by[each.NAME] = each
             self.bits |= int(each.WAKES_ON)
 
     @property

@@ -49,7 +49,7 @@ class EventHint:
         if not parked.failure.asked or bits & ~_HINTED or self._is_nominated(parked.unit):
             return None
         helped = [each for each in self._asked_hints(parked, bits) if self._may_help(each, parked)]
-        if any(each in filters.COUPLED for each in helped):
+        if any(each.NAME in filters.COUPLED for each in helped):
             return None
         concerned = bool(helped or parked.other_bits & bits)
         if not (concerned and bits & _ON_NODE and self._event.node in self._fleet.rows):
@@ -59,7 +59,7 @@ class EventHint:
     def _asked_hints(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
         """Return the filters that reject the class, or may do so, and wait for the event."""
         unknown = parked.other_bits & bits
-        return (each for each, awaited in self._waiting if each in parked.rejected_by or awaited & unknown)
+        return (each for each, awaited in self._waiting if each.NAME in parked.rejected_by or awaited & unknown)
 
     def _may_help(self, each: Filter, parked: Parked[Unit]) -> bool:
         return any(filters.may_help(each, self._fleet, request, self._event) for request in parked.requests)
@@ -88,10 +88,11 @@ def _asked(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
 
     What others of its gang will bring is not known: of a gang only that is asked which does not depend on them.
     """
-    asked = chain(parked.rejected_by, filters.LOCAL, parked.failure.asked)
+    local = (each for each in parked.failure.asked if each.NAME in filters.LOCAL)
+    asked = chain(parked.rejected_by.values(), local, parked.failure.asked)
     if not isinstance(parked.unit, Gang):
         return asked
-    return iter(()) if request.mounts else (each for each in asked if each in filters.SETTLED)
+    return iter(()) if request.mounts else (each for each in asked if each.NAME in filters.SETTLED)
 
 
 def _rejecting(
@@ -101,8 +102,8 @@ def _rejecting(
     for each in asked:
         if not preempts or each.VERDICT is Verdict.UNRESOLVABLE:
             passes = bool(each.passes(fleet, request)[row])
-        elif each in filters.BOUNDED:
-            passes = bool(each.could_pass(fleet, request)[row])
+        elif (bounded := filters.as_bounded(each)) is not None:
+            passes = bool(bounded.could_pass(fleet, request)[row])
         else:
             passes = True
         if not passes:

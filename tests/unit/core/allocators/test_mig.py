@@ -8,7 +8,6 @@ import pytest
 
 from berth_api import names
 from berth_api.model import of_pod
-from berth_operator.core import allocators
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang
@@ -205,7 +204,7 @@ def test_a_row_that_does_not_pass_gives_nothing() -> None:
     made = fleet({"node": (divided(0, *SEVEN), sliced(1, 2))})
     for wanted in ({MIG_1G: 8}, {"nvidia.com/gpu.shared": 3}):
         with pytest.raises(LookupError, match="does not pass"):
-            allocators.choose(made, made.rows["node"], asks(wanted), Policy())
+            Policy().choose(made, made.rows["node"], asks(wanted))
 
 
 def test_a_pod_without_gpus_and_one_with_instances_go_to_different_nodes() -> None:

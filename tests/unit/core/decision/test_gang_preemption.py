@@ -282,9 +282,9 @@ def test_a_gang_may_find_victims_once_one_has_gone_that_it_could_not_evict() -> 
     made = racks(2, 1)
     hold(made, 0, 0)
     gone = charge("equal", *whole(1), node="n0", priority=ABOVE)
-    assert Emptied(made, "n0").may_take(gang(*some(2)), gone)
-    assert not Emptied(made, "n0").may_take(gang(*some(2)), replace(gone, priority=0))
-    assert not Emptied(made, "n0").may_take(gang(*some(2, {NVIDIA: 3})), gone)
+    assert Emptied(made, "n0").may_take(gang(*some(2)), gone, Policy().local)
+    assert not Emptied(made, "n0").may_take(gang(*some(2)), replace(gone, priority=0), Policy().local)
+    assert not Emptied(made, "n0").may_take(gang(*some(2, {NVIDIA: 3})), gone, Policy().local)
 
 
 # --- pods of other nodes matter -------------------------------------------------------------------------------------

@@ -529,7 +529,7 @@ def test_a_nomination_by_ports_holds_too() -> None:
 def test_who_may_find_victims_now_that_a_pod_has_left(gone: int, left: int, *, expected: bool) -> None:
     made = small()
     made.charge(holder("stays", cpu=4000, priority=left))
-    assert Emptied(made, "node").may_take(wants(), holder("gone", priority=gone)) is expected
+    assert Emptied(made, "node").may_take(wants(), holder("gone", priority=gone), Policy().local) is expected
 
 
 def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.selectors import LabelSelector, Requirement
-from berth_operator.core import filters
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy
@@ -240,12 +239,13 @@ def test_the_bench_says_what_releasing_would(before: list[Charge | str], data: s
         assert found.used.tolist() == cards_left.used.tolist()
         assert found.users.tolist() == cards_left.users.tolist()
     for wanted in ({"cpu": 2000}, {NVIDIA: 1}, {GPU: 50}):
-        expected = cycle.feasible(left, asks(wanted), filters.LOCAL)
-        assert bench.fits(asks(wanted)).tolist() == expected[rows].tolist()
+        expected = cycle.feasible(left, asks(wanted), Policy().local)
+        assert bench.fits(asks(wanted), Policy()).tolist() == expected[rows].tolist()
     for each in gone:
         at = np.array([placed.index(each)])
         bench.give_back(occupants.rows[at], at)
-    assert bench.fits(asks({NVIDIA: 1})).tolist() == cycle.feasible(fleet, asks({NVIDIA: 1}), filters.LOCAL).tolist()
+    expected = cycle.feasible(fleet, asks({NVIDIA: 1}), Policy().local)
+    assert bench.fits(asks({NVIDIA: 1}), Policy()).tolist() == expected.tolist()
 
 
 def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:

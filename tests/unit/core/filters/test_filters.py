@@ -9,6 +9,7 @@ from berth_api import names
 from berth_api.model import of_pod
 from berth_api.selectors import Requirement
 from berth_operator.core import filters
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import (
     cordon,
     declared_features,
@@ -377,7 +378,8 @@ those of volumes have tests of their own."""
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(each, id=each.NAME) for each in filters.UNMOUNTED if each.NAME not in ELSEWHERE]
+    "module",
+    [pytest.param(each, id=each.NAME) for each in Policy().unmounted if each.NAME not in ELSEWHERE],
 )
 def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
@@ -387,7 +389,7 @@ def test_a_filter_that_minds_nothing_of_a_pod_gives_the_fleets_own_mask() -> Non
     fleet = Fleet()
     add(fleet, node_info("node"), inventory(*cards(1)))
     plain = asks({"cpu": 1})
-    minding = {each.NAME for each in filters.UNMOUNTED if each.passes(fleet, plain) is not fleet.present}
+    minding = {each.NAME for each in Policy().unmounted if each.passes(fleet, plain) is not fleet.present}
     # What every pod minds.
     assert minding == {"node-ready", "cordon", "resources"}
 
@@ -664,8 +666,8 @@ DEVICE_CASES = [
 @pytest.mark.parametrize(("request_", "world", "reason"), DEVICE_CASES)
 def test_cards_pass_or_the_filter_tells_why_not(request_: PodRequest, world: World, reason: str) -> None:
     fleet = world.fleet()
-    assert passing(devices, fleet, request_) == (set() if reason else {"node"})
-    assert told(devices, fleet, request_) == ({reason: 1} if reason else {})
+    assert passing(devices.BUILT_IN, fleet, request_) == (set() if reason else {"node"})
+    assert told(devices.BUILT_IN, fleet, request_) == ({reason: 1} if reason else {})
 
 
 def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
@@ -675,7 +677,7 @@ def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
     fleet.charge(charge("pod", grant(0, ratio=100), node="busy"))
     add(fleet, node_info("gone"), inventory(card(memory=12 * GI)))
     fleet.remove_node("gone")
-    assert told(devices, fleet, asks({MEMORY: 20 * GI})) == {
+    assert told(devices.BUILT_IN, fleet, asks({MEMORY: 20 * GI})) == {
         "GPU memory too small (largest 8Gi < 20Gi)": 1,
         "insufficient free GPU devices (1 with gpu-memory 20Gi)": 1,
     }
@@ -685,11 +687,11 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
     fleet = Fleet()
     wanted = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*t4*"}, {}))
     add(fleet, node_info("a"), inventory())
-    assert passing(devices, fleet, wanted) == set()
+    assert passing(devices.BUILT_IN, fleet, wanted) == set()
     add(fleet, node_info("b"), inventory(card()))
-    assert passing(devices, fleet, wanted) == set()
+    assert passing(devices.BUILT_IN, fleet, wanted) == set()
     add(fleet, node_info("c"), inventory(card(model=T4)))
-    assert passing(devices, fleet, wanted) == {"c"}
+    assert passing(devices.BUILT_IN, fleet, wanted) == {"c"}
 
 
 def test_a_verdict_is_told_by_every_filter() -> None:

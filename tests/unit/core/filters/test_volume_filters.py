@@ -527,8 +527,8 @@ def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:
 
 
 def test_pods_without_volumes_are_asked_nothing_of_them() -> None:
-    assert filters.of(asks(), Policy()) == filters.UNMOUNTED
-    assert {each.NAME for each in filters.ORDER} - {each.NAME for each in filters.UNMOUNTED} == {
+    assert Policy().filters_of(asks()) == Policy().unmounted
+    assert {each.NAME for each in filters.ORDER} - {each.NAME for each in Policy().unmounted} == {
         "volume-claims",
         "volume-in-use",
         "volume-conflicts",
@@ -537,4 +537,4 @@ def test_pods_without_volumes_are_asked_nothing_of_them() -> None:
         "volume-binding",
         "volume-zones",
     }
-    assert filters.of(wants("claim"), Policy()) == filters.ORDER
+    assert Policy().filters_of(wants("claim")) == filters.ORDER

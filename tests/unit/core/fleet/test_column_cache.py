@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api.model import ModelConstraint
-from berth_operator.core import allocators, filters, scores
+from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
 from berth_operator.core.fleet.column_cache import MOST, TRIES, Rows, Rowwise, Values
@@ -203,10 +203,9 @@ STEPS = st.tuples(
 
 def said(made: Fleet, request: PodRequest) -> list[Any]:
     """Give all that filters and scores say of the nodes, and which cards are chosen where there are some."""
-    masks = [each.passes(made, request).tolist() for each in filters.of(request, Policy())]
+    masks = [each.passes(made, request).tolist() for each in Policy().filters_of(request)]
     chosen = [
-        allocators.choose(made, row, request, Policy())
-        for row in np.flatnonzero(devices.passes(made, request)).tolist()
+        Policy().choose(made, row, request) for row in np.flatnonzero(devices.BUILT_IN.passes(made, request)).tolist()
     ]
     return [*masks, *(told(each, made, request, made.present).tolist() for each in scores.ALL), chosen]
 
@@ -248,7 +247,7 @@ def test_what_is_kept_is_what_would_be_computed_anew(steps: list[tuple[str, int,
 
 def chosen(made: Fleet, request: PodRequest, strategy: str = "Fragmentation") -> list[int]:
     """Give the minors that are chosen of the only node."""
-    return [each.minor for each in allocators.choose(made, 0, request, Policy(card_strategy=strategy))]
+    return [each.minor for each in Policy(card_strategy=strategy).choose(made, 0, request)]
 
 
 def test_a_choice_is_recalled_for_the_same_question_only() -> None:

@@ -28,20 +28,18 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import add, charge, gang, inventory, node_info, other_card, place, waiting
 from tests.strangers import KIND, NPU, OWNER, fails, gives, plugins
 
-POLICIES = {"berth-scheduler": Policy()}
-
 
 def npu(minor: int = 0, *, healthy: bool = True) -> CardInfo:
     return other_card("npu", minor, healthy=healthy)
 
 
-def strange(*cards: int, **own: Callable[..., Any]) -> Fleet:
-    """Give nodes `a`, `b` … with so many NPUs each, and one that is broken."""
-    made = Fleet(plugins=plugins(**own))
+def strange(*cards: int, **own: Callable[..., Any]) -> tuple[Fleet, Policy]:
+    """Return a Fleet with nodes `a`, `b` … with so many NPUs each and one that is broken, and a policy."""
+    made = Fleet(kinds=Kinds((KIND,)))
     for name, count in zip("abc", cards, strict=False):
         devices = [*(npu(minor) for minor in range(count)), npu(9, healthy=False)]
         add(made, node_info(name), inventory(*devices))
-    return made
+    return made, Policy(plugins=plugins(**own))
 
 
 def wants(count: int = 1, name: str = "pod", **fields: Any) -> PendingPod:
@@ -58,22 +56,22 @@ def given(*minors: int, **fields: Any) -> Callable[..., Any]:
 
 
 def test_a_device_that_is_given_by_its_minor_gets_its_id() -> None:
-    made = strange(2, choose=given(1, 0))
-    assert [each.id for each in place(made, wants(2)).grants] == ["npu-1", "npu-0"]
+    made, policy = strange(2, choose=given(1, 0))
+    assert [each.id for each in place(made, wants(2), policy).grants] == ["npu-1", "npu-0"]
 
 
 def test_a_device_of_a_plugin_is_its_id() -> None:
-    made = strange(2, choose=given(0))
-    place(made, wants())
+    made, policy = strange(2, choose=given(0))
+    place(made, wants(), policy)
     made.put_device("a", inventory(other_card("npu", 3), *(replace(npu(minor), minor=1 - minor) for minor in (0, 1))))
     assert {grant.minor for each in made.on_node("a") for grant in each.grants} == {1}
 
 
 def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
-    made = strange(1, 2, score=lambda _fleet, _wanted, fits: np.arange(len(fits)))
-    assert (place(made, wants(name="one")).node, place(made, wants(name="two")).node) == ("b", "b")
-    assert place(made, wants(name="three")).node == "a"
-    failure = decide(made, wants(), Policy())
+    made, policy = strange(1, 2, score=lambda _fleet, _wanted, fits: np.arange(len(fits)))
+    assert (place(made, wants(name="one"), policy).node, place(made, wants(name="two"), policy).node) == ("b", "b")
+    assert place(made, wants(name="three"), policy).node == "a"
+    failure = decide(made, wants(), policy)
     assert isinstance(failure, Failure)
     assert "insufficient free NPU devices" in failure.message
 
@@ -112,21 +110,22 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
     ],
 )
 def test_what_it_does_wrong_is_told_with_its_name(call: str, does: Callable[..., Any], told: str) -> None:
-    made = strange(3, **{call: does})
+    made, policy = strange(3, **{call: does})
     made.charge(charge("other", part_of(2), node="a"))
     with pytest.raises(PluginFailedError) as failed:
-        decide(made, wants(2), Policy())
+        decide(made, wants(2), policy)
     assert failed.value.kind == "npu"
     assert str(failed.value).startswith(f"{OWNER} failed in {call}: ")
     assert told in str(failed.value)
     # Others are decided as ever.
-    assert isinstance(decide(made, waiting(), Policy()), Placement)
+    assert isinstance(decide(made, waiting(), policy), Placement)
 
 
 @pytest.mark.parametrize("does", [fails, gives([("why", None)]), gives([7])])
 def test_reasons_are_looked_at_as_well(does: Callable[..., Any]) -> None:
+    made, policy = strange(1, reasons=does)
     with pytest.raises(PluginFailedError, match="failed in reasons"):
-        decide(strange(1, reasons=does), wants(2), Policy())
+        decide(made, wants(2), policy)
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -1.0, 1e9])
@@ -134,7 +133,8 @@ def test_a_score_may_be_anything_where_the_pod_does_not_fit(number: float) -> No
     def score(_fleet: Fleet, _wanted: PodRequest, fits: Mask) -> Any:
         return np.where(fits, 50.0, number)
 
-    assert place(strange(0, 1, score=score), wants()).node == "b"
+    made, policy = strange(0, 1, score=score)
+    assert place(made, wants(), policy).node == "b"
 
 
 def test_a_fleet_is_left_as_it_was_and_decides_once_it_fails_no_more() -> None:
@@ -143,43 +143,44 @@ def test_a_fleet_is_left_as_it_was_and_decides_once_it_fails_no_more() -> None:
     def passes(*arguments: Any) -> Any:
         return code.get("passes", simple.passes)(*arguments)
 
-    made = strange(2, passes=passes)
+    made, policy = strange(2, passes=passes)
     made.nominate(charge("kept", part_of(0), node="a", priority=1))
-    before = decide(made, wants(), Policy())
+    before = decide(made, wants(), policy)
     code["passes"] = fails
     for count in range(1, 4):
         made.charge(charge(f"other-{count}", node="a"))
         with pytest.raises(PluginFailedError):
-            decide(made, wants(priority=2), Policy())
+            decide(made, wants(priority=2), policy)
         assert list(made.nominees) == ["uid-kept"]
     code.clear()
-    assert decide(made, wants(), Policy()) == before
+    assert decide(made, wants(), policy) == before
 
 
 def test_nothing_is_kept_for_a_pod_where_it_fails_and_it_may_be_decided_anywhere() -> None:
-    made = strange(1, passes=fails)
-    assert holds(made, wants(nominated="a"), Policy(), "a") is None
-    assert has_room(made, wants().request, 0)
+    made, policy = strange(1, passes=fails)
+    assert holds(made, wants(nominated="a"), policy, "a") is None
+    assert has_room(policy.local, made, wants().request, 0)
 
 
 def test_preemption_and_gangs_fail_alike() -> None:
-    made = strange(1, could_pass=fails)
-    place(made, wants(name="low"))
+    made, policy = strange(1, could_pass=fails)
+    place(made, wants(name="low"), policy)
     with pytest.raises(PluginFailedError, match="could_pass"):
-        preempt(made, wants(priority=1), Policy(), Budgets())
-    empty = strange(2, choose=fails)
+        preempt(made, wants(priority=1), policy, Budgets())
+    empty, policy = strange(2, choose=fails)
     with pytest.raises(PluginFailedError, match="choose"):
-        decide_gang(empty, gang(wants(name="a"), wants(name="b")), Policy())
+        decide_gang(empty, gang(wants(name="a"), wants(name="b")), policy)
     assert not empty.charges
 
 
 def test_what_ifs_tell_it_of_the_pod_alone() -> None:
-    made = strange(3, choose=fails)
-    found = simulate(made, [wants(name="a"), waiting("b"), gang(wants(name="c"), wants(name="d"))], POLICIES)
+    made, policy = strange(3, choose=fails)
+    policies = {"berth-scheduler": policy}
+    found = simulate(made, [wants(name="a"), waiting("b"), gang(wants(name="c"), wants(name="d"))], policies)
     told = {each.pod.name: each.result.message for each in found.outcomes if isinstance(each.result, Failure)}
     assert told.keys() == {"a", "c", "d"}
     assert {each.partition(":")[0] for each in told.values()} == {f"{OWNER} failed in choose"}
-    advice = advise(made, wants(), {}, POLICIES, Budgets())
+    advice = advise(made, wants(), {}, policies, Budgets())
     assert isinstance(advice.result, Failure)
     assert advice.result.message == f"{OWNER} failed in choose: ZeroDivisionError: division by zero"
 

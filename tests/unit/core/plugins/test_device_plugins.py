@@ -19,7 +19,7 @@ from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.plugins import AllocationPolicy, DevicePlugin
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.state import nodes, pods
@@ -28,15 +28,20 @@ from tests.builders import add, inventory, node, node_info, other_card, pod, wai
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"
 KIND = Kind(name="npu", resources={NPU: 1, CORE: 100}, counted=("npu-memory",))
+KINDS = Kinds((KIND,))
 
 
 def npu(minor: int = 0, memory: int = 0, **fields: Any) -> CardInfo:
     return replace(other_card("npu", minor, **fields), amounts=(("npu", 100), ("npu-memory", memory)))
 
 
-def fleet(*cards: int, plugin: DevicePlugin | None = None) -> Fleet:
-    """Give nodes `a`, `b` … with so many NPUs each."""
-    made = Fleet(plugins={"npu": plugin or DevicePlugin(kind=KIND)})
+PLAIN = Policy(plugins={"npu": DevicePlugin(kind=KIND)})
+"""A policy with a plug-in that has neither an allocator nor a score."""
+
+
+def fleet(*cards: int) -> Fleet:
+    """Return a Fleet with nodes `a`, `b` … with so many NPUs each."""
+    made = Fleet(kinds=KINDS)
     for name, count in zip("abc", cards, strict=False):
         add(made, node_info(name), inventory(*(npu(minor) for minor in range(count))))
     return made
@@ -47,15 +52,15 @@ def wants(amounts: dict[str, int], name: str = "pod", kind: Kind = KIND, **field
     return waiting(name, PodRequest(resources=(("pods", 1),), devices=found), **fields)
 
 
-def given(of: Fleet, pod: PendingPod) -> tuple[str, list[int]]:
-    placement = decide(of, pod, Policy())
+def given(of: Fleet, pod: PendingPod, policy: Policy = PLAIN) -> tuple[str, list[int]]:
+    placement = decide(of, pod, policy)
     assert isinstance(placement, Placement), placement
     of.charge(placement.charge)
     return placement.node, [grant.minor for grant in placement.grants]
 
 
-def refused(of: Fleet, pod: PendingPod) -> str:
-    failure = decide(of, pod, Policy())
+def refused(of: Fleet, pod: PendingPod, policy: Policy = PLAIN) -> str:
+    failure = decide(of, pod, policy)
     assert isinstance(failure, Failure)
     return failure.message
 
@@ -77,7 +82,7 @@ def test_shares_of_a_device_are_packed_and_bounded() -> None:
 
 
 def test_only_healthy_devices_of_the_type_will_do() -> None:
-    made = Fleet(plugins={"npu": DevicePlugin(kind=KIND)})
+    made = Fleet(kinds=KINDS)
     add(made, node_info("a"), inventory(npu(0, healthy=False), other_card("rdma"), npu(1)))
     assert given(made, wants({NPU: 1})) == ("a", [1])
 
@@ -85,7 +90,7 @@ def test_only_healthy_devices_of_the_type_will_do() -> None:
 def test_pods_below_leave_for_one_above() -> None:
     made = fleet(1)
     given(made, wants({NPU: 1}, "low"))
-    found = preempt(made, wants({NPU: 1}, "high", priority=9), Policy(), Budgets())
+    found = preempt(made, wants({NPU: 1}, "high", priority=9), PLAIN, Budgets())
     assert found is not None
     assert [each.uid for each in found.victims] == ["uid-low"]
 
@@ -96,7 +101,7 @@ def of_memory(wanted: Any, _hint: request.Hint) -> Part:
 
 def test_a_plug_in_may_count_by_other_names() -> None:
     kind = Kind(name="npu", resources={CORE: 100}, counted=("npu-memory",), reads=of_memory)
-    made = Fleet(plugins={"npu": DevicePlugin(kind=kind)})
+    made = Fleet(kinds=Kinds((kind,)))
     add(made, node_info("a"), inventory(npu(0, memory=8), npu(1, memory=32)))
     assert given(made, wants({CORE: 24}, "a", kind)) == ("a", [1])
     assert "insufficient free" in refused(made, wants({CORE: 9}, "b", kind))
@@ -118,7 +123,14 @@ class Pairs:
         yield f"no {part.count} even NPUs", rejected
 
     def choose(
-        self, fleet: Fleet, row: int, _request: PodRequest, part: Part, _policy: Policy, *, near: Collection[int] = ()
+        self,
+        fleet: Fleet,
+        row: int,
+        _request: PodRequest,
+        part: Part,
+        _policy: AllocationPolicy,
+        *,
+        near: Collection[int] = (),
     ) -> tuple[Grant, ...]:
         cards = fleet.cards[part.type]
         assert not near
@@ -128,9 +140,9 @@ class Pairs:
 
 
 def test_a_plug_in_may_bring_its_own_allocator() -> None:
-    made = fleet(4, plugin=DevicePlugin(kind=KIND, allocator=Pairs()))
-    assert given(made, wants({NPU: 2}, "a")) == ("a", [0, 2])
-    assert refused(made, wants({NPU: 1}, "b")) == "0/1 nodes available: 1 no 1 even NPUs"
+    made, policy = fleet(4), Policy(plugins={"npu": DevicePlugin(kind=KIND, allocator=Pairs())})
+    assert given(made, wants({NPU: 2}, "a"), policy) == ("a", [0, 2])
+    assert refused(made, wants({NPU: 1}, "b"), policy) == "0/1 nodes available: 1 no 1 even NPUs"
 
 
 class Last:
@@ -146,19 +158,18 @@ class Last:
     ("score", "node_name"), [pytest.param(None, "a", id="none"), pytest.param(Last(), "c", id="own")]
 )
 def test_a_plug_in_may_prefer_nodes(score: Last | None, node_name: str) -> None:
-    made = fleet(1, 1, 1, plugin=DevicePlugin(kind=KIND, score=score))
-    assert given(made, wants({NPU: 1}))[0] == node_name
+    policy = Policy(plugins={"npu": DevicePlugin(kind=KIND, score=score)})
+    assert given(fleet(1, 1, 1), wants({NPU: 1}), policy)[0] == node_name
 
 
 def test_its_score_is_not_asked_for_other_pods() -> None:
-    made = fleet(1, 1, 1, plugin=DevicePlugin(kind=KIND, score=Last()))
-    assert given(made, waiting())[0] == "a"
+    policy = Policy(plugins={"npu": DevicePlugin(kind=KIND, score=Last())})
+    assert given(fleet(1, 1, 1), waiting(), policy)[0] == "a"
 
 
 # --- what the API server tells ------------------------------------------------------------------------------
 
 HELD = '{"npu": [{"minor": 1, "resources": {"npu": "100"}}], "gpu": [{"minor": 0, "resources": {"gpu-core": "100"}}]}'
-KINDS = Kinds((KIND,))
 
 
 def test_what_a_bound_pod_holds_is_charged() -> None:
@@ -201,7 +212,7 @@ def test_a_plug_in_may_stay_out_of_gangs(*, gangs: bool, error: str) -> None:
 
 
 def test_the_cluster_reads_pods_and_nodes_by_its_plug_ins() -> None:
-    cluster = Cluster(grace=1.0, plugins={"npu": DevicePlugin(kind=KIND)}, clock=lambda: 0.0)
+    cluster = Cluster(grace=1.0, kinds=KINDS, clock=lambda: 0.0)
     cluster.put_node(node("n", allocatable={NPU: "2"}, offered={}))
     cluster.put_pending(pod("a", {NPU: "1"}))
     assert cluster.pending["uid-a"].request.devices.parts[0].type == "npu"

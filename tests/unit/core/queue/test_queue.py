@@ -15,7 +15,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import ANY, Change
 from tests.builders import GPU, asks, waiting
 
-STILL = (devices,)
+STILL = (devices.BUILT_IN,)
 """The hint that a filter still rejects what has changed."""
 
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
 from berth_api.model import ModelConstraint
-from berth_operator.core import allocators
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -91,9 +90,9 @@ def test_cards_are_chosen_as_they_were_scored() -> None:
     made.charge(charge("b", share(2, 50), node="a"))
     seen(made, {GPU: 47})
     # The last card is the tightest, but without 6 hundredths it has no room for a common share; the second has.
-    assert [each.minor for each in allocators.choose(made, 0, asks({GPU: 6}), Policy())] == [1]
-    assert [each.minor for each in allocators.choose(made, 0, asks({GPU: 32}), Policy())] == [2]
-    assert [each.minor for each in allocators.choose(made, 0, asks({NVIDIA: 1}), Policy())] == [0]
+    assert [each.minor for each in Policy().choose(made, 0, asks({GPU: 6}))] == [1]
+    assert [each.minor for each in Policy().choose(made, 0, asks({GPU: 32}))] == [2]
+    assert [each.minor for each in Policy().choose(made, 0, asks({NVIDIA: 1}))] == [0]
 
 
 # --- processor time ---------------------------------------------------------------------------------------------
