@@ -193,7 +193,7 @@ class Preemptor:
         return pod
 
     def _tell_to_leave(self, victim: Charge, pod: PendingPod) -> None:
-        self._cluster.fleet.leaving.add(victim.uid)
+        self._cluster.fleet.mark_leaving(victim.uid)
         self._jobs.put_nowait((pod, victim))
 
     def _displace(self, node: str, priority: int) -> None:
@@ -263,7 +263,7 @@ class Preemptor:
     def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
         """Let the pod choose anew, a little later."""
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
-        self._cluster.fleet.leaving.discard(victim.uid)
+        self._cluster.fleet.unmark_leaving(victim.uid)
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:
             return
         if waiting.gang is not None:

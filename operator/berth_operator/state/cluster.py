@@ -254,7 +254,7 @@ class Cluster:
         """A pod has left its node: deleted, succeeded or failed."""
         self._assumed.pop(uid, None)
         self._unreported.pop(uid, None)
-        self.fleet.leaving.discard(uid)
+        self.fleet.unmark_leaving(uid)
         charge = self.fleet.charges.get(uid)
         if charge is not None:
             # First: between the two nobody must take what its containers may still use.
@@ -432,7 +432,7 @@ class Cluster:
             self._device_classes[name] = resource
         if before == resource:
             return
-        self.fleet.device_classes = {resource: name for name, resource in sorted(self._device_classes.items())}
+        self.fleet.set_device_classes({resource: name for name, resource in sorted(self._device_classes.items())})
         self.changed(Change.DEVICE_CLASS)
 
     # --- nodes, Devices and Leases ----------------------------------------------------------------------------

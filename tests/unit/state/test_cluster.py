@@ -762,7 +762,7 @@ def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, 
 def test_a_pod_that_has_left_is_leaving_no_more() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    world.cluster.fleet.leaving.add("uid-a")
+    world.cluster.fleet.mark_leaving("uid-a")
     world.pods.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], "deletionTimestamp": "now"}})
     assert world.cluster.fleet.leaving == {"uid-a"}
     world.pods.apply("DELETED", BOUND)

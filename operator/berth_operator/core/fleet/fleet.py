@@ -308,9 +308,21 @@ class Fleet:
         """Give the nominees that a pod need not mind: itself and those below it."""
         return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
 
+    def mark_leaving(self, uid: str) -> None:
+        """Record that a placed pod is being deleted, before the API server shows it."""
+        self.leaving.add(uid)
+
+    def unmark_leaving(self, uid: str) -> None:
+        """Record that a placed pod is gone, or could not be deleted."""
+        self.leaving.discard(uid)
+
     def is_leaving(self, charge: Charge) -> bool:
         """Tell whether a placed pod is on its way out."""
         return charge.terminating or charge.uid in self.leaving
+
+    def set_device_classes(self, classes: Mapping[str, str]) -> None:
+        """Set which DeviceClass provides each extended resource that no device plugin does."""
+        self.device_classes = classes
 
     # --- what-ifs ---------------------------------------------------------------------------------------------
 

@@ -212,7 +212,7 @@ def test_who_leaves_already_needs_no_move() -> None:
     advice = town.advise(waiting("big", TWO))
     assert (place(advice.result), advice.moves) == ("a 0 1", ())
     town = Town({"a": 2}).settle("x", "a", ONE, 0)
-    town.fleet.leaving.add("uid-x")
+    town.fleet.mark_leaving("uid-x")
     assert place(town.advise(waiting("big", TWO)).result) == "a 0 1"
 
 
@@ -264,7 +264,8 @@ def test_no_more_are_moved_than_a_budget_allows(allowed: int, told: int, *, fits
         .settle("y", "a", ONE, 1)
         .settle("z", "d", ONE, 0)
     )
-    town.fleet.leaving |= {"uid-z"} if told else set()
+    if told:
+        town.fleet.mark_leaving("uid-z")
     found = town.advise(waiting("big", TWO), replace(PROTECTING, allowed=allowed))
     assert set(moved(found)) == ({"x", "y"} if fits else set())
 

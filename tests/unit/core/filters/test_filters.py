@@ -92,9 +92,9 @@ def test_extended_resources_of_device_classes(
 ) -> None:
     fleet = Fleet()
     add(fleet, node_info(offered=offered), inventory(card()))
-    fleet.device_classes = {provided: "gpu.example.com"}
+    fleet.set_device_classes({provided: "gpu.example.com"})
     assert told(dynamic_resources, fleet, asks(wanted)) == expected
-    fleet.device_classes = {}
+    fleet.set_device_classes({})
     assert dynamic_resources.passes(fleet, asks(wanted)) is fleet.present
 
 
