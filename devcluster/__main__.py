@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def up(options: argparse.Namespace) -> None:
-    """Start a cluster, in the background unless told otherwise."""
+    """Start a cluster, by default in the background."""
     _check(options)
     programs.ensure()
     place = named.folder(options.name)
@@ -75,7 +75,7 @@ def status(_: argparse.Namespace) -> None:
 
 
 def build(options: argparse.Namespace) -> None:
-    """Find or build the programs and tell where they are."""
+    """Find or build the programs and print their paths."""
     unknown = set(options.programs) - set(programs.PROGRAMS)
     if unknown:
         raise DevclusterError(f"there is no program {', '.join(sorted(unknown))}; see `build --help`")

@@ -1,6 +1,6 @@
 """A small synchronous client of one cluster's API server, over the standard library.
 
-It talks to loopback only: whatever kubeconfig a test inherits, it cannot reach anybody's real cluster.
+It connects to loopback only, so a kubeconfig that a test inherits cannot make it reach a real cluster.
 """
 
 import http.client
@@ -30,7 +30,7 @@ STALE: Final = (
 
 
 class ApiError(Exception):
-    """The API server refused a request; `status` is the HTTP code, `reason` the API's own word for it."""
+    """The API server refused a request; `status` is the HTTP code, `reason` the reason of the Status object."""
 
     def __init__(self, *, request: str, status: int, body: Manifest) -> None:
         self.status = status
@@ -83,7 +83,7 @@ class Api:
         return self.request("GET", path, query=query)
 
     def is_ready(self) -> bool:
-        """Tell whether the API server says that it is ready."""
+        """Return whether the API server reports that it is ready."""
         try:
             self.get("/readyz")
         except ApiError:
@@ -104,7 +104,7 @@ class Api:
             connection.close()
 
     def exists(self, path: str) -> bool:
-        """Tell whether an object is there."""
+        """Return whether an object exists."""
         return self._unless_missing(lambda: self.get(path)) is not None
 
     def post(self, path: str, body: Mapping[str, Any]) -> Manifest:
@@ -116,7 +116,7 @@ class Api:
         return self.request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     def delete(self, path: str, *, grace_seconds: int | None = None, **query: str) -> None:
-        """Delete one object or a collection; one that is not there is well."""
+        """Delete one object or a collection; a missing object is no error."""
         body = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         self._unless_missing(lambda: self.request("DELETE", path, body=body, query=query))
 

@@ -146,7 +146,7 @@ class Arena:
         return self.cluster.api.merge(f"{path}/{subresource}" if subresource else path, change)
 
     def delete(self, resource: str, name: str, *, grace_seconds: int | None = None) -> None:
-        """Delete one object; one that is not there is well."""
+        """Delete one object; a missing object is no error."""
         self.cluster.api.delete(self._path(resource, name), grace_seconds=grace_seconds)
 
     def wait(self, predicate: Callable[[], T], *, deadline: float = waiting.PATIENCE, what: str = "a condition") -> T:

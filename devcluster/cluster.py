@@ -129,7 +129,7 @@ class Cluster:
         self._ask(detach=True)
         if self._supervisor is not None:
             _close_pipes(self._supervisor)
-            # It is nobody's child from here on: not to be waited for.
+            # Popen must not wait for the supervisor from here on.
             self._supervisor.returncode = 0
             self._supervisor = None
 

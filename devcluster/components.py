@@ -81,7 +81,7 @@ def _etcd(control_plane: ControlPlane) -> list[str]:
         "--data-dir=etcd",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
-        # Nobody else joins: any free port serves.
+        # No other member joins, so any free port will do.
         f"--listen-peer-urls=http://{LOOPBACK}:0",
         # The supervisor holds the port; see there.
         "--socket-reuse-port=true",

@@ -1,7 +1,7 @@
 """Device plugins for nodes that kwok plays: what a Device has, its Node offers, as kubelet would show it.
 
-It runs as a program beside the cluster (`Cluster.play_device_plugins`). Nodes made with amounts of their own, or with
-the annotation `NONE`, are left alone.
+It runs as a separate program (`Cluster.play_device_plugins`). It leaves alone nodes that were created with amounts of
+their own, or with the annotation `NO_PLUGIN`.
 """
 
 import http.client
@@ -45,7 +45,7 @@ def plugin_resources(device: Manifest) -> PluginResources:
         if card["type"] == "gpu" and resource:
             units = Counter(_units(card, resource, strategy))
             capacity += units
-            # Unhealthy devices are offered too, with 0 of them allocatable.
+            # Unhealthy devices count in the capacity, but are not allocatable.
             allocatable += units if card.get("health") else Counter()
     return PluginResources(capacity=capacity, allocatable={name: allocatable[name] for name in capacity})
 
@@ -68,7 +68,7 @@ def _slices(device: Manifest, resource: str) -> Iterator[str]:
     count, name = device.get("replicas") or 1, device.get("replicaResource")
     yield from [name or resource] * count
     if count > 1 and not name:
-        # A Device that does not name them leaves it open by which name they are had.
+        # The Device does not name the resource of its replicas: offer both.
         yield from [f"{resource}.shared"] * count
 
 
@@ -113,7 +113,7 @@ class DevicePlugins:
         node = self._api.get(path)
         if not _is_played(node):
             return
-        # As kubelet does it, what is offered no more stays, with an amount of 0.
+        # Kubelet keeps a resource that is no longer offered, with an amount of 0.
         none = {resource: "0" for resource in node["status"]["capacity"] if is_of_plugin(resource)}
         status = {
             "capacity": {**none, **_texts(resources.capacity)},
@@ -124,7 +124,7 @@ class DevicePlugins:
 
 def _is_played(node: Manifest) -> bool:
     annotations = node["metadata"].get("annotations", {})
-    # Also of nodes whose pods nobody plays.
+    # FAKE_NODE alone is not enough: some nodes of kwok have no plugin.
     return FAKE_NODE.keys() <= annotations.keys() and not NO_PLUGIN.items() <= annotations.items()
 
 

@@ -1,5 +1,5 @@
-"""What goes wrong, in words for the person at the terminal."""
+"""Errors of the development cluster, with messages for the user."""
 
 
 class DevclusterError(Exception):
-    """Something the development cluster needs is missing or failed; the text says what and what to do."""
+    """Something that the development cluster needs is missing or failed; the message says what, and what to do."""

@@ -45,10 +45,10 @@ def is_of_plugin(resource: str) -> bool:
 
 def manifest(name: str, options: NodeOptions) -> Manifest:
     """Return one node's manifest."""
-    # Ready from the start, as kwok would make it: on a thousand nodes that saves half of the wait.
+    # Ready from the start, as kwok would set it; for a thousand nodes this halves the wait.
     ready = {"type": "Ready", "status": "True", "reason": "Created"}
     capacity = {**RESOURCES, **options.capacity}
-    # Who says what plugins offer there says all of it.
+    # A caller that sets resources of plugins sets all of them.
     plugin = NO_PLUGIN if any(map(is_of_plugin, (*options.capacity, *options.allocatable))) else {}
     labels = {
         "type": "kwok",
@@ -75,7 +75,7 @@ def manifest(name: str, options: NodeOptions) -> Manifest:
 
 
 def is_ready(node: Manifest) -> bool:
-    """Tell whether pods can be scheduled to the node: it is ready and the controller has seen it."""
+    """Return whether pods can be scheduled to the node: it is ready and the controller has removed its taint."""
     conditions: Iterable[Manifest] = node["status"].get("conditions", [])
     taints: Iterable[Manifest] = node["spec"].get("taints", [])
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

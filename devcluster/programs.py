@@ -1,7 +1,7 @@
 """The cluster's programs: found where they exist, else built once per user from pinned Go modules.
 
-Looked for in the KUBEBUILDER_ASSETS folder, then on PATH, each only with the pinned minor version; then in
-the cache, which is filled by a build. The go.mod files in `binaries/` are the one place that names versions.
+They are searched for in the KUBEBUILDER_ASSETS folder and on PATH, where they must have the pinned minor version, and
+then in the cache, which a build fills. Only the go.mod files in `binaries/` name versions.
 """
 
 import functools
@@ -90,7 +90,7 @@ PROGRAMS: Final = {
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
 """What every cluster needs."""
 REAL_NODE: Final = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc")
-"""What a real node needs besides; built only where one is asked for."""
+"""What a real node needs in addition; built only if one is requested."""
 
 
 def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
@@ -150,4 +150,4 @@ def _build(name: str, go: Path, target: Path) -> None:
         cgo=program.cgo,
     )
     if not _has_pinned_version(program, target):
-        raise DevclusterError(f"{name} was built, but does not run or tells another version than go.mod pins")
+        raise DevclusterError(f"{name} was built, but does not run or has another version than go.mod pins")

@@ -1,7 +1,7 @@
-"""What a cluster's folder tells about it: whether its supervisor lives, and what it runs.
+"""The state in the folder of a cluster: whether its supervisor is alive, and what it runs.
 
-The supervisor holds a lock on the file `lock` for as long as it lives, so that no stale process id is ever
-taken for a running cluster.
+The supervisor holds a lock on the file `lock` while it is alive, so that a stale process id is never mistaken for a
+running cluster.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def held(folder: Path) -> Iterator[None]:
     """Hold the folder's lock with our process id in it."""
     with (folder / LOCK).open("a") as lock:
         try:
-            # Who only asks whether a supervisor lives holds the lock for a moment, too.
+            # `supervisor` holds the lock for a moment, too.
             waiting.until(lambda: _try_lock(lock, fcntl.LOCK_EX), deadline=LOCK_SECONDS, what="the lock")
         except TimeoutError:
             raise DevclusterError("this cluster already runs") from None
@@ -78,7 +78,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that ended but was not waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,11 +1,11 @@
-"""The process that holds a cluster's programs: `python -m devcluster.supervisor <folder>`.
+"""The parent process of a cluster's programs: `python -m devcluster.supervisor <folder>`.
 
 It speaks JSON lines with its owner: on stdin `{"start": …}` first, then `{"run": …}` for more programs and
 `{"detach": true}` to stay without an owner; each is answered by one line on stdout. While it is not detached,
 the end of stdin means that the owner is gone, however it died, and everything is stopped in order.
 Where this process is killed itself, the kernel kills its children (see `exec_child`).
 
-What others may read of it is in `state`.
+Other processes read its state through `state`.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class Supervisor:
         clients = [name for name in self._children if name not in last]
         for group in (clients, *([name] for name in last if name in self._children)):
             _stop_all([self._children[name] for name in group])
-        # The last that the kernel keeps of real nodes.
+        # The kernel keeps the control groups of real nodes until they are removed.
         cgroups.remove_of(os.getpid())
 
     def _start_controllers(self, control_plane: components.ControlPlane, token: str) -> None:
@@ -191,7 +191,7 @@ def _serve(folder: Path) -> None:
     except DevclusterError:
         raise
     except Exception:
-        # The folder and its log may go in a moment: the owner is told all.
+        # The folder with the log may be removed in a moment, so send the whole traceback to the owner.
         _reply({"error": traceback.format_exc()})
         raise
     finally:
@@ -243,9 +243,9 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def _held_port() -> Iterator[int]:
-    """Take a free port: bound here but not listening, so that nobody else is given it before its server is up.
+    """Reserve a free port: bound here but not listening, so that the kernel gives it to no other process.
 
-    The server binds it too; SO_REUSEPORT lets processes of one user do that.
+    The server binds it, too; SO_REUSEPORT allows that for processes of one user.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

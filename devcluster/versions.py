@@ -17,7 +17,7 @@ def text(version: Version) -> str:
 
 
 def same_minor(left: Version | None, right: Version) -> bool:
-    """Tell whether two versions differ in their patch number at most."""
+    """Return whether two versions have the same major and minor number."""
     return left is not None and left[:2] == right[:2]
 
 

@@ -60,7 +60,7 @@ def _own(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
 
 
 def _allocation(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
-    """Compare what the pod asks with what it was given."""
+    """Compare the request of a pod with its allocation."""
     try:
         asks = requests.cards(pod.spec)
     except BROKEN as error:
@@ -111,7 +111,7 @@ def _grant(pod: Pod, asks: list[requests.Request], grant: Grant, snapshot: Snaps
 
 
 def _granted_device(pod: Pod, key: Key, grant: Grant, ask: requests.Request, card: Card) -> Iterator[Fault]:
-    """Check what was given of a card: its form, its name and its amounts."""
+    """Check the form, the id and the amounts of one granted device."""
     expected_form = card.form(ask.form)
     if grant.form is not expected_form:
         gives = f"its Device gives it as {expected_form}" if expected_form else f"its Device gives no {ask.form}"
@@ -159,7 +159,7 @@ def _constraints(pod: Pod) -> Iterator[tuple[str, Callable[[str], bool]]]:
 
 
 def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Fault]:
-    """What a container is shown must be its pod's; a container that asks for GPUs is shown some."""
+    """Check that containers see only cards of their pod, and that each container that requests GPUs sees some."""
     allocated = {grant.seen for grant in granted if grant.type == "gpu"}
     for key, value in pod.annotations.items():
         shown = value.split(",") if key.endswith(VISIBLE) else []
@@ -178,7 +178,7 @@ def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Fault]:
 
 
 def _foreign(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
-    """A pod of another scheduler on a node of ours must have nothing to do with devices."""
+    """Check that a pod of another scheduler holds no devices on a node with a Device."""
     if pod.node not in snapshot.devices:
         return
     if view.ALLOCATION in pod.annotations:
@@ -212,7 +212,7 @@ def _readable(pod: Pod) -> list[Grant]:
 
 
 def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[Fault]:
-    """Check that no whole card is shared, and that the parts of a shared one do not exceed the card."""
+    """Check that no whole card is shared, and that the shares of a card do not exceed it."""
     forms = sorted({(grant.form, pod.name) for pod, grant in holders})
     if len({form for form, _ in forms}) > 1:
         text = f"it is held as {' and as '.join(f'{form} by {pod}' for form, pod in forms)}"
@@ -236,7 +236,7 @@ def _one_card(key: Key, card: Card | None, holders: list[Holding]) -> Iterator[F
 
 
 def _subdevices(key: Key, holders: list[Holding]) -> Iterator[Fault]:
-    """Check that no slice or instance has two pods."""
+    """Check that no two pods hold the same slice or instance."""
     by_id: defaultdict[str, set[str]] = defaultdict(set)
     for pod, grant in holders:
         if grant.form is not Form.CARD:
@@ -251,7 +251,7 @@ def _subdevices(key: Key, holders: list[Holding]) -> Iterator[Fault]:
 
 
 def _full_nodes(snapshot: Snapshot) -> Iterator[Fault]:
-    """Check that what all pods of a node request, of whatever scheduler, is no more than it offers."""
+    """Check that the pods of a node, of all schedulers, request no more than it offers."""
     requested: defaultdict[str, defaultdict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for pod in snapshot.pods:
         for name, amount in {**requests.total(pod.spec), "pods": Fraction(1)}.items():

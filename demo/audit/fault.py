@@ -1,4 +1,4 @@
-"""What the audit finds."""
+"""The faults that the audit finds."""
 
 import enum
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ class FaultKind(enum.StrEnum):
     """The kinds of faults."""
 
     UNREADABLE = "unreadable"
-    """A Device, Node or request that means nothing."""
+    """A Device, Node or request that is invalid."""
     UNKNOWN_NODE = "unknown node"
     MISSING_EPOCH = "missing epoch"
     MISSING_ALLOCATION = "missing allocation"
@@ -18,13 +18,13 @@ class FaultKind(enum.StrEnum):
     WRONG_ID = "wrong id"
     WRONG_COUNT = "wrong count"
     WRONG_FORM = "wrong form"
-    """A card, slice or instance where the Device gives, or the pod asks for, another of these."""
+    """A card, slice or instance, but the Device offers, or the pod requests, another of these."""
     WRONG_AMOUNT = "wrong amount"
     WRONG_MODEL = "wrong model"
     WRONG_VISIBLE = "wrong visible"
     BOOKED_TWICE = "booked twice"
     MIXED = "mixed"
-    """A card that is held in several ways at a time."""
+    """A card that is held in several forms at the same time."""
     OVERBOOKED = "overbooked"
     NODE_FULL = "node overfull"
     FOREIGN_POD = "foreign pod"

@@ -15,7 +15,7 @@ UNITS: Final = {
 
 
 def exact(value: object) -> Fraction:
-    """Read a quantity; raise ValueError where it is none."""
+    """Return a quantity as an exact number; raise ValueError if it is not a quantity."""
     match = FORM.fullmatch(str(value))
     if match is None or match[2] not in UNITS or isinstance(value, bool):
         raise ValueError(f"{value!r} is not a quantity")
@@ -26,12 +26,12 @@ def exact(value: object) -> Fraction:
 
 
 def whole(value: object) -> int:
-    """Read a quantity of whole units; Kubernetes rounds up."""
+    """Return a quantity in whole units, rounded up as Kubernetes does."""
     return math.ceil(exact(value))
 
 
 def shown(resource: str, amount: Fraction) -> str:
-    """Write an amount for people: memory in GiB, percents of a card as such."""
+    """Return an amount for messages: memory in GiB, shares of a card in percent."""
     number = float(amount)
     if resource.endswith("memory"):
         return f"{number / 1024**3:.6g}Gi"

@@ -1,4 +1,4 @@
-"""What a pod asks for: of each node resource, and of the cards of each type."""
+"""What a pod requests: of each node resource, and of the cards of each type."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -26,13 +26,13 @@ TYPES: Final = {**dict.fromkeys((*GPU, SLICES), "gpu"), "rdma": "rdma", "fpga": 
 
 
 class Form(enum.StrEnum):
-    """In which way a card is given."""
+    """The form in which a card is allocated."""
 
     CARD = "card"
-    """Whole or in parts of its amounts."""
+    """The whole card or a share of its amounts."""
     SLICE = "slice"
     INSTANCE = "instance"
-    PLUGIN_UNIT = "whatever its Device gives as one GPU"
+    PLUGIN_UNIT = "plugin unit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Request:
     """The resource, of MIG instances; else the type."""
 
     def on(self, memory: int) -> dict[str, int]:
-        """Return what a card with so much memory is charged: of memory and its ratio one follows from the other."""
+        """Return the charge of a card with that much memory; memory and its ratio follow from each other."""
         charged = dict(self.each)
         if "gpu-memory-ratio" in charged and memory:
             charged.setdefault("gpu-memory", charged["gpu-memory-ratio"] * memory // PERCENT)
@@ -57,12 +57,12 @@ class Request:
 
 
 def type_of(resource: str) -> str:
-    """Return the type of device that a resource stands for; nothing if for none."""
+    """Return the type of device that a resource stands for; empty if none."""
     return "gpu" if resource.startswith(INSTANCES) else TYPES.get(resource, "")
 
 
 def short(resource: str) -> str:
-    """Return a resource's name without the two prefixes that mean the same."""
+    """Return the name of a resource without either of the two equivalent prefixes."""
     for prefix in ALIASES:
         resource = resource.removeprefix(prefix)
     return resource
@@ -116,7 +116,7 @@ def _cards(requested: Mapping[str, int]) -> Request:
     measures = [name for name in MEASURES if name in requested]
     extras = requested.keys() - set(measures)
     if len(measures) != 1 or (extras and measures[0] not in ("gpu-memory", "gpu-memory-ratio")):
-        raise ValueError(f"{', '.join(sorted(requested))} mean nothing together")
+        raise ValueError(f"{', '.join(sorted(requested))} cannot be combined")
     (measure,) = measures
     if measure in WHOLE_CARDS:
         form = Form.PLUGIN_UNIT if measure == WHOLE_CARDS[0] else Form.CARD
@@ -136,7 +136,7 @@ def _cards(requested: Mapping[str, int]) -> Request:
 
 
 def _percent(name: str, amount: int) -> Request:
-    """Up to 100 is part of one card, more are whole cards."""
+    """Return a request in hundredths: up to 100 is a share of one card, more are whole cards."""
     if amount > PERCENT and amount % PERCENT:
         raise ValueError(f"{name} {amount} is neither part of a card nor whole cards")
     count = max(1, amount // PERCENT)

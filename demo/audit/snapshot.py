@@ -1,4 +1,4 @@
-"""The cluster as the audit sees it; what cannot be read is a fault by itself."""
+"""The cluster as the audit sees it; an object that cannot be parsed is a fault."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from demo.audit import quantity, requests, view
 from demo.audit.fault import Fault, FaultKind
 
 BROKEN: Final = (AttributeError, KeyError, TypeError, ValueError)
-"""What reading data of another form than expected raises."""
+"""What parsing raises for data of an unexpected form."""
 
 
 @dataclass(kw_only=True)
 class Snapshot:
-    """Nodes with what they offer, cards, and the pods that are not over."""
+    """The allocatable of Nodes, the cards, and the pods that have not ended."""
 
     pods: list[view.Pod]
     nodes: dict[str, requests.Amounts] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Snapshot:
     unreadable: list[Fault] = field(default_factory=list)
 
     def add_node(self, raw: view.Manifest) -> None:
-        """Take in a Node."""
+        """Add a Node."""
         name = raw["metadata"]["name"]
         try:
             self.nodes[name] = _allocatable(raw)
@@ -31,7 +31,7 @@ class Snapshot:
             self.unreadable.append(Fault(kind=FaultKind.UNREADABLE, object=f"node {name}", text=str(error)))
 
     def add_device(self, raw: view.Manifest) -> None:
-        """Take in a Device."""
+        """Add a Device."""
         name = raw["metadata"]["name"]
         self.devices.add(name)
         try:
@@ -46,7 +46,7 @@ def read(
     nodes: Iterable[view.Manifest],
     devices: Iterable[view.Manifest],
 ) -> Snapshot:
-    """Read everything."""
+    """Parse all objects."""
     snapshot = Snapshot(pods=[pod for pod in map(view.Pod.read, pods) if not pod.over])
     for node in nodes:
         snapshot.add_node(node)

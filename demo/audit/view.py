@@ -84,7 +84,7 @@ class Card:
         return grant.id == self.id
 
     def expected(self, grant: "Grant", ask: requests.Request) -> dict[str, int]:
-        """Return the charge of such a grant for a request."""
+        """Return the amounts that the grant must have for the request."""
         if grant.form is Form.INSTANCE:
             return {grant.instance: 1}
         if grant.form is Form.SLICE:
@@ -172,7 +172,7 @@ class Pod:
 
 
 def grants(annotation: str) -> list[Grant]:
-    """Read an allocation; raise ValueError or TypeError where it is none."""
+    """Parse an allocation; raise ValueError or TypeError if it is invalid."""
     body = _checked(json.loads(annotation), dict)
     return [_grant(kind, entry) for kind, entries in body.items() for entry in _checked(entries, list)]
 

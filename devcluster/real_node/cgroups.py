@@ -1,7 +1,7 @@
 """The control groups of real nodes: one for each node, in every hierarchy that the machine has.
 
-A group is named after the supervisor of its cluster, so that whoever comes next can tell what is left over.
-Nothing of a dead node runs, but its groups are folders of the kernel's and stay until they are removed.
+The name of a group contains the process id of its cluster's supervisor, so that a later run can find leftovers. No
+process of a dead node runs, but its groups are folders of the kernel and stay until they are removed.
 """
 
 import os
@@ -16,9 +16,9 @@ from devcluster.errors import DevclusterError
 MOUNTS: Final = Path("/proc/self/mounts")
 """The table of what is mounted where; a test has its own."""
 CONTROLLERS: Final = frozenset({"cpu", "cpuset", "memory", "pids"})
-"""What kubelet and runc cannot do without."""
+"""Controllers that kubelet and runc require."""
 OPTIONAL: Final = frozenset({"hugetlb", "io"})
-"""What kubelet wants where the kernel has it; in the old layout it finds these by itself."""
+"""Controllers that kubelet uses if the kernel has them; with cgroup v1 kubelet finds these by itself."""
 REMOVE_SECONDS: Final = 10.0
 
 
@@ -33,7 +33,7 @@ def make(group: str, *, table: Path = MOUNTS) -> None:
     if missing:
         raise DevclusterError(
             f"a real node needs the cgroup controllers {', '.join(sorted(CONTROLLERS))}; this machine does not give "
-            f"{', '.join(sorted(missing))} ({table} and cgroup.controllers tell what it has)"
+            f"{', '.join(sorted(missing))} ({table} and cgroup.controllers list what it has)"
         )
     for mount, kind, controllers in _mounts(table):
         if kind == "cgroup2":
@@ -64,7 +64,7 @@ def sweep() -> None:
 
 def processes(container: str) -> list[int]:
     """Return the process ids of a container, as this machine counts them."""
-    # Unlike a glob, a walk bears it that others' groups go meanwhile.
+    # Unlike a glob, a walk does not fail when groups of other nodes disappear meanwhile.
     folders = (Path(folder) for group in _groups() for folder, _, _ in os.walk(group))
     return sorted({pid for folder in folders if folder.name == container for pid in _pids(folder / "cgroup.procs")})
 

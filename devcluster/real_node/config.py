@@ -86,14 +86,14 @@ def _kubelet(setup: NodeSetup) -> dict[str, Any]:
         "cgroupRoot": f"/{setup.group}",
         "failCgroupV1": False,
         "failSwapOn": False,
-        # Tests wait for what the node says of its devices.
+        # Tests wait for the devices in the Node's status.
         "nodeStatusUpdateFrequency": "1s",
         "nodeStatusReportFrequency": "5m",
         "enforceNodeAllocatable": [],
-        # A development machine may be short of disk: nothing is evicted for it.
+        # A development machine may be short of disk; that must not evict pods.
         "evictionHard": {"memory.available": "64Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
-        # What would change the machine: its firewall, its kernel's settings, and who is killed without memory.
+        # Do not change the machine: its firewall, its kernel's settings, and the OOM killer's choice.
         "makeIPTablesUtilChains": False,
         "protectKernelDefaults": True,
         "oomScoreAdj": 0,

@@ -105,7 +105,7 @@ def _enter(holder: int, command: list[str]) -> NoReturn:
         signal.signal(number, forward)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    # As a shell tells of a signal.
+    # As a shell reports a signal.
     sys.exit(code if code >= 0 else 128 - code)
 
 

@@ -84,7 +84,7 @@ class RealNode:
         folder: its configuration and data.
         root: kubelet's folder, `/var/lib/kubelet` for whatever runs within the node.
         device_plugins: where device plugins put their sockets and find kubelet's.
-        pod_resources: kubelet's socket that tells which devices each container holds.
+        pod_resources: kubelet's PodResources socket, which lists the devices of each container.
         cdi: where containerd looks for CDI specifications.
     """
 
@@ -160,7 +160,7 @@ class RealNode:
             self._run(daemon, self._entering(self.setup.containerd()), {"PATH": path})
             self._wait(daemon, self._containerd_answers, what="an answer")
         else:
-            # The API server keeps whole seconds, and a kubelet may start in less; its sockets tell what is of before.
+            # A heartbeat has whole seconds, and kubelet may restart within one; new sockets show the new kubelet.
             started = datetime.now(UTC).replace(microsecond=0)
             for socket in self._sockets:
                 socket.unlink(missing_ok=True)
@@ -250,7 +250,7 @@ class RealNode:
         return pods
 
     def _is_empty(self) -> bool:
-        """Tell whether no pod is left; those that are there are deleted, also such as came after the last look."""
+        """Delete all pods of the node, and return whether none is left."""
         if any("deletionTimestamp" not in pod["metadata"] for pod in self._pods()):
             self._delete_pods(grace_seconds=GRACE_SECONDS)
         return not self._pods()
@@ -297,7 +297,7 @@ class RealNode:
             return False
 
     def _is_ready_since(self, started: datetime) -> bool:
-        """Tell whether the kubelet that was started then has said that its node is ready."""
+        """Return whether the kubelet that was started at that time has reported its node ready."""
         try:
             node = self.cluster.api.get(self._path)
         except ApiError as error:

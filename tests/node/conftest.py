@@ -1,4 +1,4 @@
-"""A real kubelet and containerd beside the session's control plane; one node for each file of tests."""
+"""A real kubelet and containerd on the session's control plane; one node for each test file."""
 
 import os
 from collections.abc import Iterator

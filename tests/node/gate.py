@@ -64,7 +64,7 @@ class _Registrations(RegistrationServicer):
         self.servers: dict[str, grpc.aio.Server] = {}
 
     async def Register(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        """Serve a plugin's socket under the same name beside kubelet's, and register that."""
+        """Serve a plugin's socket under the same name in kubelet's folder, and register that."""
         if request.endpoint not in self.servers:
             server = self.servers[request.endpoint] = grpc.aio.server()
             add_DevicePluginServicer_to_server(_Passing(self._gate, self._plugins / request.endpoint), server)

@@ -32,7 +32,7 @@ from tests.processes import Process, Processes
 
 GPU: Final = "nvidia.com/gpu"
 SHARE: Final = "kubernetes.io/gpu"
-"""In percent of a card; its containers are told their cards by injection."""
+"""In percent of a card; injection sets the variables of its containers."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 PATIENCE: Final = 120.0
 """Seconds within which anything must happen that has no bound of its own: the machine may be busy."""
@@ -93,7 +93,7 @@ class Stage:
         self.close()
 
     def close(self) -> None:
-        """End everything, kubelet's pods too: they would start with the devices of nobody."""
+        """End everything, kubelet's pods too: they would start without their devices."""
         for policy in self._policies:
             self.arena.cluster.api.delete(self.arena.cluster.api.path_of(policy))
         self._processes.close()
@@ -145,7 +145,7 @@ class Stage:
         return VISIBLE in str(answer["spec"]["containers"])
 
     def is_on_offer(self) -> bool:
-        """Tell whether kubelet has devices to give, and the agent and the Node say the same."""
+        """Return whether kubelet has devices to allocate, and the agent and the Node agree."""
         if not self._options["device_plugin"]:
             return world.condition(self.device(), "Ready").get("status") == "True"
         units, withheld = self.units(), self.device().get("status", {}).get("withheld", ())
@@ -178,7 +178,7 @@ class Stage:
         return {each["metadata"]["name"] for each in self.arena.list("pods")}
 
     def entries(self, name: str) -> list[Manifest]:
-        """Return what a pod's allocation says of GPUs."""
+        """Return the ids of the GPUs in a pod's allocation."""
         return world.allocation(self.read(name))["gpu"]
 
     def cards(self, name: str) -> list[int]:
@@ -194,7 +194,7 @@ class Stage:
         return [each for each in self.arena.list("events") if each["reason"] == reason]
 
     def waits(self, name: str) -> bool:
-        """Tell whether a pod says why it is not placed."""
+        """Return whether a pod reports why it is not placed."""
         return world.condition(self.read(name), "PodScheduled").get("status") == "False"
 
     def phases(self) -> dict[str, str]:
@@ -229,7 +229,7 @@ class Stage:
         return bool(listed) and all("running" in each["state"] for each in listed)
 
     def differences(self, *names: str) -> list[str]:
-        """Say what about pods disagrees with their allocations."""
+        """Return in what pods disagree with their allocations."""
         held = self.held()
         return [f"{name}: {text}" for name in names for text in self._differences(self.read(name), held)]
 
@@ -256,11 +256,11 @@ class Stage:
             return ["it has no GpuPod"]
         ids = [each["id"] for one in found["spec"]["containers"] for each in one["devices"]]
         consistent = world.condition(found, "Consistent")
-        told = [] if consistent.get("status") == "True" else [f"its GpuPod is not Consistent: {consistent}"]
-        return told + _unlike("its GpuPod", ids, allocated)
+        problems = [] if consistent.get("status") == "True" else [f"its GpuPod is not Consistent: {consistent}"]
+        return problems + _unlike("its GpuPod", ids, allocated)
 
     def held(self) -> Held:
-        """Return what PodResources tells of this arena's pods: the units by pod, container and resource."""
+        """Return what PodResources lists for this arena's pods: the units by pod, container and resource."""
         answer = asyncio.run(self._ask("List", resources.ListPodResourcesRequest()))
         held: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
         for pod in answer.pod_resources:
@@ -293,20 +293,20 @@ class Stage:
         return next((each for each in listed if each["metadata"]["name"] == self.node.name), {})
 
     def annotate(self, annotation: str, value: str) -> None:
-        """Say something on the node's Device."""
+        """Annotate the node's Device."""
         self.arena.merge("devices", self.node.name, {"metadata": {"annotations": {annotation: value}}})
 
     def free(self) -> list[int]:
-        """Return the minors of the cards that are free and well, as the Device tells."""
+        """Return the minors of the cards that are free and healthy on the Device."""
         uses = self.device()["status"]["devices"]
         return [each["minor"] for each in uses if each["free"]["kubernetes.io/gpu-core"] == "100"]
 
 
 def _unlike(what: str, found: Sequence[str], expected: Sequence[str]) -> list[str]:
-    """Say that something names other devices than it should; nothing where it does not."""
+    """Return a message if something names other devices than it should; nothing if not."""
     return [] if sorted(found) == sorted(expected) else [f"{what} says {sorted(found)}, not {sorted(expected)}"]
 
 
 def _is_kubelets(pod: Manifest) -> bool:
-    """Tell whether kubelet gives a pod its devices."""
+    """Return whether kubelet gives a pod its devices."""
     return any(name.startswith("nvidia.com/") for name in pod["spec"]["containers"][0]["resources"]["limits"])

@@ -88,7 +88,7 @@ async def test_answers_of_a_plugin_reach_the_container(arena: Arena, node: RealN
 
         await asyncio.to_thread(node.restart_daemon, "kubelet")
 
-        # A kubelet that has not heard of its pods yet tells of none.
+        # A kubelet that has not received its pods yet lists none.
         await asyncio.to_thread(_wait_for_held, node, {("pod", "main", RESOURCE): sorted(CHOSEN)})
         assert await asyncio.to_thread(node.container, ready) == container
 
@@ -120,7 +120,7 @@ def _wait_for_held(node: RealNode, expected: Held) -> None:
 
 
 async def _held(node: RealNode) -> Held:
-    """Return what PodResources tells: the units of each resource, by pod and container."""
+    """Return what PodResources lists: the units of each resource, by pod and container."""
     async with grpc.aio.insecure_channel(f"unix://{node.pod_resources}") as channel:
         answer: Awaitable[resources.ListPodResourcesResponse]
         answer = PodResourcesListerStub(channel).List(resources.ListPodResourcesRequest())

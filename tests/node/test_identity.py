@@ -1,4 +1,4 @@
-"""The driver numbers cards anew at each boot: pods keep the cards that they hold, and nobody else gets them."""
+"""The driver renumbers cards at each boot: pods keep the cards that they hold, and no other pod gets them."""
 
 from pathlib import Path
 

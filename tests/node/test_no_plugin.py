@@ -1,4 +1,4 @@
-"""A node with healthy cards of which nobody offers kubelet any."""
+"""A node with healthy cards that no device plugin offers to kubelet."""
 
 from pathlib import Path
 

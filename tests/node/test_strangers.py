@@ -88,7 +88,7 @@ def look_at(stage: Stage) -> None:
     stage.submit({SHARE: "50"}, "late-half")
     stage.submit({GPU: "1"}, "late")
     stage.wait(lambda: stage.waits("late-half") and stage.waits("late"), what="those without a card to say so")
-    # Nobody was refused and made anew.
+    # No pod was refused and created again.
     assert len(strangers(stage)) == CARDS
     assert len(stage.events("SuccessfulCreate")) == CARDS
     assert set(stage.phases().values()) == {"Running", "Pending"}

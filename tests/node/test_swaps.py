@@ -63,7 +63,7 @@ def one_round(stage: Stage, kubelets_way: FaultProxy, number: int) -> tuple[int,
         How many were exchanged, and within how many seconds after all had been given their cards.
     """
     names = [f"round-{number}-{at}" for at in range(PODS)]
-    # It stands still before it ends: nobody can know that it is away, and pods are bound to its node.
+    # It is paused before it ends: its absence cannot be noticed, and pods are bound to its node.
     stage.node.pause_daemon("kubelet")
     stage.operator.pause()
     for at, name in enumerate(names):
@@ -84,7 +84,7 @@ def one_round(stage: Stage, kubelets_way: FaultProxy, number: int) -> tuple[int,
     stage.hold(*names)
     exchanged = sum(stage.cards(name) != cards for name, cards in chosen.items())
     stage.remove(*names)
-    # A kubelet that is away tells nobody that they are gone.
+    # A kubelet that is down does not report that they are gone.
     stage.wait(lambda: not stage.device()["status"].get("held"), what="their cards to be free")
     return exchanged, took
 
@@ -109,7 +109,7 @@ def ranked(stage: Stage, name: str, rank: int) -> Manifest:
 
 
 def given(stage: Stage, names: Sequence[str]) -> bool:
-    """Tell whether kubelet has given every pod its devices."""
+    """Return whether kubelet has given every pod its devices."""
     held = stage.held()
     return all((name, "main", GPU) in held for name in names)
 

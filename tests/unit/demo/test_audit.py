@@ -279,7 +279,7 @@ FAULTS = [
     ),
     pytest.param(
         set_requests("half", gpu_core="50"),
-        {FaultKind.UNREADABLE: ("pod ns/half", "gpu-core mean nothing together")},
+        {FaultKind.UNREADABLE: ("pod ns/half", "gpu-core cannot be combined")},
         id="a bound pod whose request means nothing",
     ),
     pytest.param(
@@ -389,7 +389,7 @@ def instance(minor: int, number: int, resource: str) -> Manifest:
 
 
 def piece(minor: int, number: int, *, core: int = 33, memory: str = "28633115306", shared: str = "1") -> Manifest:
-    """Give a third of a card, by default."""
+    """Return a grant, by default of a third of a card."""
     found = grant(minor, core=core, memory=memory, ratio=33)
     return {**found, "id": f"GPU-{minor}::{number}", "resources": {**found["resources"], SLICES: shared}}
 
@@ -516,7 +516,7 @@ FAULTS_OF_PIECES = [
     pytest.param(
         both(drop("several"), add(pod("card", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)))),
         {
-            FaultKind.WRONG_FORM: ("pod ns/card", "given card node/gpu 0 as card; its Device gives no whatever"),
+            FaultKind.WRONG_FORM: ("pod ns/card", "given card node/gpu 0 as card; its Device gives no plugin unit"),
             FaultKind.MIXED: ("card node/gpu 0", "held as card by ns/card and as instance by ns/small"),
         },
         id="a whole card in MIG mode",
@@ -538,7 +538,7 @@ FAULTS_OF_PIECES = [
     ),
     pytest.param(
         cards("node", replicaResource=SLICES),
-        {FaultKind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as slice; its Device gives no whatever")},
+        {FaultKind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as slice; its Device gives no plugin unit")},
         id="slices under another name as GPUs",
     ),
     pytest.param(
@@ -585,7 +585,12 @@ FAULTS_OF_PIECES = [
     ),
     pytest.param(
         fields("single", migStrategy="mixed"),
-        {FaultKind.WRONG_FORM: ("pod ns/single", "given card single/gpu 0 as instance; its Device gives no whatever")},
+        {
+            FaultKind.WRONG_FORM: (
+                "pod ns/single",
+                "given card single/gpu 0 as instance; its Device gives no plugin unit",
+            )
+        },
         id="instances as GPUs where the strategy is mixed",
     ),
     pytest.param(

@@ -1,4 +1,4 @@
-"""Named clusters and what their folders tell."""
+"""Named clusters and the state in their folders."""
 
 import os
 from pathlib import Path
