@@ -23,7 +23,7 @@ def main() -> None:
         log.configure(settings)
         asyncio.run(app.run(settings, inventory=selection.inventory_for(settings)))
     except ValidationError as error:
-        _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
+        _give_up("; ".join(_plain(problem["loc"], problem["msg"]) for problem in error.errors()))
     except (FleetError, PluginError, OptionsError, InitError, CrashLoopError, CredentialsError) as error:
         _give_up(str(error))
 

@@ -58,7 +58,9 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
         _log.info("stopped")
     except ExceptionGroup as group:
         # One line for what a user can correct; a defect keeps its traceback.
-        raise next((each for each in group.exceptions if isinstance(each, InitError | CrashLoopError)), group) from None
+        raise next(
+            (exception for exception in group.exceptions if isinstance(exception, InitError | CrashLoopError)), group
+        ) from None
     finally:
         inventory.close()
 
@@ -169,7 +171,7 @@ class Agent:
             self._cluster,
             DEVICES,
             field=f"metadata.name={node}",
-            listed=lambda found, _: self._heard(*found),
+            listed=lambda devices, _: self._heard(*devices),
             changed=lambda _, device: self._heard(device),
         )
 
@@ -178,7 +180,7 @@ class Agent:
         for device in devices:
             device_annotations = device["metadata"].get("annotations", {})
             known = self._publisher.annotations(device["metadata"]["name"])
-            if any(device_annotations.get(each) != known.get(each) for each in ANNOTATIONS):
+            if any(device_annotations.get(annotation) != known.get(annotation) for annotation in ANNOTATIONS):
                 self._resync_at = 0.0
                 self._publish_soon.set()
 

@@ -42,18 +42,22 @@ def unhealthy(card: DeviceInfo, *, reason: str, message: str) -> DeviceInfo:
 
 def keep_times(fresh: Sequence[Condition], before: Sequence[Condition]) -> list[Condition]:
     """Let conditions keep the time of their last flip."""
-    since = {(each.type, each.status): each.last_transition_time for each in before}
+    since = {(condition.type, condition.status): condition.last_transition_time for condition in before}
     return [
-        each.model_copy(update={"last_transition_time": since.get((each.type, each.status), each.last_transition_time)})
-        for each in fresh
+        condition.model_copy(
+            update={
+                "last_transition_time": since.get((condition.type, condition.status), condition.last_transition_time)
+            }
+        )
+        for condition in fresh
     ]
 
 
 def keep_card_times(fresh: Sequence[DeviceInfo], before: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """Do so for the conditions of cards."""
-    old = {(card.type, card.id): card.conditions for card in before}
+    earlier = {(card.type, card.id): card.conditions for card in before}
     return [
-        card.model_copy(update={"conditions": keep_times(card.conditions, old.get((card.type, card.id), []))})
+        card.model_copy(update={"conditions": keep_times(card.conditions, earlier.get((card.type, card.id), []))})
         if card.conditions
         else card
         for card in fresh

@@ -17,7 +17,7 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.device_plugin import resources
-from berth_agent.kubelet.device_plugin.chooser import RefusedError
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.kubelet.device_plugin.response import AllocationContext
@@ -57,7 +57,7 @@ class Choices:
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:
         if self.refusal:
-            raise RefusedError(self.refusal)
+            raise AllocationRefusedError(self.refusal)
         self.admitted.append((resource, list(ids)))
         await self.may_answer.wait()
 

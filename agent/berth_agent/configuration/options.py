@@ -37,7 +37,7 @@ class OptionsError(Exception):
 def _listed(raw: Any) -> Any:
     """Return a list that was given as text, separated by commas."""
     if isinstance(raw, str):
-        return tuple(each.strip() for each in raw.split(",") if each.strip())
+        return tuple(item.strip() for item in raw.split(",") if item.strip())
     return raw
 
 
@@ -135,12 +135,12 @@ class Flags(BaseModel):
     @property
     def by_cdi(self) -> bool:
         """Whether any strategy is CDI's."""
-        return any(each.startswith("cdi-") for each in self.device_list_strategy)
+        return any(strategy.startswith("cdi-") for strategy in self.device_list_strategy)
 
     @property
     def by_cdi_only(self) -> bool:
         """Whether all strategies are CDI's."""
-        return all(each.startswith("cdi-") for each in self.device_list_strategy)
+        return all(strategy.startswith("cdi-") for strategy in self.device_list_strategy)
 
 
 VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
@@ -214,7 +214,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _ConfigFile:
     flags: Mapping[str, Any] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
     warnings: tuple[str, ...] = ()
@@ -226,9 +226,9 @@ def load(raw: Flags) -> Options:
     Raises:
         OptionsError: the file cannot be used.
     """
-    file = _read(raw.config_file) if raw.config_file else _File()
-    own = {name: getattr(raw, name) for name in raw.model_fields_set & Flags.model_fields.keys()}
-    flags = Flags.model_validate({**file.flags, **own})
+    file = _read(raw.config_file) if raw.config_file else _ConfigFile()
+    set_flags = {name: getattr(raw, name) for name in raw.model_fields_set & Flags.model_fields.keys()}
+    flags = Flags.model_validate({**file.flags, **set_flags})
     default = Flags()
     idle = [name for name in _WITHOUT_EFFECT if getattr(flags, name) != getattr(default, name)]
     return Options(
@@ -238,7 +238,7 @@ def load(raw: Flags) -> Options:
     )
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path) -> _ConfigFile:
     try:
         return _parsed(yaml.safe_load(path.read_text()))
     except OSError as error:
@@ -249,7 +249,7 @@ def _read(path: Path) -> _File:
         raise OptionsError(f"{path}: {error}") from error
 
 
-def _parsed(body: Any) -> _File:
+def _parsed(body: Any) -> _ConfigFile:
     top = _mapping(body, where="")
     _known(top, _SECTIONS, where="")
     if (version := top.get("version") or VERSION) != VERSION:
@@ -257,7 +257,7 @@ def _parsed(body: Any) -> _File:
     sharing, warnings = _sharing(_mapping(top.get("sharing"), where="sharing"))
     if any(_mapping(top.get("resources"), where="resources").values()):
         warnings = ("resources: own names of resources are not supported; ignored", *warnings)
-    return _File(flags=_flags(top), sharing=sharing, warnings=warnings)
+    return _ConfigFile(flags=_flags(top), sharing=sharing, warnings=warnings)
 
 
 # --- flags ------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def _leaves(top: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, value in _mapping(top.get(section), where=section).items():
             if name == "plugin":
                 inner = _mapping(value, where=f"{section}.plugin")
-                yield from ((f"{section}.plugin.{each}", raw) for each, raw in inner.items())
+                yield from ((f"{section}.plugin.{name}", raw) for name, raw in inner.items())
             else:
                 yield f"{section}.{name}", value
 
@@ -309,13 +309,13 @@ def _sharing(raw: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
     _known(slicing, _PARTS[where], where=where)
     if strategy := slicing.get("strategy"):
         raise OptionsError(f"{where}.strategy: unknown time-slicing strategy: {strategy}; allowed is none")
-    found = _resources(slicing.get("resources"), where=f"{where}.resources")
+    resources = _resources(slicing.get("resources"), where=f"{where}.resources")
     sharing = Sharing(
-        replicas={name: replicas for name, replicas, _ in found},
+        replicas={name: replicas for name, replicas, _ in resources},
         rename=_boolean(slicing, "renameByDefault", where=where),
         one_at_most=_boolean(slicing, "failRequestsGreaterThanOne", where=where),
     )
-    return sharing, tuple(_warnings(found, rename=sharing.rename, where=f"{where}.resources"))
+    return sharing, tuple(_warnings(resources, rename=sharing.rename, where=f"{where}.resources"))
 
 
 _SharedResource = tuple[str, int, Mapping[str, Any]]
@@ -324,12 +324,12 @@ _SharedResource = tuple[str, int, Mapping[str, Any]]
 def _resources(raw: Any, *, where: str) -> list[_SharedResource]:
     if not isinstance(raw, list) or not raw:
         raise OptionsError(f"{where}: no resources specified; allowed is a list of name and replicas")
-    found = [_resource(each, where=f"{where}[{index}]") for index, each in enumerate(raw)]
-    names = [name for name, _, _ in found]
+    resources = [_resource(entry, where=f"{where}[{index}]") for index, entry in enumerate(raw)]
+    names = [name for name, _, _ in resources]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise OptionsError(f"{where}[{index}].name: {name} is there twice")
-    return found
+    return resources
 
 
 def _resource(raw: Any, *, where: str) -> _SharedResource:
@@ -364,8 +364,8 @@ def resource_name(raw: Any, *, where: str) -> str:
     return name
 
 
-def _warnings(found: Iterable[_SharedResource], *, rename: bool, where: str) -> Iterator[str]:
-    for index, (name, _, body) in enumerate(found):
+def _warnings(resources: Iterable[_SharedResource], *, rename: bool, where: str) -> Iterator[str]:
+    for index, (name, _, body) in enumerate(resources):
         if body.get("rename") not in {None, f"{name}.shared" if rename else None}:
             yield f"{where}[{index}].rename: own names of resources are not supported; ignored"
         if (body.get("devices") or "all") != "all":

@@ -30,13 +30,13 @@ class _NvidiasVariables(PydanticBaseSettingsSource):
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 -- its interface
         """Return a field's value, the name it was found by, and whether it is JSON."""
-        found = [os.environ[name] for name, flag in VARIABLES.items() if flag == field_name and name in os.environ]
-        return next(iter(found), None), field_name, False
+        texts = [os.environ[name] for name, flag in VARIABLES.items() if flag == field_name and name in os.environ]
+        return next(iter(texts), None), field_name, False
 
     def __call__(self) -> dict[str, Any]:
         """Return all that are set."""
-        found = {name: self.get_field_value(None, name)[0] for name in Flags.model_fields}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: self.get_field_value(None, name)[0] for name in Flags.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 Hexadecimal = Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{4}(:[0-9a-fA-F]{4})?$")]
@@ -183,15 +183,17 @@ class Settings(Flags, BaseSettings):
         Raises:
             ValidationError: one of them is wrong.
         """
-        switches = {f"--{name.replace('_', '-')}" for name, each in cls.model_fields.items() if each.annotation is bool}
+        switches = {
+            f"--{name.replace('_', '-')}" for name, field in cls.model_fields.items() if field.annotation is bool
+        }
         following = [*arguments[1:], ""]
         # A switch may stand alone, as in NVIDIA's plugin.
         alone = [
-            word in switches and after.lower() not in {"true", "false"}
-            for word, after in zip(arguments, following, strict=True)
+            argument in switches and next_argument.lower() not in {"true", "false"}
+            for argument, next_argument in zip(arguments, following, strict=True)
         ]
-        words = [f"{word}=true" if bare else word for word, bare in zip(arguments, alone, strict=True)]
-        return cls(_cli_parse_args=words)
+        explicit = [f"{argument}=true" if bare else argument for argument, bare in zip(arguments, alone, strict=True)]
+        return cls(_cli_parse_args=explicit)
 
     @classmethod
     def settings_customise_sources(  # noqa: D102 -- pydantic's

@@ -22,25 +22,27 @@ class NamedDevices:
 
 def read(text: str, devices: Iterable[DeviceInfo]) -> NamedDevices:
     """Read a list such as `0, rdma/1, GPU-5f1c…`: minors of GPUs, types with minors, ids; commas between them."""
-    words = [word for word in map(str.strip, text.split(",")) if word]
-    known = _names(devices) if words else {}
-    found = {known[word.lower()] for word in words if word.lower() in known}
-    return NamedDevices(devices=frozenset(found), problems=tuple(word for word in words if word.lower() not in known))
+    entries = [entry for entry in map(str.strip, text.split(",")) if entry]
+    known = _names(devices) if entries else {}
+    matched = {known[entry.lower()] for entry in entries if entry.lower() in known}
+    return NamedDevices(
+        devices=frozenset(matched), problems=tuple(entry for entry in entries if entry.lower() not in known)
+    )
 
 
 def _names(devices: Iterable[DeviceInfo]) -> dict[str, Key]:
     names_of: dict[str, Key] = {}
-    for each in devices:
-        key = (each.type, each.minor)
-        names_of |= {f"{each.type}/{each.minor}": key, each.id.lower(): key}
-        if each.type == GPU:
-            names_of[str(each.minor)] = key
+    for device in devices:
+        key = (device.type, device.minor)
+        names_of |= {f"{device.type}/{device.minor}": key, device.id.lower(): key}
+        if device.type == GPU:
+            names_of[str(device.minor)] = key
     return names_of
 
 
 def findings(named: Mapping[str, NamedDevices]) -> tuple[Finding, ...]:
     """Return a condition of the Device where annotations name what there is not; by the names of the annotations."""
-    problems_found = [_problem(annotation, each) for annotation, each in named.items() if each.problems]
+    problems_found = [_problem(annotation, devices) for annotation, devices in named.items() if devices.problems]
     if not problems_found:
         return ()
     return (
@@ -49,7 +51,7 @@ def findings(named: Mapping[str, NamedDevices]) -> tuple[Finding, ...]:
 
 
 def _problem(annotation: str, named: NamedDevices) -> str:
-    stray = ", ".join(f'"{word}"' for word in named.problems[:8])
+    stray = ", ".join(f'"{entry}"' for entry in named.problems[:8])
     return (
         f"metadata.annotations.{annotation}: no device of this node is {stray}; allowed are minors of GPUs (0), "
         "types with minors (rdma/1) and ids (a UUID, or a PCI address), with commas between them"

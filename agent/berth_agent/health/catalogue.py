@@ -107,9 +107,9 @@ def of_xid(number: int) -> Remedy:
 
 def of(kind: str) -> Remedy:
     """Return the remedy of a kind of fault; other errors of the library end after a quiet period."""
-    if found := re.fullmatch(XID + r"(\d+)", kind):
+    if match := re.fullmatch(XID + r"(\d+)", kind):
         # An Xid that is no fault becomes one if DP_ENABLE_HEALTHCHECKS names it.
-        return max(of_xid(int(found[1])), Remedy.QUIET)
+        return max(of_xid(int(match[1])), Remedy.QUIET)
     if kind in _MEASURED:
         return Remedy.UNTOLD
     return _LASTING.get(kind, Remedy.QUIET)

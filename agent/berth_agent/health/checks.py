@@ -57,13 +57,13 @@ def read(*, disabled: str, enabled: str) -> Checks:
 
 
 def _listed(name: str, text: str) -> frozenset[int | str]:
-    words = [word.strip().lower() for word in text.split(",")]
-    return frozenset(_one(name, word) for word in words if word)
+    entries = [entry.strip().lower() for entry in text.split(",")]
+    return frozenset(_one(name, entry) for entry in entries if entry)
 
 
-def _one(name: str, word: str) -> int | str:
-    if word in {ALL, XIDS}:
-        return word
-    if word.isascii() and word.isdigit():
-        return int(word)
-    raise ChecksError(f'{name}: "{word}" is no Xid; {ALLOWED}')
+def _one(name: str, entry: str) -> int | str:
+    if entry in {ALL, XIDS}:
+        return entry
+    if entry.isascii() and entry.isdigit():
+        return int(entry)
+    raise ChecksError(f'{name}: "{entry}" is no Xid; {ALLOWED}')

@@ -50,9 +50,15 @@ def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
     """Return the faults of a device."""
     if device.health:
         return ()
-    faults = tuple(Fault(kind=each.type, message=each.message) for each in device.conditions if each.status == "True")
+    faults = tuple(
+        Fault(kind=condition.type, message=condition.message)
+        for condition in device.conditions
+        if condition.status == "True"
+    )
     return faults or tuple(
-        Fault(kind=each.reason, message=each.message) for each in device.conditions if each.type == HEALTHY
+        Fault(kind=condition.reason, message=condition.message)
+        for condition in device.conditions
+        if condition.type == HEALTHY
     )
 
 
@@ -62,8 +68,8 @@ def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
 
 
 def _finding(fault: Fault) -> Finding:
-    word = catalogue.WORDS[catalogue.of(fault.kind)]
-    return Finding(type=fault.kind, ok=True, reason=word, message=fault.message[:MAX_MESSAGE])
+    reason = catalogue.WORDS[catalogue.of(fault.kind)]
+    return Finding(type=fault.kind, ok=True, reason=reason, message=fault.message[:MAX_MESSAGE])
 
 
 def _in_words(fault: Fault) -> str:

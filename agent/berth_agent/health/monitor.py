@@ -53,9 +53,9 @@ class HealthMonitor:
     def restore(self, node: str, spec: DeviceSpec) -> None:
         """Restore the faults that the Device of a node lists (an empty spec: there is none), unless of another boot."""
         same_boot = not spec.boot_id or not self._boot_id or spec.boot_id == self._boot_id
-        gpus = tuple(each for each in spec.devices if each.type == GPU) if same_boot else ()
+        gpus = tuple(device for device in spec.devices if device.type == GPU) if same_boot else ()
         known, now = self._node(node), self._clock()
-        earlier = {each.id: rules.restored(faults_of(each), now=now) for each in gpus if not each.health}
+        earlier = {gpu.id: rules.restored(faults_of(gpu), now=now) for gpu in gpus if not gpu.health}
         known.restored = gpus
         known.faults = {gpu: {**earlier.get(gpu, {}), **known.faults.get(gpu, {})} for gpu in earlier | known.faults}
 
@@ -83,9 +83,9 @@ class HealthMonitor:
         """Update the faults by new readings; call it once for each reading."""
         for name, reading in readings.items():
             node = self._node(name)
-            for each in _listed(node, reading):
-                if each.type == GPU:
-                    self._observe(node, each, reset=each.id in reading.reset)
+            for device in _listed(node, reading):
+                if device.type == GPU:
+                    self._observe(node, device, reset=device.id in reading.reset)
 
     def apply_faults(self, name: str, reading: Reading, *, device_annotations: Mapping[str, str]) -> Reading:
         """Return the reading with all known faults; the same object if there are none to add.
@@ -101,7 +101,7 @@ class HealthMonitor:
             annotation: annotations.read(device_annotations.get(annotation, ""), devices) for annotation in ANNOTATIONS
         }
         cordoned = named[names.CORDONED_DEVICES].devices
-        marked = [_marked(each, node, cordoned=(each.type, each.minor) in cordoned) for each in devices]
+        marked = [_marked(device, node, cordoned=(device.type, device.minor) in cordoned) for device in devices]
         problems = annotations.findings(named)
         if not problems and len(marked) == len(reading.spec.devices) and all(map(operator.is_, marked, devices)):
             return reading
@@ -115,9 +115,9 @@ class HealthMonitor:
     def clear_faults(self, name: str, reading: Reading, devices: Collection[annotations.Key]) -> None:
         """Clear the faults of these devices, which people call recovered."""
         node = self._node(name)
-        for each in _listed(node, reading):
-            if (each.type, each.minor) in devices and node.faults.pop(each.id, {}):
-                _log.info("faults cleared by annotation", node=name, gpu=each.id)
+        for device in _listed(node, reading):
+            if (device.type, device.minor) in devices and node.faults.pop(device.id, {}):
+                _log.info("faults cleared by annotation", node=name, gpu=device.id)
 
     def _node(self, name: str) -> _Node:
         return self._nodes.setdefault(name, _Node())
@@ -126,21 +126,21 @@ class HealthMonitor:
         known, fresh = node.faults.get(gpu.id, {}), faults_of(gpu)
         if not known and not fresh:
             return
-        after = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
-        for kind in known.keys() - after.keys():
+        faults = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
+        for kind in known.keys() - faults.keys():
             _log.info("GPU fault ended", gpu=gpu.id, fault=kind)
-        node.faults[gpu.id] = after
+        node.faults[gpu.id] = faults
 
 
 ANNOTATIONS: Final = (names.CORDONED_DEVICES, names.RECOVERED_DEVICES)
 
 
 def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
-    own = {fault.kind: fault for fault in faults_of(device)}
-    known = {kind: seen.fault for kind, seen in node.faults.get(device.id, {}).items()}
+    reported = {fault.kind: fault for fault in faults_of(device)}
+    known = {kind: observed.fault for kind, observed in node.faults.get(device.id, {}).items()}
     cordon = {_CORDON.kind: _CORDON} if cordoned else {}
-    faults = {**own, **known, **cordon}
-    return device if faults == own else mark(device, faults.values())
+    faults = {**reported, **known, **cordon}
+    return device if faults == reported else mark(device, faults.values())
 
 
 def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
@@ -149,8 +149,8 @@ def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
     Which one a card is that does not answer, it does not say: while there are such, all that are missing stay listed.
     """
     listed = list(reading.spec.devices)
-    if not node.restored or not any(each.reason == _SOME_UNREAD for each in reading.findings):
+    if not node.restored or not any(finding.reason == _SOME_UNREAD for finding in reading.findings):
         return listed
-    taken = {each.id for each in listed} | {(each.type, each.minor) for each in listed}
-    missing = [each for each in node.restored if not taken & {each.id, (each.type, each.minor)}]
-    return [*listed, *(mark(each, [_NO_ANSWER]) for each in missing)]
+    keys = {device.id for device in listed} | {(device.type, device.minor) for device in listed}
+    missing = [device for device in node.restored if not keys & {device.id, (device.type, device.minor)}]
+    return [*listed, *(mark(device, [_NO_ANSWER]) for device in missing)]

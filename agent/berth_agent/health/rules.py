@@ -85,17 +85,17 @@ def of_measured(measured: Measured, checks: Checks) -> list[Fault]:
     """
     if not checks.memory:
         return []
-    found = []
+    faults = []
     if measured.remap_failed:
-        found.append(Fault(kind=catalogue.REMAP_FAILED, message="a memory row could not be remapped: replace the GPU"))
+        faults.append(Fault(kind=catalogue.REMAP_FAILED, message="a memory row could not be remapped: replace the GPU"))
     if measured.retirement_pending:
-        found.append(Fault(kind=catalogue.RETIREMENT_PENDING, message="a memory page is retired only after a reset"))
+        faults.append(Fault(kind=catalogue.RETIREMENT_PENDING, message="a memory page is retired only after a reset"))
     if measured.retired_pages >= MAX_RETIRED:
         message = f"{measured.retired_pages} memory pages are retired; from {MAX_RETIRED} on the GPU is to be replaced"
-        found.append(Fault(kind=catalogue.PAGES_RETIRED, message=message))
+        faults.append(Fault(kind=catalogue.PAGES_RETIRED, message=message))
     if measured.recovery_action in _ACTIONS:
-        found.append(_ACTIONS[measured.recovery_action])
-    return found
+        faults.append(_ACTIONS[measured.recovery_action])
+    return faults
 
 
 def with_fault(known: Faults, fault: Fault, *, now: float) -> Faults:
@@ -108,9 +108,9 @@ def after_reading(known: Faults, faults: Iterable[Fault], *, now: float, quiet: 
     fresh = {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}
     was_reset = reset or _reset_done(known, fresh)
     lasting = {
-        kind: seen
-        for kind, seen in known.items()
-        if _lasts(seen, quiet_for=now - seen.at, quiet=quiet, reset=was_reset)
+        kind: observed
+        for kind, observed in known.items()
+        if _lasts(observed, quiet_for=now - observed.at, quiet=quiet, reset=was_reset)
     }
     return {**lasting, **fresh}
 
@@ -119,18 +119,18 @@ def _reset_done(known: Faults, fresh: Faults) -> bool:
     """Return whether the driver asked for a reset before, and now answers for the card and asks for none."""
     had_requested_reset = catalogue.RESET_NEEDED in known
     return had_requested_reset and not any(
-        seen.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, seen in fresh.items()
+        observed.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, observed in fresh.items()
     )
 
 
 _NEEDS: Final = {catalogue.RESET_NEEDED, catalogue.REBOOT_NEEDED, catalogue.DRAIN_NEEDED}
 
 
-def _lasts(seen: ObservedFault, *, quiet_for: float, quiet: float, reset: bool) -> bool:
+def _lasts(observed: ObservedFault, *, quiet_for: float, quiet: float, reset: bool) -> bool:
     """Return whether a fault persists that was not reported again."""
-    if seen.remedy is Remedy.QUIET:
+    if observed.remedy is Remedy.QUIET:
         return quiet_for < quiet
-    return seen.remedy is Remedy.REBOOT or (seen.remedy is Remedy.RESET and not reset)
+    return observed.remedy is Remedy.REBOOT or (observed.remedy is Remedy.RESET and not reset)
 
 
 def restored(faults: Iterable[Fault], *, now: float) -> Faults:

@@ -49,7 +49,7 @@ class Numbering:
         """Assign minors to the devices of a reading that have none yet."""
         known = self._nodes.setdefault(node, {})
         for kind in reading.unnumbered:
-            ids = [each.id for each in reading.spec.devices if each.type == kind]
+            ids = [device.id for device in reading.spec.devices if device.type == kind]
             known[kind] = assigned(ids, known.get(kind, {}))
 
     def numbered(self, node: str, reading: Reading) -> Reading:
@@ -59,8 +59,8 @@ class Numbering:
         known = self._nodes[node]
         devices = reading.spec.devices
         numbered = [
-            _with_minor(each, known[each.type][each.id]) if each.type in reading.unnumbered else each
-            for each in devices
+            _with_minor(device, known[device.type][device.id]) if device.type in reading.unnumbered else device
+            for device in devices
         ]
         text = formatted(numbered, {kind: known[kind] for kind in sorted(reading.unnumbered)})
         return replace(
@@ -73,37 +73,37 @@ class Numbering:
 def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
     """Return the minors of these devices, after those that stay reserved; new devices take the lowest free ones."""
     present = sorted(set(ids))
-    taken = frozenset(known.values())
-    free = (minor for minor in count() if minor not in taken)
-    gone = [each for each in known if each not in present][-MAX_RESERVED:]
-    minors = {each: known[each] for each in gone}
-    return minors | {each: known[each] if each in known else next(free) for each in present}
+    used = frozenset(known.values())
+    free = (minor for minor in count() if minor not in used)
+    missing = [name for name in known if name not in present][-MAX_RESERVED:]
+    minors = {name: known[name] for name in missing}
+    return minors | {name: known[name] if name in known else next(free) for name in present}
 
 
 def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
     """Return the minors by type that a Device says. If it contradicts itself, its spec wins, there the lowest minor."""
-    listed = sorted(MinorClaim(each.type, each.minor, each.id) for each in spec.devices)
-    found: dict[str, Minors] = {}
-    seen: set[tuple[str, object]] = set()
+    listed = sorted(MinorClaim(device.type, device.minor, device.id) for device in spec.devices)
+    minors_by_type: dict[str, Minors] = {}
+    claimed: set[tuple[str, object]] = set()
     # Latest first: of two devices that claim one minor, the one that went later keeps it.
-    for each in [*listed, *reversed(parsed(reserved))]:
-        claims: set[tuple[str, object]] = {(each.type, each.minor), (each.type, each.id)}
-        if not claims & seen:
-            seen |= claims
-            found.setdefault(each.type, {})[each.id] = each.minor
-    return {kind: dict(reversed(minors.items())) for kind, minors in found.items()}
+    for claim in [*listed, *reversed(parsed(reserved))]:
+        keys: set[tuple[str, object]] = {(claim.type, claim.minor), (claim.type, claim.id)}
+        if not keys & claimed:
+            claimed |= keys
+            minors_by_type.setdefault(claim.type, {})[claim.id] = claim.minor
+    return {kind: dict(reversed(minors.items())) for kind, minors in minors_by_type.items()}
 
 
 def parsed(reserved: str) -> list[MinorClaim]:
     """Return the entries of the annotation; what cannot be read is left out."""
     matches = (_ENTRY.fullmatch(part.strip()) for part in reserved.split(","))
     claims = [MinorClaim(match["type"], int(match["minor"]), match["id"]) for match in matches if match]
-    return [each for each in claims if each.minor <= MAX_MINOR]
+    return [claim for claim in claims if claim.minor <= MAX_MINOR]
 
 
 def formatted(devices: Iterable[DeviceInfo], minors: Mapping[str, Minors]) -> str:
     """Return the value of the annotation: the minors of the devices that are not among these."""
-    present = {(each.type, each.id) for each in devices}
+    present = {(device.type, device.id) for device in devices}
     return ",".join(
         f"{kind}/{minor}={name}"
         for kind, of_kind in minors.items()

@@ -57,28 +57,30 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
     Raises:
         PluginError: one cannot be made, or brings a type that is there already, or they are too many.
     """
-    found: dict[str, DeviceAgent] = {}
+    agents: dict[str, DeviceAgent] = {}
     owners = {GPU: "Berth"}
-    for each in load_all(entries):
-        made = _made(each)
-        if (owner := owners.setdefault(made.name, each.owner)) != each.owner or made.name in found:
-            raise each.error(f"type {made.name} belongs to {owner} already; use a type that no other plug-in has")
-        if len(found) == MOST:
-            raise each.error(f"there are {MOST} others already ({', '.join(found)}), and a Device has room for no more")
-        found[made.name] = made
-    return found
+    for plugin in load_all(entries):
+        agent = _made(plugin)
+        if (owner := owners.setdefault(agent.name, plugin.owner)) != plugin.owner or agent.name in agents:
+            raise plugin.error(f"type {agent.name} belongs to {owner} already; use a type that no other plug-in has")
+        if len(agents) == MOST:
+            raise plugin.error(
+                f"there are {MOST} others already ({', '.join(agents)}), and a Device has room for no more"
+            )
+        agents[agent.name] = agent
+    return agents
 
 
 def _made(plugin: Plugin) -> DeviceAgent:
     try:
-        made: DeviceAgent = plugin.value()
+        agent: DeviceAgent = plugin.value()
     except Exception as error:
         raise plugin.error(f"cannot be made: {in_one_line(error)}") from error
-    if missing := [each for each in ("start", "read") if not callable(getattr(made, each, None))]:
+    if missing := [method for method in ("start", "read") if not callable(getattr(agent, method, None))]:
         raise plugin.error(f"it has no {', '.join(missing)}; needed are name, start and read")
-    if not isinstance(name := getattr(made, "name", None), str) or not re.fullmatch(allocation.TYPE, name):
+    if not isinstance(name := getattr(agent, "name", None), str) or not re.fullmatch(allocation.TYPE, name):
         raise plugin.error(f'its name is {name!r}; allowed are small letters, digits and "-", up to 32, such as npu')
-    return made
+    return agent
 
 
 class InventoryWithPlugins:
@@ -107,9 +109,9 @@ class InventoryWithPlugins:
     async def read(self) -> Mapping[str, Reading]:
         """Read all nodes; what fails in a plug-in becomes a condition."""
         readings = await self._inner.read()
-        results = await asyncio.gather(*(each.read(readings) for each in self._sources))
+        results = await asyncio.gather(*(source.read(readings) for source in self._sources))
         self._merged = {
-            node: self._merge(node, reading, [each[node] for each in results]) for node, reading in readings.items()
+            node: self._merge(node, reading, [result[node] for result in results]) for node, reading in readings.items()
         }
         return {node: merged for node, (_, merged) in self._merged.items()}
 
@@ -120,8 +122,8 @@ class InventoryWithPlugins:
     def close(self) -> None:
         """Close the hardware without waiting for it."""
         self._inner.close()
-        for each in self._sources:
-            each.close()
+        for source in self._sources:
+            source.close()
 
     def _merge(self, node: str, reading: Reading, results: list[PluginResult]) -> tuple[object, Reading]:
         known = self._merged.get(node)
@@ -137,15 +139,15 @@ class InventoryWithPlugins:
         for devices, finding in results:
             problem = _misfit(reading, devices)
             added = [] if problem else devices
-            found = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding
+            result = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding
             spec = reading.spec.model_copy(update={"devices": [*reading.spec.devices, *added]})
-            reading = replace(reading, spec=spec, findings=(*reading.findings, found))
+            reading = replace(reading, spec=spec, findings=(*reading.findings, result))
         return reading
 
 
 def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
     """Return why devices cannot be added to those of the reading: the API server would reject all of them."""
-    if devices and any(each.type == devices[0].type for each in reading.spec.devices):
+    if devices and any(device.type == devices[0].type for device in reading.spec.devices):
         return f"there are devices of type {devices[0].type} already; left out"
     if (count := len(reading.spec.devices) + len(devices)) > MAX_DEVICES:
         return f"{count} devices in all; allowed are {MAX_DEVICES}; left out"
@@ -166,8 +168,8 @@ class PluginRunner:
         nodes, known = tuple(nodes), self._call
         call = self._call = known or _in_thread(lambda: self._look(nodes))
         # One that hangs was waited for once.
-        done, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if known else self._timeout)
-        if not done:
+        completed, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if known else self._timeout)
+        if not completed:
             return self._failed(nodes, "ReadTimedOut", f"no answer within {self._timeout:g} s")
         self._call = None
         answer = call.result()
@@ -198,7 +200,7 @@ class PluginRunner:
 
 
 def _unhealthy(devices: Devices, reason: str, problem: str) -> Devices:
-    return tuple(unhealthy(each, reason=reason, message=problem[:MAX_MESSAGE]) for each in devices)
+    return tuple(unhealthy(device, reason=reason, message=problem[:MAX_MESSAGE]) for device in devices)
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
@@ -222,14 +224,14 @@ def checked(kind: str, devices: Sequence[DeviceInfo]) -> Devices:
     Raises:
         ValueError: they cannot be published.
     """
-    for minor, count in Counter(each.minor for each in devices).items():
+    for minor, count in Counter(device.minor for device in devices).items():
         if count > 1:
             raise ValueError(f"minor {minor} stands {count} times")
-    for each in devices:
-        if each.type != kind:
-            raise ValueError(f"minor {each.minor} is of type {each.type}; allowed is {kind}")
-        for name, amount in each.resources.items():
+    for device in devices:
+        if device.type != kind:
+            raise ValueError(f"minor {device.minor} is of type {device.type}; allowed is {kind}")
+        for name, amount in device.resources.items():
             if quantity.parse(amount) < 0:
-                raise ValueError(f"minor {each.minor}: {name} {amount} is negative")
+                raise ValueError(f"minor {device.minor}: {name} {amount} is negative")
     # As the API reads them: what was copied together is not checked by the model.
-    return tuple(DeviceInfo.model_validate(each.model_dump(by_alias=True, exclude_unset=True)) for each in devices)
+    return tuple(DeviceInfo.model_validate(device.model_dump(by_alias=True, exclude_unset=True)) for device in devices)

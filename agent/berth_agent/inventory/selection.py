@@ -22,23 +22,23 @@ def inventory_for(settings: Settings) -> Inventory:
     """
     brought = plugins.load(entry_points(group=plugins.GROUP))
     if settings.inventory == "simulated" and settings.fleet:
-        return _with_others(SimulatedInventory(path=settings.fleet), brought, settings)
-    own: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
+        return _with_agents(SimulatedInventory(path=settings.fleet), brought, settings)
+    gpus: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
     # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
-    in_sysfs = {name: each for name, each in _in_sysfs(settings).items() if name not in brought}
-    return _with_others(own, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
+    in_sysfs = {name: agent for name, agent in _in_sysfs(settings).items() if name not in brought}
+    return _with_agents(gpus, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
 
 
-def _with_others(
-    own: Inventory,
-    others: Mapping[str, DeviceAgent],
+def _with_agents(
+    gpus: Inventory,
+    agents: Mapping[str, DeviceAgent],
     settings: Settings,
     *,
     unnumbered: frozenset[str] = frozenset(),
 ) -> Inventory:
-    return InventoryWithPlugins(own, others, timeout=settings.read_timeout, unnumbered=unnumbered) if others else own
+    return InventoryWithPlugins(gpus, agents, timeout=settings.read_timeout, unnumbered=unnumbered) if agents else gpus
 
 
 def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
-    found: tuple[DeviceAgent, ...] = (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
-    return {each.name: each for each in found if each.name in settings.discover}
+    agents: tuple[DeviceAgent, ...] = (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
+    return {agent.name: agent for agent in agents if agent.name in settings.discover}

@@ -51,7 +51,7 @@ def has_cards(root: Path) -> bool | None:
     """Return whether the PCI bus has a GPU of NVIDIA's; None where there is no bus to look at."""
     devices = list((root / "bus/pci/devices").glob("*"))
     classes = [text(device / "class") for device in devices if text(device / "vendor") == NVIDIA]
-    return any(each.startswith(DISPLAY) for each in classes) if devices else None
+    return any(pci_class.startswith(DISPLAY) for pci_class in classes) if devices else None
 
 
 def bound_cards(root: Path) -> frozenset[str]:

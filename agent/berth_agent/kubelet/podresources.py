@@ -49,12 +49,14 @@ class PodResources:
 def _reports(answer: messages.ListPodResourcesResponse) -> Iterator[ContainerReport]:
     for pod in answer.pod_resources:
         for container in pod.containers:
-            found: dict[str, frozenset[str]] = {}
-            for each in container.devices:
-                if is_of_plugin(each.resource_name):
+            ids_by_resource: dict[str, frozenset[str]] = {}
+            for devices in container.devices:
+                if is_of_plugin(devices.resource_name):
                     # Devices of several NUMA nodes stand in an entry each.
-                    found[each.resource_name] = found.get(each.resource_name, frozenset()).union(each.device_ids)
-            if found:
+                    ids_by_resource[devices.resource_name] = ids_by_resource.get(
+                        devices.resource_name, frozenset()
+                    ).union(devices.device_ids)
+            if ids_by_resource:
                 yield ContainerReport(
-                    namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=found
+                    namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=ids_by_resource
                 )

@@ -17,22 +17,26 @@ STEP: Final = 2**30
 
 def pod_of(cgroup: str) -> str | None:
     """Return the UID of the pod that a process's `/proc/<pid>/cgroup` names; None for a process of no pod."""
-    found = _POD.search(cgroup)
-    return found[1].replace("_", "-") if found else None
+    match = _POD.search(cgroup)
+    return match[1].replace("_", "-") if match else None
 
 
 def pods_with_processes(proc: Path) -> frozenset[str]:
     """Return the UIDs of all pods that have a process."""
-    found = (_read(entry) for entry in proc.iterdir() if entry.name.isdecimal())
-    return frozenset(uid for text in found if text and (uid := pod_of(text)))
+    readings = (_read(entry) for entry in proc.iterdir() if entry.name.isdecimal())
+    return frozenset(uid for text in readings if text and (uid := pod_of(text)))
 
 
 def foreign(by_minor: Mapping[int, Iterable[Process]], proc: Path) -> tuple[ForeignUse, ...]:
     """Return the cards with processes of no pod; processes that ended or are not visible do not count."""
-    found = {minor: [each for each in listed if _is_foreign(each, proc)] for minor, listed in by_minor.items()}
+    foreign = {
+        minor: [process for process in listed if _is_foreign(process, proc)] for minor, listed in by_minor.items()
+    }
     return tuple(
-        ForeignUse(type="gpu", minor=minor, processes=len(listed), memory=_rounded(sum(each.memory for each in listed)))
-        for minor, listed in sorted(found.items())
+        ForeignUse(
+            type="gpu", minor=minor, processes=len(listed), memory=_rounded(sum(process.memory for process in listed))
+        )
+        for minor, listed in sorted(foreign.items())
         if listed
     )
 

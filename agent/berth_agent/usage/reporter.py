@@ -61,7 +61,7 @@ class UsageReporter:
         mirror = self.admission.mirror
         mirror.units = mirror.units.joined(Units.of(reading.spec))
         self._processes = reading.processes
-        self._minors = {each.id: each.minor for each in reading.spec.devices if each.type == GPU}
+        self._minors = {device.id: device.minor for device in reading.spec.devices if device.type == GPU}
         self._has_seen = self._is_due = True
 
     def with_use(self, reading: Reading) -> Reading:
@@ -116,8 +116,8 @@ class UsageReporter:
 
     def _wanted(self) -> Mapping[Key, GpuPodSpec]:
         mirror = self.admission.mirror
-        there = [pod.uid for pod in mirror.pods]
-        return use.gpu_pods(mirror.holdings(), mirror.units, node=self._settings.node_name, uids=there)
+        uids = [pod.uid for pod in mirror.pods]
+        return use.gpu_pods(mirror.holdings(), mirror.units, node=self._settings.node_name, uids=uids)
 
     async def _resync(self) -> None:
         if time.monotonic() < self._resync_at:

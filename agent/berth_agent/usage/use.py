@@ -13,31 +13,37 @@ GPU: Final = "gpu"
 
 def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ...]:
     """Return what containers hold, in an order that does not change by itself."""
-    found = [
+    entries = [
         HeldByContainer(
-            pod_uid=each.uid, namespace=each.namespace, pod=each.pod, container=each.container, devices=devices
+            pod_uid=holding.uid,
+            namespace=holding.namespace,
+            pod=holding.pod,
+            container=holding.container,
+            devices=devices,
         )
-        for each in sorted(holdings, key=lambda each: (each.namespace, each.pod, each.uid, each.container))
-        if (devices := _devices(each, units))
+        for holding in sorted(
+            holdings, key=lambda holding: (holding.namespace, holding.pod, holding.uid, holding.container)
+        )
+        if (devices := _devices(holding, units))
     ]
-    return tuple(found[:MAX_HELD])
+    return tuple(entries[:MAX_HELD])
 
 
 def gpu_pods(
     holdings: Iterable[Holding], units: Units, *, node: str, uids: Iterable[str]
 ) -> Mapping[tuple[str, str], GpuPodSpec]:
     """Return the GpuPods of the pods with these UIDs, by namespace and name."""
-    there = frozenset(uids)
-    found: dict[tuple[str, str], GpuPodSpec] = {}
-    for each in holdings:
-        devices = _devices(each, units)
-        if each.uid in there and devices:
-            spec = GpuPodSpec(node_name=node, pod_uid=each.uid, containers=[])
-            spec = found.setdefault((each.namespace, each.pod), spec)
-            spec.containers.append(ContainerDevices(name=each.container, devices=devices))
-    return found
+    existing = frozenset(uids)
+    specs: dict[tuple[str, str], GpuPodSpec] = {}
+    for holding in holdings:
+        devices = _devices(holding, units)
+        if holding.uid in existing and devices:
+            spec = GpuPodSpec(node_name=node, pod_uid=holding.uid, containers=[])
+            spec = specs.setdefault((holding.namespace, holding.pod), spec)
+            spec.containers.append(ContainerDevices(name=holding.container, devices=devices))
+    return specs
 
 
 def _devices(holding: Holding, units: Units) -> list[HeldDevice]:
-    found = ((unit, units.minor(unit)) for unit in holding.ids)
-    return [HeldDevice(type=GPU, minor=minor, id=unit) for unit, minor in found if minor is not None]
+    minors = ((unit, units.minor(unit)) for unit in holding.ids)
+    return [HeldDevice(type=GPU, minor=minor, id=unit) for unit, minor in minors if minor is not None]

@@ -46,16 +46,16 @@ class Fpgas:
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Return the FPGAs among all processing accelerators."""
-        functions = [each for each in sorted((self._root / "bus/pci/devices").glob("*")) if self._is_fpga(each)]
+        functions = [path for path in sorted((self._root / "bus/pci/devices").glob("*")) if self._is_fpga(path)]
         # The order is by address, so the last function of each card stays.
-        cards = {each.name.rpartition(".")[0]: each for each in functions}
-        return [self._device(each, count) for count, each in enumerate(cards.values())]
+        cards = {function.name.rpartition(".")[0]: function for function in functions}
+        return [self._device(function, count) for count, function in enumerate(cards.values())]
 
     def _is_fpga(self, device: Path) -> bool:
         if not sysfs.text(device / "class").startswith(ACCELERATOR) or (device / "physfn").exists():
             return False
-        vendor, _, _ = (found := sysfs.pci_id(device)).partition(":")
-        return vendor in self._ids or found in self._ids
+        vendor, _, _ = (pci_id := sysfs.pci_id(device)).partition(":")
+        return vendor in self._ids or pci_id in self._ids
 
     def _device(self, folder: Path, minor: int) -> DeviceInfo:
         kind = sysfs.pci_id(folder)

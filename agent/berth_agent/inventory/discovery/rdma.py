@@ -72,10 +72,10 @@ class RdmaNics:
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Return the NICs among all RDMA devices."""
-        functions = {each.address: each for each in _functions(self._root)}
+        functions = {function.address: function for function in _functions(self._root)}
         # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
-        physical = sorted(each.address for each in functions.values() if not each.parent)
-        return [self._device(functions[each], count, functions) for count, each in enumerate(physical)]
+        physical = sorted(function.address for function in functions.values() if not function.parent)
+        return [self._device(functions[address], count, functions) for count, address in enumerate(physical)]
 
     def _device(self, function: RdmaFunction, minor: int, functions: Mapping[str, RdmaFunction]) -> DeviceInfo:
         virtual = _virtual_functions(self._root, function.address, functions)
@@ -105,9 +105,9 @@ def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
 
 
 def _functions(root: Path) -> list[RdmaFunction]:
-    usable = {sysfs.text(each / "ibdev") for each in (root / "class/infiniband_verbs").glob("uverbs*")}
+    usable = {sysfs.text(path / "ibdev") for path in (root / "class/infiniband_verbs").glob("uverbs*")}
     folders = sorted((root / "class/infiniband").glob("*"))
-    return [_function(each) for each in folders if each.name in usable and (each / "device").exists()]
+    return [_function(folder) for folder in folders if folder.name in usable and (folder / "device").exists()]
 
 
 def _function(folder: Path) -> RdmaFunction:
@@ -139,5 +139,9 @@ def _word(path: Path) -> str:
 
 def _virtual_functions(root: Path, address: str, functions: Mapping[str, RdmaFunction]) -> list[VirtualFunction]:
     """Return the virtual functions of a NIC that have an RDMA device."""
-    found = sysfs.virtual_functions(root / "bus/pci/devices" / address)
-    return [VirtualFunction(minor=number, bus_id=at) for number, at in found if at in functions]
+    numbered = sysfs.virtual_functions(root / "bus/pci/devices" / address)
+    return [
+        VirtualFunction(minor=number, bus_id=pci_address)
+        for number, pci_address in numbered
+        if pci_address in functions
+    ]

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from berth_agent.inventory.nvml import library
-from berth_agent.inventory.nvml.library import Event, Handle, NvmlError
+from berth_agent.inventory.nvml.library import Handle, NvmlError, NvmlEvent
 
 WAIT: Final = 1000
 """Milliseconds that one wait takes when nothing happens; so long may closing the session have to wait for it."""
@@ -21,7 +21,7 @@ PATIENCE: Final = 5.0
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-ReportEvent = Callable[[str, Event | None], None]
+ReportEvent = Callable[[str, NvmlEvent | None], None]
 """Called from the waiting thread with a card's UUID and event, or without an event if waiting fails or recovers."""
 
 
@@ -57,17 +57,17 @@ class EventWatcher:
         """
         if self._wait and self._is_waiting() and self._watched == cards.keys() and not self.unregistered:
             return
-        before, self._wait = self._wait, None
+        previous, self._wait = self._wait, None
         self._watched = frozenset(cards)
         if cards:
             self._begin(cards)
         # Only now, so that no event falls between the two.
-        _end(before)
+        _end(previous)
 
     def end(self) -> None:
         """End the waiting; for use in the owner's thread, before it closes the session."""
-        before, self._wait = self._wait, None
-        _end(before)
+        previous, self._wait = self._wait, None
+        _end(previous)
 
     def stop(self) -> None:
         """Report nothing from now on."""
@@ -112,7 +112,7 @@ class EventWatcher:
             self._fail(wait, str(error))
         library.free(wait.events)
 
-    def _handle(self, wait: _Wait, event: Event | None) -> None:
+    def _handle(self, wait: _Wait, event: NvmlEvent | None) -> None:
         if wait.stopped.is_set():
             return
         works_again, self.failure = bool(self.failure), ""

@@ -16,7 +16,7 @@ from berth_agent.inventory import sysfs
 from berth_agent.inventory.interface import FaultListener
 from berth_agent.inventory.nvml import library
 from berth_agent.inventory.nvml.events import EventWatcher
-from berth_agent.inventory.nvml.library import Event, NvmlError
+from berth_agent.inventory.nvml.library import NvmlError, NvmlEvent
 from berth_agent.inventory.nvml.reader import Reader
 from berth_agent.inventory.nvml.session import Session
 from berth_agent.readings import Facts, Reading
@@ -80,7 +80,7 @@ class NvmlInventory:
         self._events.follow(self._reader.handles if self._checks.events else {})
         return replace(_with_events(reading, self._events), reset=_at(reading, fresh))
 
-    def _report(self, card: str, event: Event | None) -> None:
+    def _report(self, card: str, event: NvmlEvent | None) -> None:
         """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
         if self._listener is None:
             return
@@ -88,8 +88,8 @@ class NvmlInventory:
         if fault or event is None:
             cards = [card] if card else list(self._reader.handles)
             faults = (fault,) if fault else ()
-            for each in cards if faults else [""]:
-                self._listener(FaultEvent(node=self._node, card=each, faults=faults))
+            for card_id in cards if faults else [""]:
+                self._listener(FaultEvent(node=self._node, card=card_id, faults=faults))
 
     def _without_driver(self, error: NvmlError) -> Reading:
         """Return the reading of a node whose driver does not answer; one that has no card needs none."""
@@ -103,7 +103,7 @@ class NvmlInventory:
         return without_driver(reason=error.reason, message=str(error))
 
 
-def _fault(event: Event, checks: Checks) -> Fault | None:
+def _fault(event: NvmlEvent, checks: Checks) -> Fault | None:
     if event.kind == library.XID_EVENT:
         return rules.of_xid(event.data, checks, gpu_instance=event.gpu_instance)
     return rules.of_double_bit(checks)
@@ -111,14 +111,16 @@ def _fault(event: Event, checks: Checks) -> Fault | None:
 
 def _with_events(reading: Reading, events: EventWatcher) -> Reading:
     """Mark the cards whose events are not received: their faults would go unnoticed."""
-    troubles = {each.id: events.failure or events.unregistered.get(each.id, "") for each in reading.spec.devices}
+    troubles = {device.id: events.failure or events.unregistered.get(device.id, "") for device in reading.spec.devices}
     if not any(troubles.values()):
         return reading
     marked = [
-        with_more(each, [Fault(kind=catalogue.EVENTS_FAILED, message=f"no events are received: {troubles[each.id]}")])
-        if troubles[each.id]
-        else each
-        for each in reading.spec.devices
+        with_more(
+            device, [Fault(kind=catalogue.EVENTS_FAILED, message=f"no events are received: {troubles[device.id]}")]
+        )
+        if troubles[device.id]
+        else device
+        for device in reading.spec.devices
     ]
     return replace(reading, spec=reading.spec.model_copy(update={"devices": marked}))
 
@@ -126,7 +128,7 @@ def _with_events(reading: Reading, events: EventWatcher) -> Reading:
 def _at(reading: Reading, addresses: frozenset[str]) -> frozenset[str]:
     """Return the UUIDs of the cards at PCI addresses: the driver bound these again, so they were reset."""
     cards = reading.spec.devices
-    return frozenset(each.id for each in cards if each.topology and each.topology.bus_id in addresses)
+    return frozenset(card.id for card in cards if card.topology and card.topology.bus_id in addresses)
 
 
 def without_driver(*, reason: str, message: str) -> Reading:

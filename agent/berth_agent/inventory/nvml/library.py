@@ -155,8 +155,8 @@ def memory(handle: Handle) -> int:
 
 def processes(handle: Handle) -> tuple[Process, ...]:
     """Return the processes that compute on a card, by the process ids of the host."""
-    found = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    return tuple(Process(pid=int(each.pid), memory=int(each.usedGpuMemory or 0)) for each in found)
+    processes = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return tuple(Process(pid=int(process.pid), memory=int(process.usedGpuMemory or 0)) for process in processes)
 
 
 def bus_id(handle: Handle) -> str:
@@ -164,14 +164,14 @@ def bus_id(handle: Handle) -> str:
     return kernel_address(ask(pynvml.nvmlDeviceGetPciInfo_v3, handle).busId)
 
 
-def ancestor(one: Handle, other: Handle) -> Ancestor:
+def ancestor(left: Handle, right: Handle) -> Ancestor:
     """Return where the PCIe paths of two cards meet."""
-    return ANCESTORS[int(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, one, other))]
+    return ANCESTORS[int(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, left, right))]
 
 
-def peer_to_peer(one: Handle, other: Handle) -> bool:
+def peer_to_peer(left: Handle, right: Handle) -> bool:
     """Return whether the driver lets one card read the other."""
-    return bool(ask(pynvml.nvmlDeviceGetP2PStatus, one, other, P2P_READ) == pynvml.NVML_P2P_STATUS_OK)
+    return bool(ask(pynvml.nvmlDeviceGetP2PStatus, left, right, P2P_READ) == pynvml.NVML_P2P_STATUS_OK)
 
 
 def nvlink_is_active(handle: Handle, link: int) -> bool:
@@ -202,8 +202,8 @@ def mig_enabled(handle: Handle) -> bool:
 
 def mig_devices(handle: Handle) -> list[Handle]:
     """Return the MIG devices of a card; their numbers may have gaps."""
-    found = (_mig_device(handle, index) for index in range(int(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))))
-    return [device for device in found if device is not None]
+    instances = (_mig_device(handle, index) for index in range(int(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))))
+    return [device for device in instances if device is not None]
 
 
 def _mig_device(handle: Handle, index: int) -> Handle | None:
@@ -287,7 +287,7 @@ def recovery_action(handle: Handle) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class NvmlEvent:
     """An event of a card, which may not answer any more."""
 
     handle: Handle
@@ -305,22 +305,22 @@ def event_set() -> Handle:
 
 def register(handle: Handle, events: Handle) -> bool:
     """Register a card's events, and return whether it reports Xids; a card that does not is not watched."""
-    wanted = (XID_EVENT | DOUBLE_BIT_EVENT) & int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
-    if wanted:
-        ask(pynvml.nvmlDeviceRegisterEvents, handle, wanted, events)
-    return bool(wanted & XID_EVENT)
+    event_types = (XID_EVENT | DOUBLE_BIT_EVENT) & int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
+    if event_types:
+        ask(pynvml.nvmlDeviceRegisterEvents, handle, event_types, events)
+    return bool(event_types & XID_EVENT)
 
 
-def wait(events: Handle, milliseconds: int) -> Event | None:
+def wait(events: Handle, milliseconds: int) -> NvmlEvent | None:
     """Return the next event, or None if none came in time. May run in another thread than the other calls."""
     try:
-        found = ask(pynvml.nvmlEventSetWait_v2, events, milliseconds)
+        event = ask(pynvml.nvmlEventSetWait_v2, events, milliseconds)
     except NvmlError as error:
         if error.code == pynvml.NVML_ERROR_TIMEOUT:
             return None
         raise
-    return Event(
-        handle=found.device, kind=int(found.eventType), data=int(found.eventData), gpu_instance=int(found.gpuInstanceId)
+    return NvmlEvent(
+        handle=event.device, kind=int(event.eventType), data=int(event.eventData), gpu_instance=int(event.gpuInstanceId)
     )
 
 

@@ -63,18 +63,18 @@ class Reader:
             NvmlError: the driver does not answer at all.
         """
         readings = [self._read_or_failure(index) for index in range(library.cards())]
-        sound = {index: each for index, each in enumerate(readings) if not isinstance(each, _Failed)}
-        cards = self._with_links([each.node for each in sound.values()], sound)
-        self.handles = {each.card.id: each.node.handle for each in sound.values()}
-        failed = [each for each in readings if isinstance(each, _Failed)]
+        sound = {index: reading for index, reading in enumerate(readings) if not isinstance(reading, _Failed)}
+        cards = self._with_links([reading.node for reading in sound.values()], sound)
+        self.handles = {reading.card.id: reading.node.handle for reading in sound.values()}
+        failed = [reading for reading in readings if isinstance(reading, _Failed)]
         listed = list(cards.values())
-        remembered = [self._remembered(each, listed) for each in failed]
+        remembered = [self._remembered(failure, listed) for failure in failed]
         self._known = {index: self._known[index] for index in range(len(readings)) if index in self._known} | cards
-        unread = [each for each, card in zip(failed, remembered, strict=True) if card is None]
-        facts = self._facts | {each.card.id: each.facts for each in sound.values()}
+        unread = [failure for failure, card in zip(failed, remembered, strict=True) if card is None]
+        facts = self._facts | {reading.card.id: reading.facts for reading in sound.values()}
         self._facts = {card.id: facts[card.id] for card in listed}
         reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
-        processes = {each.card.minor: each.processes for each in sound.values()}
+        processes = {reading.card.minor: reading.processes for reading in sound.values()}
         return replace(reading, processes=processes) if self._with_processes else reading
 
     def _read_or_failure(self, index: int) -> _CardReading | _Failed:
@@ -133,7 +133,10 @@ class Reader:
         return card.model_copy(update={"mig": state}) if state else card
 
     def _with_links(self, nodes: Sequence[LinkEnd], sound: Mapping[int, _CardReading]) -> dict[int, DeviceInfo]:
-        return {index: each.card.model_copy(update={"links": links(each.node, nodes)}) for index, each in sound.items()}
+        return {
+            index: reading.card.model_copy(update={"links": links(reading.node, nodes)})
+            for index, reading in sound.items()
+        }
 
     def _remembered(self, failed: _Failed, listed: list[DeviceInfo]) -> DeviceInfo | None:
         """List what the card at this index was and return it, unless its id or minor is that of a listed card.

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from berth_agent.inventory.simulated.profiles import BUILT_IN, Profile
+from berth_agent.inventory.simulated.profiles import BUILT_IN, CardProfile
 from berth_api import mig
 from berth_api.device import MAX_INSTANCES, MigStrategy
 
@@ -45,11 +45,11 @@ class FleetError(Exception):
     """A fleet file cannot be used; the text says where and why."""
 
 
-class _Part(BaseModel):
+class _FleetModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NodeGroup(_Part):
+class NodeGroup(_FleetModel):
     """Nodes that are alike."""
 
     names: str
@@ -90,15 +90,15 @@ class NodeGroup(_Part):
         return names
 
 
-class _File(_Part):
-    profiles: dict[str, Profile] = {}
+class _FleetFile(_FleetModel):
+    profiles: dict[str, CardProfile] = {}
     nodes: tuple[NodeGroup, ...] = ()
 
 
 class SimulatedFleet:
     """A fleet file that was read: what each node is like."""
 
-    def __init__(self, file: _File) -> None:
+    def __init__(self, file: _FleetFile) -> None:
         self.profiles = BUILT_IN | file.profiles
         self.nodes: dict[str, NodeGroup] = {}
         for index, group in enumerate(file.nodes):
@@ -124,7 +124,7 @@ def load(path: Path) -> SimulatedFleet:
         FleetError: the file is missing or wrong.
     """
     try:
-        return SimulatedFleet(_File.model_validate(yaml.safe_load(path.read_text()) or {}))
+        return SimulatedFleet(_FleetFile.model_validate(yaml.safe_load(path.read_text()) or {}))
     except OSError as error:
         raise FleetError(f"{path}: {error.strerror}") from error
     except yaml.YAMLError as error:

@@ -16,7 +16,7 @@ from berth_agent.inventory.interface import FaultListener, labels_of
 from berth_agent.inventory.simulated import fleet, machine
 from berth_agent.inventory.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
 from berth_agent.inventory.simulated.machine import SimulatedMachine
-from berth_agent.inventory.simulated.profiles import Profile
+from berth_agent.inventory.simulated.profiles import CardProfile
 from berth_agent.readings import Reading
 from berth_api import mig, names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
@@ -70,13 +70,13 @@ class SimulatedInventory:
         merged: dict[str, tuple[object, Reading]] = {}
         for name, group in read.nodes.items():
             cards = [read.profiles[card] for card in group.cards()]
-            before = self._built.get(name)
-            same = before is not None and before[0] == (group, cards)
-            merged[name] = before if before and same else ((group, cards), simulate(name, group, cards))
+            previous = self._built.get(name)
+            same = previous is not None and previous[0] == (group, cards)
+            merged[name] = previous if previous and same else ((group, cards), simulate(name, group, cards))
         return merged
 
 
-def simulate(node: str, group: NodeGroup, cards: Sequence[Profile]) -> Reading:
+def simulate(node: str, group: NodeGroup, cards: Sequence[CardProfile]) -> Reading:
     """Build one node."""
     wiring = SimulatedMachine(cards=cards)
     gpus = [_divided(_gpu(node, minor=minor, wiring=wiring), group) for minor in range(len(cards))]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from berth_agent.inventory.simulated.profiles import Profile
+from berth_agent.inventory.simulated.profiles import CardProfile
 from berth_api.device import Link, Topology
 
 SOCKETS: Final = 2
@@ -26,7 +26,7 @@ SLOTS: Final = 4
 class SimulatedMachine:
     """The wiring of one node, given by its cards."""
 
-    cards: Sequence[Profile]
+    cards: Sequence[CardProfile]
 
     @property
     def per_switch(self) -> int:
@@ -68,10 +68,10 @@ class SimulatedMachine:
         count = self._nvlinks(one, other)
         if count:
             return Link(minor=other, type="NVLink", count=count, peer_to_peer=True)
-        here, there = self.gpu(one), self.gpu(other)
-        if here.pcie_id == there.pcie_id:
+        near, far = self.gpu(one), self.gpu(other)
+        if near.pcie_id == far.pcie_id:
             return Link(minor=other, type="SingleSwitch", peer_to_peer=True)
-        return Link(minor=other, type="SameNUMANode" if here.node_id == there.node_id else "System")
+        return Link(minor=other, type="SameNUMANode" if near.node_id == far.node_id else "System")
 
     def _nvlinks(self, one: int, other: int) -> int:
         mesh = {frozenset(pair): count for *pair, count in self.cards[one].mesh}

@@ -11,7 +11,7 @@ def _amount(text: str) -> str:
     return quantity.format_bytes(quantity.parse(text))
 
 
-class Profile(BaseModel):
+class CardProfile(BaseModel):
     """One GPU model, and how a machine with such cards is built."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,16 +41,16 @@ _CUBE_MESH: Final = (
 )
 
 BUILT_IN: Final = {
-    "a100": Profile(model="NVIDIA A100-SXM4-80GB", memory="81920Mi", nvlinks=12, mig=True),
-    "a100-40": Profile(model="NVIDIA A100-SXM4-40GB", memory="40960Mi", nvlinks=12, mig=True),
-    "a100-pcie": Profile(model="NVIDIA A100 80GB PCIe", memory="81920Mi", mig=True),
-    "h100": Profile(model="NVIDIA H100 80GB HBM3", memory="81559Mi", nvlinks=18, mig=True),
-    "h200": Profile(model="NVIDIA H200", memory="143771Mi", nvlinks=18, mig=True),
-    "b200": Profile(model="NVIDIA B200", memory="183359Mi", nvlinks=18, mig=True),
-    "v100": Profile(model="Tesla V100-SXM2-32GB", memory="32768Mi", mesh=_CUBE_MESH),
-    "t4": Profile(model="Tesla T4", memory="15360Mi", per_switch=0),
-    "l4": Profile(model="NVIDIA L4", memory="23034Mi", per_switch=0),
-    "l40s": Profile(model="NVIDIA L40S", memory="46068Mi"),
-    "a10": Profile(model="NVIDIA A10", memory="23028Mi"),
-    "a30": Profile(model="NVIDIA A30", memory="24576Mi", mig=True),
+    "a100": CardProfile(model="NVIDIA A100-SXM4-80GB", memory="81920Mi", nvlinks=12, mig=True),
+    "a100-40": CardProfile(model="NVIDIA A100-SXM4-40GB", memory="40960Mi", nvlinks=12, mig=True),
+    "a100-pcie": CardProfile(model="NVIDIA A100 80GB PCIe", memory="81920Mi", mig=True),
+    "h100": CardProfile(model="NVIDIA H100 80GB HBM3", memory="81559Mi", nvlinks=18, mig=True),
+    "h200": CardProfile(model="NVIDIA H200", memory="143771Mi", nvlinks=18, mig=True),
+    "b200": CardProfile(model="NVIDIA B200", memory="183359Mi", nvlinks=18, mig=True),
+    "v100": CardProfile(model="Tesla V100-SXM2-32GB", memory="32768Mi", mesh=_CUBE_MESH),
+    "t4": CardProfile(model="Tesla T4", memory="15360Mi", per_switch=0),
+    "l4": CardProfile(model="NVIDIA L4", memory="23034Mi", per_switch=0),
+    "l40s": CardProfile(model="NVIDIA L40S", memory="46068Mi"),
+    "a10": CardProfile(model="NVIDIA A10", memory="23028Mi"),
+    "a30": CardProfile(model="NVIDIA A30", memory="24576Mi", mig=True),
 }

@@ -19,7 +19,7 @@ from berth_agent.kubelet.admission.mirror import ContainerReport, Holding, Mirro
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.snapshot import Ids
 from berth_agent.kubelet.admission.units import Units
-from berth_agent.kubelet.device_plugin.chooser import RefusedError
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 
 LIST_SECONDS: Final = 1.0
 """Kubelet admits nothing while it waits for us."""
@@ -136,18 +136,18 @@ class Admission:
         """Let kubelet give these devices to a container.
 
         Raises:
-            RefusedError: no pod that waits can be the one that gets them.
+            AllocationRefusedError: no pod that waits can be the one that gets them.
         """
-        wanted = frozenset(ids)
+        requested = frozenset(ids)
         async with self._lock:
-            key = choice.explain(self.mirror.snapshot(), resource, wanted, self._proposal)
+            key = choice.explain(self.mirror.snapshot(), resource, requested, self._proposal)
             if key is None:
                 await self._list_pods()
-                key = choice.explain(self.mirror.snapshot(), resource, wanted, self._proposal)
+                key = choice.explain(self.mirror.snapshot(), resource, requested, self._proposal)
             if key is None:
-                await self._refuse(resource, wanted)
+                await self._refuse(resource, requested)
                 return
-            self.mirror.record_allocation(key, resource, wanted, self._clock())
+            self.mirror.record_allocation(key, resource, requested, self._clock())
             self._save()
             self.changed.set()
 
@@ -252,7 +252,7 @@ class Admission:
         )
         _log.error("kubelet was refused", resource=resource, ids=sorted(ids), waiting=waiting_pods)
         await self._server.warn(list(waiting.values()), text)
-        raise RefusedError(text)
+        raise AllocationRefusedError(text)
 
 
 def _some(pods: Iterable[Pod]) -> list[Pod]:

@@ -62,8 +62,8 @@ class Checkpoint:
         """
         payload = {
             "bootID": self._boot_id,
-            "promises": [_pending_entry(each) for each in pending],
-            "holdings": [_holding_entry(each) for each in holdings],
+            "promises": [_pending_entry(allocation) for allocation in pending],
+            "holdings": [_holding_entry(holding) for holding in holdings],
             "minors": dict(units.minors),
             "cards": sorted(units.cards),
             "parents": dict(units.parents),
@@ -79,8 +79,8 @@ class Checkpoint:
 
     def _payload(self, text: bytes) -> Mapping[str, Any]:
         try:
-            found = orjson.loads(text)
-            version, checksum, payload = found["version"], found["checksum"], found["payload"]
+            document = orjson.loads(text)
+            version, checksum, payload = document["version"], document["checksum"], document["payload"]
         except (orjson.JSONDecodeError, TypeError, KeyError) as error:
             raise _DamagedError(f"not a checkpoint: {error}") from error
         if version != VERSION:
@@ -97,14 +97,19 @@ def _checksum(payload: Any) -> str:
     return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _pending_entry(each: PendingAllocation) -> dict[str, Any]:
-    where = {"uid": each.key.uid, "container": each.key.container}
-    return {**where, "resource": each.resource, "ids": sorted(each.ids), "silent": each.never_reported}
+def _pending_entry(allocation: PendingAllocation) -> dict[str, Any]:
+    where = {"uid": allocation.key.uid, "container": allocation.key.container}
+    return {
+        **where,
+        "resource": allocation.resource,
+        "ids": sorted(allocation.ids),
+        "silent": allocation.never_reported,
+    }
 
 
-def _holding_entry(each: Holding) -> dict[str, Any]:
-    where = {"uid": each.uid, "namespace": each.namespace, "pod": each.pod, "container": each.container}
-    return {**where, "ids": list(each.ids)}
+def _holding_entry(holding: Holding) -> dict[str, Any]:
+    where = {"uid": holding.uid, "namespace": holding.namespace, "pod": holding.pod, "container": holding.container}
+    return {**where, "ids": list(holding.ids)}
 
 
 def _saved(payload: Mapping[str, Any]) -> CheckpointData:

@@ -50,7 +50,7 @@ def propose(
     candidates = snapshot.pending_containers(request.resource, request.size)
     if not candidates:
         return None
-    candidate = min(candidates, key=lambda each: (each.reusable != must, each.order))
+    candidate = min(candidates, key=lambda option: (option.reusable != must, option.order))
     ids = _filled(snapshot, candidate.pod, candidate, request, default_preference)
     return Proposal(key=candidate.key, resource=request.resource, ids=frozenset(ids))
 
@@ -64,9 +64,11 @@ def prefer_unclaimed(
 
 def explain(snapshot: AdmissionSnapshot, resource: str, ids: Ids, proposal: Proposal | None) -> ContainerKey | None:
     """Return the container that kubelet can be allocating these devices to; None if there is none."""
-    candidates = [each for each in snapshot.pending_containers(resource, len(ids)) if _possible(snapshot, each, ids)]
+    candidates = [
+        option for option in snapshot.pending_containers(resource, len(ids)) if _possible(snapshot, option, ids)
+    ]
     if proposal is not None and proposal.resource == resource and proposal.ids == ids:
-        candidates.sort(key=lambda each: each.key != proposal.key)
+        candidates.sort(key=lambda option: option.key != proposal.key)
         return candidates[0].key if candidates else None
     for allowed in (_own, _any):
         for candidate in candidates:
@@ -76,8 +78,8 @@ def explain(snapshot: AdmissionSnapshot, resource: str, ids: Ids, proposal: Prop
 
 
 def _possible(snapshot: AdmissionSnapshot, candidate: PendingContainer, ids: Ids) -> bool:
-    others = snapshot.had_by_others(candidate.pod)
-    return all(others.leaves(unit, snapshot.units) for unit in ids)
+    held_by_others = snapshot.had_by_others(candidate.pod)
+    return all(held_by_others.leaves(unit, snapshot.units) for unit in ids)
 
 
 def _is_explained(candidate: PendingContainer, ids: Ids, allowed: Ids) -> bool:
@@ -99,7 +101,7 @@ def _any(snapshot: AdmissionSnapshot, pod: Pod, ids: Ids) -> Ids:
 
 def _reused(snapshot: AdmissionSnapshot, pod: Pod) -> Ids:
     """Return what init containers of a pod can have had that we took for another's."""
-    sizes = {size for each in pod.containers if each.ends for size in each.wants.values()}
+    sizes = {size for container in pod.containers if container.ends for size in container.wants.values()}
     return NONE.union(*(ids for ids in snapshot.unconfirmed if len(ids) in sizes))
 
 
@@ -112,11 +114,11 @@ def _filled(
 ) -> list[str]:
     """Return devices that kubelet has available, from one pool after the other until there are enough."""
     available = set(request.available)
-    others = snapshot.had_by_others(pod)
+    held_by_others = snapshot.had_by_others(pod)
     picked = dict.fromkeys(request.must)
     for pool in _pools(snapshot, pod, candidate, request, default_preference):
         for unit in pool:
-            if len(picked) < request.size and unit in available and others.leaves(unit, snapshot.units):
+            if len(picked) < request.size and unit in available and held_by_others.leaves(unit, snapshot.units):
                 picked[unit] = None
     return list(picked)
 
@@ -153,14 +155,14 @@ def _chosen(
 def _role(snapshot: AdmissionSnapshot, pod: Pod) -> tuple[str, ...]:
     """Return the set that a pod gets: its own, or that of the pod that it changed places with."""
     holders, owners = snapshot.holders(), snapshot.owners()
-    had = snapshot.had_by(pod)
-    if had and had.isdisjoint(pod.granted):
+    held = snapshot.had_by(pod)
+    if held and held.isdisjoint(pod.granted):
         # It goes on as the pod that it was taken for, so that devices which were chosen together stay so.
-        return next((owners[unit].granted for unit in sorted(had) if unit in owners), pod.granted)
-    by_uid = {each.uid: each for each in snapshot.pods}
-    seen: list[Pod] = []
-    while pod not in seen:
-        seen.append(pod)
+        return next((owners[unit].granted for unit in sorted(held) if unit in owners), pod.granted)
+    by_uid = {candidate.uid: candidate for candidate in snapshot.pods}
+    pods: list[Pod] = []
+    while pod not in pods:
+        pods.append(pod)
         taker = next((holders[unit] for unit in pod.granted if holders.get(unit, pod.uid) != pod.uid), "")
         pod = by_uid.get(taker, pod)
     return pod.granted
@@ -178,6 +180,6 @@ def _orphans(snapshot: AdmissionSnapshot) -> list[str]:
 def _unclaimed(snapshot: AdmissionSnapshot, available: Iterable[str], must: Collection[str]) -> list[str]:
     """Return what no pod has and no annotation names."""
     promised = snapshot.promised()
-    had = Taken.of((snapshot.holders().keys() - set(must)).union(*snapshot.lingering.values()), snapshot.units)
-    free = (unit for unit in available if had.leaves(unit, snapshot.units))
+    held = Taken.of((snapshot.holders().keys() - set(must)).union(*snapshot.lingering.values()), snapshot.units)
+    free = (unit for unit in available if held.leaves(unit, snapshot.units))
     return [unit for unit in free if promised.leaves(unit, snapshot.units)]

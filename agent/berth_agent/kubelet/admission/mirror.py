@@ -82,10 +82,10 @@ class Mirror:
         """Store a new or changed pod unless it is older than the last list; return whether anything changed."""
         if pod.version <= self._version:
             return False
-        before, self._pods[pod.uid] = self._pods.get(pod.uid), pod
-        if before is None:
+        previous, self._pods[pod.uid] = self._pods.get(pod.uid), pod
+        if previous is None:
             self._name_again()
-        return before is None or replace(before, version=pod.version) != pod
+        return previous is None or replace(previous, version=pod.version) != pod
 
     def remove(self, pod: Pod) -> bool:
         """Remove a pod unless the event is older than the last list; what it had may be in use for a while."""
@@ -98,14 +98,14 @@ class Mirror:
         pod = self._pods.pop(uid)
         self._unreported.discard(uid)
         self._doubtful.discard(uid)
-        self._lingering |= {each.key: each for each in self._had(pod)}
+        self._lingering |= {holding.key: holding for holding in self._had(pod)}
 
     def replace(self, pods: Collection[Pod], version: int) -> None:
         """Replace the pods by a list of a version. Known pods keep their places, and new ones follow them."""
         first = self._version < 0
         for uid in self._pods.keys() - {pod.uid for pod in pods}:
             self._remove(uid)
-        for pod in sorted(pods, key=lambda each: (each.created, each.version) if first else ("", each.version)):
+        for pod in sorted(pods, key=lambda listed: (listed.created, listed.version) if first else ("", listed.version)):
             self._pods[pod.uid] = pod
         self._version = version
         self._name_again()
@@ -121,36 +121,43 @@ class Mirror:
 
         If some of it was recorded for another pod, that was this pod: kubelet admits one pod after the other.
         """
-        made = PendingAllocation(key=key, resource=resource, ids=ids, at=now, never_reported=self._ends(key))
-        mistaken = {each.key.uid for each in self._pending.values() if each.ids & ids} - {key.uid}
-        for each in [each for each in self._pending.values() if each.key.uid in mistaken]:
-            del self._pending[each.key, each.resource]
-            for name in self._init_containers(key, resource, len(each.ids)):
+        allocation = PendingAllocation(key=key, resource=resource, ids=ids, at=now, never_reported=self._ends(key))
+        mistaken = {allocated.key.uid for allocated in self._pending.values() if allocated.ids & ids} - {key.uid}
+        for mistake in [allocated for allocated in self._pending.values() if allocated.key.uid in mistaken]:
+            del self._pending[mistake.key, mistake.resource]
+            for name in self._init_containers(key, resource, len(mistake.ids)):
                 owner = ContainerKey(uid=key.uid, container=name)
-                self._pending[owner, resource] = replace(each, key=owner, never_reported=True)
-        self._pending[key, resource] = made
+                self._pending[owner, resource] = replace(mistake, key=owner, never_reported=True)
+        self._pending[key, resource] = allocation
 
     def _ends(self, key: ContainerKey) -> bool:
-        return any(each.ends for each in self._pods[key.uid].containers if each.name == key.container)
+        return any(container.ends for container in self._pods[key.uid].containers if container.name == key.container)
 
     def _init_containers(self, key: ContainerKey, resource: str, size: int) -> list[str]:
         """Return the first init container that wants so many, as a list of one or none."""
         listed = self._pods[key.uid].containers
-        return [each.name for each in listed if each.ends and each.wants.get(resource) == size][:1]
+        return [container.name for container in listed if container.ends and container.wants.get(resource) == size][:1]
 
     def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
         """Apply kubelet's reports, of a moment after `asked_at`; keep the pending allocations that they leave open."""
-        reports_before, self._reports = self._reports, {self._named(each): each for each in reports}
-        left = {key: _lingering(key, each) for key, each in reports_before.items() if key not in self._reports}
-        self._lingering |= left
-        self._unreported |= {key.uid for key in left}
+        reports_before, self._reports = self._reports, {self._named(report): report for report in reports}
+        lingering = {key: _lingering(key, report) for key, report in reports_before.items() if key not in self._reports}
+        self._lingering |= lingering
+        self._unreported |= {key.uid for key in lingering}
         recorded = {
-            unit: key.uid for key, each in self._reports.items() for ids in each.by_resource.values() for unit in ids
+            unit: key.uid
+            for key, report in self._reports.items()
+            for ids in report.by_resource.values()
+            for unit in ids
         }
-        before = self._pending
-        self._pending = {key: each for key, each in before.items() if self._stands(each, recorded, asked_at)}
+        pending = self._pending
+        self._pending = {
+            key: allocation for key, allocation in pending.items() if self._stands(allocation, recorded, asked_at)
+        }
         named = {key.uid for key in self._reports}
-        self._doubtful = (self._doubtful | {each.uid for each, _ in before.keys() - self._pending.keys()}) - named
+        self._doubtful = (
+            self._doubtful | {container.uid for container, _ in pending.keys() - self._pending.keys()}
+        ) - named
 
     def release_offered(self, resource: str, free: Ids) -> None:
         """Drop pending allocations of devices that kubelet offers as free: they came to nothing.
@@ -158,28 +165,37 @@ class Mirror:
         An init container may still run though kubelet has given up its pod.
         """
         void = {
-            key: each
-            for key, each in self._pending.items()
-            if each.resource == resource and not each.ids.isdisjoint(free)
+            key: allocation
+            for key, allocation in self._pending.items()
+            if allocation.resource == resource and not allocation.ids.isdisjoint(free)
         }
-        self._pending = {key: each for key, each in self._pending.items() if key not in void}
+        self._pending = {key: allocation for key, allocation in self._pending.items() if key not in void}
         self._doubtful |= {key.uid for key, _ in void}
-        never_reported = (each for each in void.values() if each.never_reported)
-        self._lingering |= {each.key: self._holding(each.key, each.ids) for each in never_reported}
+        never_reported = (allocation for allocation in void.values() if allocation.never_reported)
+        self._lingering |= {
+            allocation.key: self._holding(allocation.key, allocation.ids) for allocation in never_reported
+        }
 
     def _named(self, report: ContainerReport) -> ContainerKey:
         """Return the container of a report; a pod named like a removed one owns it only if it has that allocation."""
-        pod = next((each for each in self._pods.values() if each.key == f"{report.namespace}/{report.pod}"), None)
+        pod = next(
+            (candidate for candidate in self._pods.values() if candidate.key == f"{report.namespace}/{report.pod}"),
+            None,
+        )
         key = ContainerKey(uid=pod.uid if pod else f"{report.namespace}/{report.pod}", container=report.container)
-        before = (old for old, each in self._reports.items() if each == report and old in self._lingering)
-        return key if self._is_pending(key) else next(before, key)
+        keys = (
+            other_key
+            for other_key, other_report in self._reports.items()
+            if other_report == report and other_key in self._lingering
+        )
+        return key if self._is_pending(key) else next(keys, key)
 
     def _name_again(self) -> None:
         """Assign reports to pods that kubelet knew before this watch did."""
-        self._reports = {self._named(each): each for each in self._reports.values()}
+        self._reports = {self._named(report): report for report in self._reports.values()}
 
     def _is_pending(self, key: ContainerKey) -> bool:
-        return any(each == key for each, _ in self._pending)
+        return any(container == key for container, _ in self._pending)
 
     def _stands(self, allocation: PendingAllocation, recorded: Mapping[str, str], asked_at: float) -> bool:
         if allocation.key.uid not in self._pods or self._pods[allocation.key.uid].ended:
@@ -197,7 +213,7 @@ class Mirror:
     @property
     def is_confirmed(self) -> bool:
         """Return whether kubelet reported all allocations."""
-        return all(each.never_reported for each in self._pending.values())
+        return all(allocation.never_reported for allocation in self._pending.values())
 
     @property
     def pods(self) -> tuple[Pod, ...]:
@@ -221,7 +237,7 @@ class Mirror:
     def snapshot(self) -> AdmissionSnapshot:
         """Return the current state."""
         allocated: dict[ContainerKey, dict[str, Ids]] = {
-            key: dict(each.by_resource) for key, each in self._reports.items()
+            key: dict(report.by_resource) for key, report in self._reports.items()
         }
         for allocation in self._pending.values():
             allocated.setdefault(allocation.key, {}).setdefault(allocation.resource, allocation.ids)
@@ -231,7 +247,7 @@ class Mirror:
             doubtful=frozenset(self._doubtful),
             allocated=allocated,
             recorded=frozenset(key.uid for key in self._reports),
-            unconfirmed=tuple(each.ids for each in self._pending.values()),
+            unconfirmed=tuple(allocation.ids for allocation in self._pending.values()),
             lingering=self._lingering_ids(),
             running=self._running,
             units=self.units,
@@ -239,24 +255,24 @@ class Mirror:
 
     def holdings(self) -> tuple[Holding, ...]:
         """Return what containers have, each pod's by the order of its containers, and what they had that are gone."""
-        there = {each.key: each for pod in self._pods.values() for each in self._had_of_kubelet(pod)}
-        return tuple((self._lingering | there).values())
+        holdings = {holding.key: holding for pod in self._pods.values() for holding in self._had_of_kubelet(pod)}
+        return tuple((self._lingering | holdings).values())
 
     def release_ended(self, running: Collection[str]) -> None:
         """Release what pods without processes had."""
-        self._lingering = {key: each for key, each in self._lingering.items() if key.uid in running}
+        self._lingering = {key: holding for key, holding in self._lingering.items() if key.uid in running}
         self._running = frozenset(running)
 
     def restore(self, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], now: float) -> None:
         """Restore the last run's data: pending allocations, as if made now, and what containers had."""
-        self._pending = {(each.key, each.resource): replace(each, at=now) for each in pending}
-        self._lingering |= {each.key: each for each in holdings}
+        self._pending = {(allocation.key, allocation.resource): replace(allocation, at=now) for allocation in pending}
+        self._lingering |= {holding.key: holding for holding in holdings}
 
     def _lingering_ids(self) -> dict[str, Ids]:
-        found: dict[str, Ids] = {}
-        for key, each in self._lingering.items():
-            found[key.uid] = found.get(key.uid, NONE).union(each.ids)
-        return found
+        ids_by_resource: dict[str, Ids] = {}
+        for key, holding in self._lingering.items():
+            ids_by_resource[key.uid] = ids_by_resource.get(key.uid, NONE).union(holding.ids)
+        return ids_by_resource
 
     def _had(self, pod: Pod) -> tuple[Holding, ...]:
         """Return what a pod has, of kubelet or by its annotation alone."""
@@ -264,26 +280,26 @@ class Mirror:
             return ()
         if pod.uses_plugin:
             return tuple(self._had_of_kubelet(pod))
-        seen = [(each.name, each.visible) for each in pod.containers if each.visible]
-        listed = seen or [(each.name, pod.granted) for each in pod.containers[:1] if pod.granted]
+        annotated = [(container.name, container.visible) for container in pod.containers if container.visible]
+        listed = annotated or [(container.name, pod.granted) for container in pod.containers[:1] if pod.granted]
         return tuple(_holding(pod, name, ids) for name, ids in listed)
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
         """Return what kubelet gave a pod. What an init container had and no other took on stays with it."""
         ids_by_container: dict[str, Ids] = {
-            key.container: NONE.union(*each.by_resource.values())
-            for key, each in self._reports.items()
+            key.container: NONE.union(*report.by_resource.values())
+            for key, report in self._reports.items()
             if key.uid == pod.uid
         }
-        left = NONE.union(*ids_by_container.values())
+        listed_ids = NONE.union(*ids_by_container.values())
         for allocation in self._pending.values():
             if allocation.key.uid == pod.uid and allocation.never_reported:
                 name = allocation.key.container
-                ids_by_container[name] = ids_by_container.get(name, NONE) | (allocation.ids - left)
+                ids_by_container[name] = ids_by_container.get(name, NONE) | (allocation.ids - listed_ids)
         return [
-            _holding(pod, each.name, sorted(ids_by_container[each.name]))
-            for each in pod.containers
-            if ids_by_container.get(each.name)
+            _holding(pod, container.name, sorted(ids_by_container[container.name]))
+            for container in pod.containers
+            if ids_by_container.get(container.name)
         ]
 
     def _holding(self, key: ContainerKey, ids: Ids) -> Holding:

@@ -16,7 +16,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class ContainerSpec:
     """What one container wants."""
 
     name: str
@@ -38,7 +38,7 @@ class Pod:
     created: str = ""
     version: int = 0
     """Its object's resourceVersion."""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerSpec, ...] = ()
     """In the order in which kubelet asks for them."""
     grants: tuple[Grant, ...] = ()
     """The GPUs of its annotation."""
@@ -54,7 +54,7 @@ class Pod:
     @property
     def uses_plugin(self) -> bool:
         """Return whether kubelet asks for devices for it."""
-        return any(each.wants for each in self.containers)
+        return any(container.wants for container in self.containers)
 
     @property
     def key(self) -> str:
@@ -66,25 +66,28 @@ def of_object(raw: Object) -> Pod:
     """Read a pod. A wrong annotation counts as none: the operator reports what is wrong with it."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    first = [_container(each, annotations, init=True) for each in spec.get("initContainers") or ()]
+    first = [_container(container, annotations, init=True) for container in spec.get("initContainers") or ()]
     return Pod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
         created=metadata.get("creationTimestamp") or "",
         version=int(metadata.get("resourceVersion") or 0),
-        containers=(*first, *(_container(each, annotations, init=False) for each in spec.get("containers") or ())),
+        containers=(
+            *first,
+            *(_container(container, annotations, init=False) for container in spec.get("containers") or ()),
+        ),
         grants=_grants(annotations.get(names.ALLOCATED) or "{}"),
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
     )
 
 
-def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> Container:
+def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> ContainerSpec:
     limits = (raw.get("resources") or {}).get("limits") or {}
     wants = {name: quantity.parse(amount) for name, amount in limits.items() if is_of_plugin(name)}
     visible = annotations.get(raw["name"] + names.VISIBLE_SUFFIX) or ""
-    return Container(
+    return ContainerSpec(
         name=raw["name"],
         wants={name: amount for name, amount in wants.items() if amount},
         ends=init and raw.get("restartPolicy") != "Always",
@@ -99,7 +102,7 @@ def is_of_plugin(resource: str) -> bool:
 
 def _grants(annotation: str) -> tuple[Grant, ...]:
     try:
-        found = allocation.parse(annotation)
+        grants = allocation.parse(annotation)
     except allocation.AllocationError:
         return ()
-    return tuple(grant for grant in found if grant.type == names.GPU and grant.id)
+    return tuple(grant for grant in grants if grant.type == names.GPU and grant.id)

@@ -8,7 +8,7 @@ does it look for free ones.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.units import Taken, Units
 
 Ids = frozenset[str]
@@ -32,7 +32,7 @@ class PendingContainer:
     """A container that wants a resource and is not admitted yet."""
 
     pod: Pod
-    container: Container
+    container: ContainerSpec
     reusable: Ids
     """What init containers before it had: kubelet gives it these first."""
     order: tuple[bool, ...]
@@ -68,9 +68,9 @@ class AdmissionSnapshot:
 
     def pending_containers(self, resource: str, size: int) -> list[PendingContainer]:
         """Return the containers for which kubelet may ask for so many of a resource, most likely first."""
-        found = (candidate for pod in self.pods for candidate in self._pending_containers(pod, resource))
+        candidates = (candidate for pod in self.pods for candidate in self._pending_containers(pod, resource))
         return sorted(
-            (candidate for candidate in found if candidate.container.wants[resource] == size),
+            (candidate for candidate in candidates if candidate.container.wants[resource] == size),
             key=lambda candidate: candidate.order,
         )
 
@@ -81,20 +81,20 @@ class AdmissionSnapshot:
         """
         if pod.uid in self.unreported:
             return
-        wanting = [each for each in pod.containers if resource in each.wants]
-        having = [self.of(ContainerKey(uid=pod.uid, container=each.name), resource) for each in wanting]
-        done = max((place for place, ids in enumerate(having) if ids), default=-1) + 1
+        wanting = [container for container in pod.containers if resource in container.wants]
+        having = [self.of(ContainerKey(uid=pod.uid, container=container.name), resource) for container in wanting]
+        served = max((place for place, ids in enumerate(having) if ids), default=-1) + 1
         reusable = NONE
-        for each, ids in zip(wanting[:done], having, strict=False):
-            reusable = reusable | ids if each.ends else reusable - ids
+        for container, ids in zip(wanting[:served], having, strict=False):
+            reusable = reusable | ids if container.ends else reusable - ids
         # Kubelet finishes a pod before it begins the next.
         fresh = not any(key.uid == pod.uid for key in self.allocated)
         late = self.is_late(pod)
-        for place, each in enumerate(wanting[done:]):
-            yield PendingContainer(pod=pod, container=each, reusable=reusable, order=(place > 0, late, fresh))
-        guessed = [each for each in wanting[:done] if each.ends and pod.uid not in self.recorded]
-        for each in guessed:
-            yield PendingContainer(pod=pod, container=each, reusable=NONE, order=(True, True, True))
+        for place, container in enumerate(wanting[served:]):
+            yield PendingContainer(pod=pod, container=container, reusable=reusable, order=(place > 0, late, fresh))
+        guessed = [container for container in wanting[:served] if container.ends and pod.uid not in self.recorded]
+        for container in guessed:
+            yield PendingContainer(pod=pod, container=container, reusable=NONE, order=(True, True, True))
 
     def is_late(self, pod: Pod) -> bool:
         """Return whether kubelet seems to be done with a pod, admitted or not."""
@@ -147,4 +147,4 @@ class AdmissionSnapshot:
 
 
 def _wanted(pod: Pod) -> set[str]:
-    return {name for each in pod.containers for name in each.wants}
+    return {name for container in pod.containers for name in container.wants}

@@ -22,11 +22,11 @@ class Units:
     def of(cls, spec: DeviceSpec) -> Self:
         """Return those of a Device."""
         cards = [card for card in spec.devices if card.type == "gpu"]
-        instances = [(each.id, card) for card in cards if card.mig for each in card.mig.instances]
+        instances = [(instance.id, card) for card in cards if card.mig for instance in card.mig.instances]
         return cls(
-            minors={card.id: card.minor for card in cards} | {each: card.minor for each, card in instances},
+            minors={card.id: card.minor for card in cards} | {instance: card.minor for instance, card in instances},
             cards=frozenset(card.id for card in cards),
-            parents={each: card.id for each, card in instances},
+            parents={instance: card.id for instance, card in instances},
         )
 
     def joined(self, more: "Units") -> "Units":

@@ -36,10 +36,10 @@ class NodePods:
             Away: the server does not answer.
         """
         try:
-            found, version = await self._cluster.list(PODS, field=self._field)
+            objects, version = await self._cluster.list(PODS, field=self._field)
         except CallError as error:
             raise UnavailableError(str(error)) from error
-        return [pods.of_object(each) for each in found], int(version)
+        return [pods.of_object(raw) for raw in objects], int(version)
 
     async def warn(self, of: Sequence[Pod], text: str) -> None:
         """Create an Event on pods that kubelet was refused, once for each text."""
@@ -57,14 +57,14 @@ class NodePods:
     async def follow(self, admission: Admission) -> None:
         """Keep the mirror's pods up to date until cancelled."""
 
-        def replace_pods(found: list[Object], version: str) -> None:
-            there = [pods.of_object(each) for each in found]
-            admission.replace_pods(there, int(version))
-            self._warned = {each for each in self._warned if each[0] in {pod.uid for pod in there}}
+        def replace_pods(objects: list[Object], version: str) -> None:
+            current = [pods.of_object(raw) for raw in objects]
+            admission.replace_pods(current, int(version))
+            self._warned = {key for key in self._warned if key[0] in {pod.uid for pod in current}}
 
-        def changed(kind: str, found: Object) -> None:
+        def changed(kind: str, raw: Object) -> None:
             take = admission.mirror.remove if kind == "DELETED" else admission.mirror.put
-            if take(pods.of_object(found)):
+            if take(pods.of_object(raw)):
                 admission.changed.set()
 
         await follow(self._cluster, PODS, field=self._field, listed=replace_pods, changed=changed)

@@ -29,18 +29,20 @@ def specifications(machine: AllocationContext) -> dict[str, Specification]:
     if not flags.by_cdi or not any(_cards(machine.spec)):
         return {}
     root = flags.dev_root.rstrip("/")
-    found = {"gpu": _specification("gpu", _gpus(machine, root))}
-    found["gpu"]["containerEdits"] = _edits(machine.nodes.control, root)
+    specifications = {"gpu": _specification("gpu", _gpus(machine, root))}
+    specifications["gpu"]["containerEdits"] = _edits(machine.nodes.control, root)
     if flags.by_cdi_only:
         # Else NVIDIA's container runtime would add what an image asks for. With another strategy the environment
         # is that strategy's.
-        found["gpu"]["containerEdits"]["env"] = [f"{VISIBLE}=void"]
+        specifications["gpu"]["containerEdits"]["env"] = [f"{VISIBLE}=void"]
     for kind in extras(flags):
         if paths := machine.nodes.extras.get(kind):
-            found[kind] = _specification(kind, [{"name": "all", "containerEdits": _edits(paths, root)}])
-    if channels := [each for each in flags.imex_channel_ids if each in machine.nodes.channels]:
-        found["imex-channel"] = _specification("imex-channel", [_channel(each, root) for each in channels])
-    return found
+            specifications[kind] = _specification(kind, [{"name": "all", "containerEdits": _edits(paths, root)}])
+    if channels := [channel for channel in flags.imex_channel_ids if channel in machine.nodes.channels]:
+        specifications["imex-channel"] = _specification(
+            "imex-channel", [_channel(channel, root) for channel in channels]
+        )
+    return specifications
 
 
 def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specification:
@@ -49,16 +51,18 @@ def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specifica
 
 def _gpus(machine: AllocationContext, root: str) -> list[dict[str, Any]]:
     """Return cards and instances, by UUID or index, whichever containers get, and `all` cards."""
-    own = device_nodes.paths(machine.spec, machine.nodes)
+    device_paths = device_nodes.paths(machine.spec, machine.nodes)
     by_index = machine.options.flags.device_id_strategy == "index"
-    called: Mapping[str, str] = resources.indices(machine.spec) if by_index else {each: each for each in own}
-    cards = [path for card in _cards(machine.spec) for path in own[card]]
-    named = [(called[each], own[each]) for each in own]
+    called: Mapping[str, str] = (
+        resources.indices(machine.spec) if by_index else {device: device for device in device_paths}
+    )
+    cards = [path for card in _cards(machine.spec) for path in device_paths[card]]
+    named = [(called[device], device_paths[device]) for device in device_paths]
     return [{"name": name, "containerEdits": _edits(paths, root)} for name, paths in [*named, ("all", tuple(cards))]]
 
 
 def _cards(spec: DeviceSpec) -> Iterable[str]:
-    return (each.id for each in spec.devices if each.type == "gpu")
+    return (device.id for device in spec.devices if device.type == "gpu")
 
 
 def _channel(number: int, root: str) -> dict[str, Any]:
@@ -77,25 +81,25 @@ class CdiFolder:
         self._path = path
         self._written: dict[str, Specification] | None = None
 
-    def write(self, wanted: dict[str, Specification]) -> None:
+    def write(self, specifications: dict[str, Specification]) -> None:
         """Write these specifications, each file atomically, and delete those of other classes.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        if wanted == self._written:
+        if specifications == self._written:
             return
         for file in self._path.glob(f"{OWN_VENDOR}-*.json"):
-            if file not in map(self._file, wanted):
+            if file not in map(self._file, specifications):
                 file.unlink()
-        if wanted:
+        if specifications:
             self._path.mkdir(parents=True, exist_ok=True)
-        for kind, specification in wanted.items():
+        for kind, specification in specifications.items():
             # The runtime reads whatever ends with .json, at any moment.
             draft = self._path / f".{OWN_VENDOR}-{kind}.{os.getpid()}"
             draft.write_bytes(orjson.dumps(specification, option=orjson.OPT_INDENT_2))
             draft.rename(self._file(kind))
-        self._written = wanted
+        self._written = specifications
 
     def _file(self, kind: str) -> Path:
         return self._path / f"{OWN_VENDOR}-{kind}.json"

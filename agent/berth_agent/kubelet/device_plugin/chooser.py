@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class RefusedError(Exception):
+class AllocationRefusedError(Exception):
     """A container must not have these units; kubelet shows the text on the pod that it refuses."""
 
 
@@ -21,7 +21,7 @@ class Chooser(Protocol):
         """Admit units for a container.
 
         Raises:
-            RefusedError: no pod is to have them.
+            AllocationRefusedError: no pod is to have them.
         """
         ...
 

@@ -49,7 +49,7 @@ def read(*, dev: Path, proc: Path) -> DeviceNodes:
         control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
         capabilities=_capabilities(proc / _MIG_MINORS),
         extras={kind: paths for kind, paths in extras.items() if paths},
-        channels=tuple(sorted(int(each.name[7:]) for each in dev.glob("nvidia-caps-imex-channels/channel[0-9]*"))),
+        channels=tuple(sorted(int(path.name[7:]) for path in dev.glob("nvidia-caps-imex-channels/channel[0-9]*"))),
     )
 
 
@@ -59,32 +59,32 @@ def check(nodes: DeviceNodes, *, channels: Iterable[int]) -> None:
     Raises:
         MissingNodeError: one is not.
     """
-    for each in channels:
-        if each not in nodes.channels:
+    for channel in channels:
+        if channel not in nodes.channels:
             raise MissingDeviceNodeError(
-                f"/dev/nvidia-caps-imex-channels/channel{each}: not there, and --imex-required is set"
+                f"/dev/nvidia-caps-imex-channels/channel{channel}: not there, and --imex-required is set"
             )
 
 
 def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
     """Return the nodes of each card and each instance by its id, without those that all share."""
-    found: dict[str, tuple[str, ...]] = {}
+    nodes_by_device: dict[str, tuple[str, ...]] = {}
     for card in spec.devices:
         if card.type == "gpu":
-            own = f"/dev/nvidia{card.minor}"
-            found[card.id] = (own,)
-            found |= {name: (own, *caps) for name, caps in _of_instances(card, nodes)}
-    return found
+            card_node = f"/dev/nvidia{card.minor}"
+            nodes_by_device[card.id] = (card_node,)
+            nodes_by_device |= {name: (card_node, *caps) for name, caps in _of_instances(card, nodes)}
+    return nodes_by_device
 
 
 def _of_instances(card: DeviceInfo, nodes: DeviceNodes) -> Iterator[tuple[str, list[str]]]:
-    for each in card.mig.instances if card.mig else ():
-        wanted = [
-            (card.minor, each.gpu_instance, _NO_COMPUTE_INSTANCE),
-            (card.minor, each.gpu_instance, each.compute_instance),
+    for instance in card.mig.instances if card.mig else ():
+        names = [
+            (card.minor, instance.gpu_instance, _NO_COMPUTE_INSTANCE),
+            (card.minor, instance.gpu_instance, instance.compute_instance),
         ]
-        numbers = [nodes.capabilities[key] for key in wanted if key in nodes.capabilities]
-        yield each.id, [f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers]
+        numbers = [nodes.capabilities[key] for key in names if key in nodes.capabilities]
+        yield instance.id, [f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers]
 
 
 def _found(dev: Path, patterns: tuple[str, ...]) -> Iterator[str]:
@@ -99,9 +99,9 @@ def _capabilities(file: Path) -> dict[Capability, int]:
     except OSError:
         # There is none where the driver knows no MIG.
         return {}
-    found = {}
+    minors = {}
     for line in lines:
         if match := _CAPABILITY.fullmatch(line.strip()):
             card, gpu_instance, compute_instance, number = match.groups(default=str(_NO_COMPUTE_INSTANCE))
-            found[int(card), int(gpu_instance), int(compute_instance)] = int(number)
-    return found
+            minors[int(card), int(gpu_instance), int(compute_instance)] = int(number)
+    return minors

@@ -90,7 +90,7 @@ class PluginManager:
         """Return the reading; all GPUs are withheld while kubelet would refuse pods that ask for some (decision 19)."""
         if reading.use is None or (self._can_give and not self._is_leaving):
             return reading
-        gpus = tuple(each.minor for each in reading.spec.devices if each.type == "gpu")
+        gpus = tuple(device.minor for device in reading.spec.devices if device.type == "gpu")
         return replace(reading, use=replace(reading.use, withheld=gpus))
 
     def leave(self) -> None:
@@ -108,7 +108,7 @@ class PluginManager:
 
     def best(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Choose among units that may all be allocated; there must be at least `size`."""
-        offer = next((each for each in self._offers.offers if each.resource == resource), None)
+        offer = next((candidate for candidate in self._offers.offers if candidate.resource == resource), None)
         if offer is None or self._spec is None:
             return [*must_include, *available][:size]
         policy = self._options.flags.shared_devices_allocation_policy
@@ -153,9 +153,9 @@ class PluginManager:
     async def _pause(self) -> None:
         """Wait until something changes, or for the time between two looks."""
         end = time.monotonic() + self._check_interval
-        while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
+        while not self._wake.is_set() and (seconds := end - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left if self._servers.watched else FAST_CHECK_INTERVAL):
+                async with asyncio.timeout(seconds if self._servers.watched else FAST_CHECK_INTERVAL):
                     await self._wake.wait()
             if self._servers.see_new_kubelet():
                 break
@@ -200,15 +200,15 @@ class PluginManager:
             _log.warning("not offered", why=warning)
         self._offers = offers
         self._cdi.write(cdi.specifications(machine))
-        await self._servers.keep({each.resource: each for each in offers.offers}, machine)
+        await self._servers.keep({offer.resource: offer for offer in offers.offers}, machine)
 
     def _allocation_context(self, spec: DeviceSpec) -> AllocationContext:
-        own = self._settings.cdi_specification == "own"
+        writes_cdi = self._settings.cdi_specification == "own"
         return AllocationContext(
             spec=spec,
             options=self._options,
             nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
-            vendor=response.OWN_VENDOR if own else cdi.NVIDIA_CTK_VENDOR,
+            vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
         )
 
     async def _reload(self) -> None:
@@ -243,15 +243,15 @@ class PluginManager:
         finding = Finding(type=names.DEVICES_OFFERED, ok=ok, reason=reason, message=message)
         if (finding,) != self._findings:
             self._findings = (finding,)
-            offered = {each.resource: len(each.units) for each in self._offers.offers}
+            offered = {offer.resource: len(offer.units) for offer in self._offers.offers}
             _log.info(names.DEVICES_OFFERED, ok=ok, reason=reason, message=message, offered=offered)
 
 
 def _loaded(settings: Settings) -> Options:
-    found = options.load(settings)
-    for warning in found.warnings:
+    loaded = options.load(settings)
+    for warning in loaded.warnings:
         _log.warning("configuration", warning=warning)
-    return found
+    return loaded
 
 
 def _failure(reading: Reading, chosen: Options) -> str:

@@ -51,7 +51,7 @@ def prefer(
     if needed <= 0:
         return list(must_include)
     cards = {card.id: card for card in spec.devices if card.type == "gpu"}
-    if all(each in cards for each in (*candidates, *must_include)):
+    if all(device in cards for device in (*candidates, *must_include)):
         return [*must_include, *_best(LinkScores(cards), candidates, must_include, needed)]
     return [*must_include, *_one_by_one(offer, candidates, needed, policy=policy)]
 
@@ -71,17 +71,17 @@ class LinkScores:
             if link.minor in ids
         }
 
-    def between(self, one: str, other: str) -> int:
+    def between(self, left: str, right: str) -> int:
         """Return the score of a pair; 0 if the driver does not report it."""
-        return self._of.get((one, other), 0)
+        return self._of.get((left, right), 0)
 
     def within(self, cards: Sequence[str]) -> int:
         """Return the score of all pairs of a set."""
-        return sum(self.between(one, other) for one, other in combinations(cards, 2))
+        return sum(self.between(left, right) for left, right in combinations(cards, 2))
 
-    def towards(self, card: str, others: Sequence[str]) -> int:
+    def towards(self, card: str, cards: Sequence[str]) -> int:
         """Return the score of all pairs of one card with others."""
-        return sum(self.between(card, other) for other in others)
+        return sum(self.between(card, other_card) for other_card in cards)
 
 
 def _score(link: Link) -> int:
@@ -92,11 +92,11 @@ def _best(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str],
     if comb(len(candidates), needed) > MAX_SETS:
         return _grown(affinity, candidates, fixed, needed)
     pool = [*fixed, *candidates]
-    reach = {each: affinity.towards(each, pool) for each in pool}
+    scores = {card: affinity.towards(card, pool) for card in pool}
 
     def worth(chosen: tuple[str, ...]) -> tuple[int, int]:
         # What a set reaches outside is lost to those that get the rest.
-        return affinity.within([*fixed, *chosen]), -sum(reach[each] for each in chosen)
+        return affinity.within([*fixed, *chosen]), -sum(scores[card] for card in chosen)
 
     # The first of equals wins: `max` keeps the order in which the units are offered.
     return max(combinations(candidates, needed), key=worth)
@@ -106,9 +106,9 @@ def _grown(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str]
     """Add, one by one, the card that reaches those before it best; the first is the one that reaches the most."""
     chosen: list[str] = []
     for _ in range(needed):
-        others = [*fixed, *chosen] or candidates
-        left = [each for each in candidates if each not in chosen]
-        chosen.append(max(left, key=lambda each: affinity.towards(each, others)))
+        neighbours = [*fixed, *chosen] or candidates
+        remaining = [card for card in candidates if card not in chosen]
+        chosen.append(max(remaining, key=lambda card: affinity.towards(card, neighbours)))
     return chosen
 
 
@@ -116,16 +116,16 @@ def _grown(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str]
 
 
 def _one_by_one(offer: Offer, candidates: Sequence[str], needed: int, *, policy: Policy) -> Iterator[str]:
-    left = list(candidates)
+    remaining = list(candidates)
     in_use = Counter(device_of(unit.id) for unit in offer.units)
     in_use.subtract(map(device_of, candidates))
     picked: Counter[str] = Counter()
     for _ in range(needed):
         if policy == "packed":
-            pick = max(left, key=lambda each: in_use[device_of(each)])
+            pick = max(remaining, key=lambda option: in_use[device_of(option)])
         else:
-            pick = min(left, key=lambda each: (in_use[device_of(each)], picked[device_of(each)]))
-        left.remove(pick)
+            pick = min(remaining, key=lambda option: (in_use[device_of(option)], picked[device_of(option)]))
+        remaining.remove(pick)
         in_use[device_of(pick)] += 1
         picked[device_of(pick)] += 1
         yield pick

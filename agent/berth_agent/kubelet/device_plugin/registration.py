@@ -99,7 +99,7 @@ class CrashCounter:
         Raises:
             CrashLoopError: they are too many.
         """
-        self._times = [*(each for each in self._times if each > now - CRASH_WINDOW), now]
+        self._times = [*(time for time in self._times if time > now - CRASH_WINDOW), now]
         if len(self._times) > MAX_CRASHES:
             raise CrashLoopError(f"{what} broke {len(self._times)} times within {CRASH_WINDOW / 60:g} minutes")
 

@@ -70,7 +70,7 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
     Raises:
         LayoutError: the cards contradict the MIG strategy `single`.
     """
-    gpus = [each for each in spec.devices if each.type == "gpu"]
+    gpus = [device for device in spec.devices if device.type == "gpu"]
     strategy = options.flags.mig_strategy
     if strategy == "single":
         _check_single(gpus)
@@ -85,13 +85,13 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
                 continue
             name = _named(device, options)
             by_resource.setdefault(name, []).extend(_units(device, options, withheld=withheld))
-    found = tuple(Offer(resource=name, units=tuple(units)) for name, units in by_resource.items())
-    return Offers(offers=found, warnings=tuple(warnings))
+    by_name = tuple(Offer(resource=name, units=tuple(units)) for name, units in by_resource.items())
+    return Offers(offers=by_name, warnings=tuple(warnings))
 
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
     """Return the spec with the MIG strategy and the replicas by which its cards are offered."""
-    devices = [_shown(each, options) if each.type == "gpu" else each for each in spec.devices]
+    devices = [_shown(device, options) if device.type == "gpu" else device for device in spec.devices]
     return spec.model_copy(update={"mig_strategy": options.flags.mig_strategy, "devices": devices})
 
 
@@ -102,17 +102,17 @@ def is_divided(gpu: DeviceInfo) -> bool:
 
 def instances(gpu: DeviceInfo) -> Sequence[str]:
     """Return the ids of a card's MIG instances, in NVML's order."""
-    return [each.id for each in gpu.mig.instances] if gpu.mig is not None and gpu.mig.enabled else []
+    return [instance.id for instance in gpu.mig.instances] if gpu.mig is not None and gpu.mig.enabled else []
 
 
 def indices(spec: DeviceSpec) -> dict[str, str]:
     """Return NVML's index of each card, `3`, and of each instance, `3:0`. NVML counts cards by their PCI addresses."""
-    gpus = [each for each in spec.devices if each.type == "gpu"]
-    found = {}
-    for index, gpu in enumerate(sorted(gpus, key=lambda each: each.topology.bus_id if each.topology else "")):
-        found[gpu.id] = str(index)
-        found |= {each: f"{index}:{number}" for number, each in enumerate(instances(gpu))}
-    return found
+    gpus = [device for device in spec.devices if device.type == "gpu"]
+    numbers = {}
+    for index, gpu in enumerate(sorted(gpus, key=lambda device: device.topology.bus_id if device.topology else "")):
+        numbers[gpu.id] = str(index)
+        numbers |= {instance: f"{index}:{number}" for number, instance in enumerate(instances(gpu))}
+    return numbers
 
 
 def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
@@ -120,11 +120,11 @@ def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
     if strategy == "none" or not is_divided(gpu) or gpu.mig is None:
         yield _Device(resource=GPU, id=gpu.id, card=gpu)
         return
-    for each in gpu.mig.instances:
+    for instance in gpu.mig.instances:
         if strategy == "single":
-            yield _Device(resource=GPU, id=each.id, card=gpu)
+            yield _Device(resource=GPU, id=instance.id, card=gpu)
         else:
-            yield _Device(resource=mig.resource(each.profile), id=each.id, card=gpu, profile=each.profile)
+            yield _Device(resource=mig.resource(instance.profile), id=instance.id, card=gpu, profile=instance.profile)
 
 
 def _named(device: _Device, options: Options) -> str:
@@ -137,8 +137,8 @@ def _units(device: _Device, options: Options, *, withheld: frozenset[str]) -> It
     numa = card.topology.node_id if card.topology else -1
     count = _replicas(device, options)
     ids = [f"{device.id}{REPLICA_MARK}{number}" for number in range(count)] if count > 1 else [device.id]
-    for each in ids:
-        yield Unit(id=each, minor=card.minor, healthy=healthy, numa=numa)
+    for device_id in ids:
+        yield Unit(id=device_id, minor=card.minor, healthy=healthy, numa=numa)
 
 
 def _replicas(device: _Device, options: Options) -> int:
@@ -151,7 +151,9 @@ def _shown(gpu: DeviceInfo, options: Options) -> DeviceInfo:
     devices = tuple(_devices(gpu, strategy))
     if strategy == "none" or gpu.mig is None or not gpu.mig.enabled:
         return _with_replicas(gpu, devices[0], options)
-    instances = [_with_replicas(each, device, options) for each, device in zip(gpu.mig.instances, devices, strict=True)]
+    instances = [
+        _with_replicas(instance, device, options) for instance, device in zip(gpu.mig.instances, devices, strict=True)
+    ]
     return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"instances": instances})})
 
 
@@ -187,5 +189,5 @@ def _check_single(gpus: Sequence[DeviceInfo]) -> None:
 
 def _shapes(gpus: Iterable[DeviceInfo]) -> Iterator[str]:
     for gpu in gpus:
-        for each in gpu.mig.instances if gpu.mig else ():
-            yield each.profile
+        for instance in gpu.mig.instances if gpu.mig else ():
+            yield instance.profile

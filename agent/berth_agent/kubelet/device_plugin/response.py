@@ -42,10 +42,10 @@ def check(offer: Offer, ids: Sequence[str], *, one_at_most: bool) -> None:
     """
     known = {unit.id for unit in offer.units}
     wrong = f'invalid allocation request for "{offer.resource}": invalid request: '
-    for each in ids:
-        if each not in known:
-            raise InvalidRequestError(f"{wrong}unknown device: {each}")
-    if one_at_most and len(ids) > 1 and any(REPLICA_MARK in each for each in ids):
+    for device in ids:
+        if device not in known:
+            raise InvalidRequestError(f"{wrong}unknown device: {device}")
+    if one_at_most and len(ids) > 1 and any(REPLICA_MARK in device for device in ids):
         raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
 
 
@@ -54,7 +54,7 @@ def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
     flags = machine.options.flags
     devices = list(dict.fromkeys(map(resources.device_of, ids)))
     device_names = list(_device_names(machine, devices))
-    channels = [each for each in flags.imex_channel_ids if each in machine.nodes.channels]
+    channels = [channel for channel in flags.imex_channel_ids if channel in machine.nodes.channels]
     answer = ContainerAllocateResponse()
     _by_cdi(answer, machine, device_names, channels, key=key)
     if flags.by_cdi_only:
@@ -65,7 +65,7 @@ def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
             answer.envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
     if "volume-mounts" in flags.device_list_strategy:
         answer.envs[VISIBLE] = LISTED
-        answer.mounts.extend(_mounts([*device_names, *(f"imex/{each}" for each in channels)]))
+        answer.mounts.extend(_mounts([*device_names, *(f"imex/{channel}" for channel in channels)]))
     if flags.pass_device_specs:
         answer.devices.extend(_device_nodes(machine, devices))
     answer.envs.update({f"NVIDIA_{kind.upper()}": "enabled" for kind in extras(flags)})
@@ -74,15 +74,15 @@ def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
 
 def extras(flags: Flags) -> list[str]:
     """Return the further CDI classes that containers get."""
-    wanted = {"gdrcopy": flags.gdrcopy_enabled, "gds": flags.gds_enabled, "mofed": flags.mofed_enabled}
-    return [kind for kind, enabled in wanted.items() if enabled]
+    switches = {"gdrcopy": flags.gdrcopy_enabled, "gds": flags.gds_enabled, "mofed": flags.mofed_enabled}
+    return [kind for kind, enabled in switches.items() if enabled]
 
 
 def _device_names(machine: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
     if machine.options.flags.device_id_strategy == "uuid":
         return devices
     numbers: Mapping[str, str] = resources.indices(machine.spec)
-    return [numbers[each] for each in devices]
+    return [numbers[device] for device in devices]
 
 
 def _by_cdi(
@@ -95,24 +95,24 @@ def _by_cdi(
 ) -> None:
     flags = machine.options.flags
     qualified = [
-        *(f"{machine.vendor}/gpu={each}" for each in device_names),
-        *(f"{machine.vendor}/imex-channel={each}" for each in channels),
+        *(f"{machine.vendor}/gpu={device}" for device in device_names),
+        *(f"{machine.vendor}/imex-channel={channel}" for channel in channels),
         *(f"{machine.vendor}/{kind}=all" for kind in extras(flags) if kind in machine.nodes.extras),
     ]
     if "cdi-annotations" in flags.device_list_strategy:
         answer.annotations[f"{flags.cdi_annotation_prefix}nvidia-device-plugin_{key}"] = ",".join(qualified)
     if "cdi-cri" in flags.device_list_strategy:
-        answer.cdi_devices.extend(CDIDevice(name=each) for each in qualified)
+        answer.cdi_devices.extend(CDIDevice(name=name) for name in qualified)
 
 
 def _mounts(entries: Iterable[str]) -> Iterator[Mount]:
-    for each in entries:
-        yield Mount(host_path="/dev/null", container_path=f"{LISTED}/{each}")
+    for mount in entries:
+        yield Mount(host_path="/dev/null", container_path=f"{LISTED}/{mount}")
 
 
 def _device_nodes(machine: AllocationContext, devices: Iterable[str]) -> Iterator[DeviceNode]:
-    own = device_nodes.paths(machine.spec, machine.nodes)
-    every = [path for each in devices for path in own[each]]
+    paths = device_nodes.paths(machine.spec, machine.nodes)
+    every = [path for device in devices for path in paths[device]]
     root = machine.options.flags.dev_root.rstrip("/")
     for path in dict.fromkeys([*machine.nodes.control, *every]):
         yield DeviceNode(container_path=path, host_path=root + path, permissions="rw")

@@ -30,7 +30,7 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import (
 )
 from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from berth_agent.kubelet.device_plugin import preferred, registration, response
-from berth_agent.kubelet.device_plugin.chooser import Chooser, RefusedError
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Chooser
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 from berth_agent.kubelet.device_plugin.resources import Offer, Unit
@@ -165,8 +165,8 @@ class PluginServer(DevicePluginServicer):
         self._watch.stream_started(_now())
         self._changed()
         try:
-            async for each in self._lists():
-                yield each
+            async for device_list in self._lists():
+                yield device_list
         finally:
             self._watch.stream_ended(_now())
             self._changed()
@@ -188,7 +188,7 @@ class PluginServer(DevicePluginServicer):
     ) -> PreferredAllocationResponse:
         """Return which units containers should get."""
         try:
-            answers = [await self._preferred(each) for each in request.container_requests]
+            answers = [await self._preferred(container) for container in request.container_requests]
         except PreferenceError as error:
             await _refuse(context, f"error getting list of preferred allocation devices: {error}")
         return PreferredAllocationResponse(container_responses=answers)
@@ -196,8 +196,8 @@ class PluginServer(DevicePluginServicer):
     async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
         """Return how containers are given their units."""
         try:
-            answers = [await self._allocated(each.devices_ids) for each in request.container_requests]
-        except (InvalidRequestError, RefusedError) as error:
+            answers = [await self._allocated(container.devices_ids) for container in request.container_requests]
+        except (InvalidRequestError, AllocationRefusedError) as error:
             await _refuse(context, str(error))
         return AllocateResponse(container_responses=answers)
 
@@ -209,12 +209,12 @@ class PluginServer(DevicePluginServicer):
         """Do nothing: the options tell kubelet not to call."""
         return PreStartContainerResponse()
 
-    async def _preferred(self, asked: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
-        wanted = (asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size)
-        chosen = await self._chooser.prefer(self._offer.resource, *wanted)
+    async def _preferred(self, container: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
+        request = (container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size)
+        chosen = await self._chooser.prefer(self._offer.resource, *request)
         if not chosen:
             policy = self._machine.options.flags.shared_devices_allocation_policy
-            chosen = preferred.prefer(self._machine.spec, self._offer, *wanted, policy=policy)
+            chosen = preferred.prefer(self._machine.spec, self._offer, *request, policy=policy)
         return ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
     async def _allocated(self, ids: Sequence[str]) -> ContainerAllocateResponse:

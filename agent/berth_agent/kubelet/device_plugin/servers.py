@@ -31,7 +31,7 @@ class PluginServers:
     @property
     def watched(self) -> bool:
         """Whether kubelet listens to all of them; always if there is no kubelet to register with."""
-        return self._kubelet is None or all(each.watched for each in self._running.values())
+        return self._kubelet is None or all(server.watched for server in self._running.values())
 
     @property
     def settled(self) -> bool:
@@ -40,8 +40,8 @@ class PluginServers:
 
     def see_new_kubelet(self) -> bool:
         """Return whether there is a kubelet without any registration; costs one system call."""
-        found = registration.identity(self._kubelet) if self._kubelet else None
-        return found is not None and found != self._seen
+        identity = registration.identity(self._kubelet) if self._kubelet else None
+        return identity is not None and identity != self._seen
 
     async def keep(self, offers: Mapping[str, Offer], machine: AllocationContext) -> None:
         """Update the servers to these offers, and register them with the kubelet that runs now.
@@ -64,13 +64,13 @@ class PluginServers:
 
     def _follow(self, kubelet: Path) -> None:
         """Register all again with a new kubelet: it knows no plugin."""
-        found = registration.identity(kubelet)
-        if found is None:
+        identity = registration.identity(kubelet)
+        if identity is None:
             raise ServingError(f"no kubelet at {kubelet} yet")
-        if found != self._seen:
-            self._seen = found
-            for each in self._running.values():
-                each.registered = False
+        if identity != self._seen:
+            self._seen = identity
+            for server in self._running.values():
+                server.registered = False
 
     async def _serve(self, offer: Offer, machine: AllocationContext) -> None:
         running = self._running.get(offer.resource)

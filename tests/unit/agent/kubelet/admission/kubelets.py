@@ -14,9 +14,9 @@ from typing import Any
 from berth_agent.kubelet.admission.admission import Admission, UnavailableError
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
 from berth_agent.kubelet.admission.mirror import ContainerReport
-from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.units import Units
-from berth_agent.kubelet.device_plugin.chooser import Chooser, RefusedError
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Chooser
 from berth_api.allocation import Grant
 
 GPU = "nvidia.com/gpu"
@@ -38,11 +38,11 @@ def share(minor: int) -> tuple[Grant, ...]:
     return (Grant(type="gpu", minor=minor, amounts=(("gpu-core", 50),), id=f"GPU-{minor}"),)
 
 
-def wants(*sizes: int, init: Sequence[int] = (), sidecars: Sequence[int] = ()) -> tuple[Container, ...]:
+def wants(*sizes: int, init: Sequence[int] = (), sidecars: Sequence[int] = ()) -> tuple[ContainerSpec, ...]:
     """Return containers that want so many cards each: init containers that end, such that stay, then the others."""
-    ending = [Container(name=f"init{place}", wants=_of(size), ends=True) for place, size in enumerate(init)]
-    staying = [Container(name=f"side{place}", wants=_of(size)) for place, size in enumerate(sidecars)]
-    return (*ending, *staying, *(Container(name=f"c{place}", wants=_of(size)) for place, size in enumerate(sizes)))
+    ending = [ContainerSpec(name=f"init{place}", wants=_of(size), ends=True) for place, size in enumerate(init)]
+    staying = [ContainerSpec(name=f"side{place}", wants=_of(size)) for place, size in enumerate(sidecars)]
+    return (*ending, *staying, *(ContainerSpec(name=f"c{place}", wants=_of(size)) for place, size in enumerate(sizes)))
 
 
 def _of(size: int) -> dict[str, int]:
@@ -155,7 +155,7 @@ class Kubelet:
         for container in fresh.containers:
             try:
                 await self._allocate(fresh, container, reusable, plugin)
-            except (RefusedError, RuntimeError) as error:
+            except (AllocationRefusedError, RuntimeError) as error:
                 self._forget(fresh.uid)
                 self.failed[fresh.uid] = str(error)
                 if fresh.uid in api.now:
@@ -166,7 +166,7 @@ class Kubelet:
         if fresh.uid in api.now:
             api.put(replace(api.now[fresh.uid], started=True))
 
-    async def _allocate(self, fresh: Pod, container: Container, reusable: set[str], plugin: Chooser) -> None:
+    async def _allocate(self, fresh: Pod, container: ContainerSpec, reusable: set[str], plugin: Chooser) -> None:
         size = container.wants.get(GPU, 0)
         if not size:
             return

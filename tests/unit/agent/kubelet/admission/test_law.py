@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_api.allocation import Grant
 from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, wants, whole
 
@@ -55,7 +55,7 @@ class World:
         strangers = [each for each in self.live() if not each.grants and (each.uid, "c0") not in self.kubelet.given]
         return len(self.free()) - sum(total_of(each) for each in strangers)
 
-    def add(self, containers: tuple[Container, ...], grants: tuple[Grant, ...] = ()) -> None:
+    def add(self, containers: tuple[ContainerSpec, ...], grants: tuple[Grant, ...] = ()) -> None:
         created = f"2026-01-01T00:00:{self.chance.randrange(60):02}Z"
         self.api.put(pod(f"p{len(self.api.changes)}", containers=containers, grants=grants, created=created))
 

@@ -9,10 +9,10 @@ import pytest
 
 from berth_agent.kubelet.admission import choice
 from berth_agent.kubelet.admission.mirror import ContainerReport, Holding, Mirror
-from berth_agent.kubelet.admission.pods import Container, Pod
+from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
-from berth_agent.kubelet.device_plugin.chooser import RefusedError
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_api.allocation import Grant
 from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, units, wants, whole
 
@@ -128,7 +128,7 @@ async def test_a_proposal(
 
 
 def test_a_container_gets_what_was_annotated_for_it() -> None:
-    two = (Container(name="x", wants={GPU: 1}, visible=("GPU-3",)), Container(name="y", wants={GPU: 1}))
+    two = (ContainerSpec(name="x", wants={GPU: 1}, visible=("GPU-3",)), ContainerSpec(name="y", wants={GPU: 1}))
     mirror = Mirror()
     mirror.units = units(4)
     mirror.replace([pod("a", containers=two, grants=whole(1, 3))], 1)
@@ -143,7 +143,7 @@ def test_an_instance_is_proposed_by_its_own_id() -> None:
     mirror = Mirror()
     parents = {"MIG-a": "GPU-1", "MIG-b": "GPU-1"}
     mirror.units = Units(minors={"GPU-1": 1, "MIG-a": 1, "MIG-b": 1}, cards=frozenset({"GPU-1"}), parents=parents)
-    mirror.replace([pod("a", containers=(Container(name="c", wants={INSTANCE: 1}),), grants=(grant,))], 1)
+    mirror.replace([pod("a", containers=(ContainerSpec(name="c", wants={INSTANCE: 1}),), grants=(grant,))], 1)
     question = choice.PreferenceRequest(resource=INSTANCE, available=("MIG-a", "MIG-b"), must=(), size=1)
     found = choice.propose(mirror.snapshot(), question, choice.first_available)
     assert found is not None
@@ -198,7 +198,7 @@ async def test_what_kubelet_gives_is_explained_or_refused(
         )
     before = admission.mirror.pending
     if not expected:
-        with pytest.raises(RefusedError, match=r"nvidia\.com/gpu GPU-\d.*no pod that waits"):
+        with pytest.raises(AllocationRefusedError, match=r"nvidia\.com/gpu GPU-\d.*no pod that waits"):
             await admission.admit(GPU, named(*ids))
         assert admission.mirror.pending == before
         return
@@ -209,7 +209,7 @@ async def test_what_kubelet_gives_is_explained_or_refused(
 
 async def test_a_refusal_names_the_waiting_pods_and_warns_them(node: Node) -> None:
     agent = node(pod("a", 1, grants=whole(2)), pod("h", 0, grants=share(1)))
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(AllocationRefusedError) as caught:
         await agent.admission.admit(GPU, named(1))
     text = "nvidia.com/gpu GPU-1: no pod that waits on this node can be given these (ns/a was given GPU-2)"
     assert str(caught.value) == text
@@ -229,7 +229,7 @@ async def test_a_list_that_does_not_answer_is_given_up_after_a_second(node: Node
     agent = node(pod("a", 1, grants=whole(1)))
     agent.api.is_away = True
     assert await agent.admission.prefer(GPU, named(0, 1), [], 1) == named(1)
-    with pytest.raises(RefusedError):
+    with pytest.raises(AllocationRefusedError):
         await agent.admission.admit(GPU, named(0, 1))
 
 
