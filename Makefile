@@ -39,8 +39,8 @@ demo: binaries ## run the main job on a real control plane and audit the result
 	@$(BIN)/python -m demo
 
 .PHONY: test
-test: node-binaries ## run every test that needs no GPU
-	@$(BIN)/pytest -n 3 --dist loadfile
+test: node-binaries ## run every test that needs no GPU: WORKERS=4
+	@$(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
 
 .PHONY: node-e2e
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2

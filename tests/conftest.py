@@ -19,7 +19,10 @@ CLUSTERS = {"cluster", "own_cluster"}
 """Fixtures that start a cluster."""
 REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""
-CRDS = Path(__file__).parent.parent / "crds"
+LAYERS = ("chaos", "node", "integration")
+"""Folders of tests that mostly wait, in the order in which they run; the others follow."""
+TESTS = Path(__file__).parent
+CRDS = TESTS.parent / "crds"
 
 
 def pytest_configure() -> None:
@@ -29,6 +32,16 @@ def pytest_configure() -> None:
     os.environ["KUBECONFIG"] = os.devnull
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files of a few long tests first: workers that start one at the end would run it while all others are idle."""
+    items.sort(key=_layer)
+
+
+def _layer(item: pytest.Item) -> int:
+    folder = item.path.relative_to(TESTS).parts[0]
+    return LAYERS.index(folder) if folder in LAYERS else len(LAYERS)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
