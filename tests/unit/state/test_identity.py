@@ -239,7 +239,7 @@ OPERATIONS: Final = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.lists(OPERATIONS, min_size=5, max_size=30))
 def test_no_device_is_given_out_twice_whatever_its_minor_becomes(operations: list[tuple[str, Any]]) -> None:
     world = World()
