@@ -19,7 +19,7 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.names import GPU
-from berth_api.request import AMOUNTS, INSTANCE, REPLICA, PLUGIN_UNIT, Part, Unit
+from berth_api.request import AMOUNTS, INSTANCE, PLUGIN_UNIT, REPLICA, Part, Unit
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
