@@ -114,7 +114,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
-    """Give the rows that pass every filter, or those that are given; not to be changed, it may be the Fleet's own."""
+    """Return the rows that pass every filter, or those that are given; it may be the Fleet's own mask, read-only."""
     fits = fleet.present
     for each in Policy().filters_of(request) if order is None else order:
         if (passing := each.passes(fleet, request)) is not fleet.present:

@@ -50,22 +50,14 @@ class Bench:
         return cycle.feasible(self.fleet, request, policy.local)
 
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
-        self.fleet.rowwise.forget()
-        taken = self._occupants.amounts[:, self._occupants.kinds[pods]]
-        self.fleet.requested[: len(taken), at] += sign * taken
+        self.fleet.move_requested(at, self._occupants.amounts[:, self._occupants.kinds[pods]], sign)
         for kind, parts in self._occupants.parts.items():
             cards = self.fleet.cards[kind]
-            cards.unknown[at] += sign * parts.unknown[pods]
+            cards.charge_unknown(at, sign * parts.unknown[pods])
             found, places = parts.of(pods)
             if not found.size:
                 continue
-            where = at[places] * cards.users.shape[1] + parts.slots[found]
-            # A pod may name a card twice, so these are no plain assignments; flat ones are much the fastest.
-            np.add.at(cards.users.reshape(-1), where, sign)
-            # The cards may have resources by now that no pod had when the occupants were read.
-            for used, amounts in zip(cards.used, parts.amounts, strict=False):
-                if amounts.any():
-                    np.add.at(used.reshape(-1), where, sign * amounts[parts.kinds[found]])
+            cards.charge_parts(at[places], parts.slots[found], parts.amounts, parts.kinds[found], sign)
             if parts.functions:
                 self._move_functions(cards, at[places], found, parts.functions, sign)
 

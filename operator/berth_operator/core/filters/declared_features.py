@@ -16,7 +16,6 @@ REASON: Final = "kubelet without a feature that the pod needs"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows that declare all that the pod needs."""
-    # Never changed in place: it is the Fleet's own.
     mask = fleet.present
     for each in request.features:
         mask = mask & fleet.declaring(each)

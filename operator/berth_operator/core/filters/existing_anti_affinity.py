@@ -18,7 +18,6 @@ REASON: Final = "anti-affinity of pods there does not allow it"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows whose domains hold no pod with such a term that matches this one."""
-    # Never changed in place: it is the Fleet's own.
     mask = fleet.present
     for key, holders in fleet.neighbours.repelled(request.identity):
         mask = mask & (domains.around(fleet, key, holders) == 0)

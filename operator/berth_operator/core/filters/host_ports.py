@@ -17,7 +17,6 @@ REASON: Final = "host ports in use"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows where all the ports are free."""
-    # Never changed in place: it is the Fleet's own.
     mask = fleet.present
     for port in request.ports:
         mask = mask & ~fleet.ports.taken(port)

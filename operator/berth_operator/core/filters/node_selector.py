@@ -17,7 +17,6 @@ REASON: Final = "node selector does not match"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows with all the labels."""
-    # Never changed in place: it is the Fleet's own.
     mask = fleet.present
     for each in request.node_selector:
         mask = mask & fleet.labels.meeting(each)

@@ -26,7 +26,6 @@ REASON: Final = "pod anti-affinity does not allow it"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows without such a pod in their domain, which includes rows without the key."""
-    # Never changed in place: it is the Fleet's own.
     mask = fleet.present
     for each in request.wishes.apart:
         mask = mask & (domains.around(fleet, each.key, fleet.neighbours.count(Crowd(peers=(each.peers,)))) == 0)

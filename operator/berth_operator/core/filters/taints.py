@@ -17,7 +17,6 @@ WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows without a taint that the pod does not tolerate."""
-    # Never changed in place: it is the Fleet's own.
     mask = fleet.present
     for _, rows in _untolerated(fleet, request):
         mask = mask & ~rows

@@ -149,12 +149,11 @@ class Neighbours:
             self.drawing.place(row, (*wishes.preferred, *((each, HARD_WEIGHT) for each in wishes.near)), sign)
 
     def count(self, crowd: Crowd) -> Counts:
-        """Give the number of pods per row that are in the crowd; not to be changed."""
+        """Return the number of pods per row that are in the crowd; read-only."""
         line = self._crowds.touch(crowd)
         if line is None:
             line = self._count_anew(crowd)
-        counts: Counts = self._crowds.counts[line]
-        return counts
+        return self._crowds.line(line)
 
     def includes(self, crowd: Crowd, identity: Identity) -> bool:
         """Tell whether a pod would count in the crowd."""

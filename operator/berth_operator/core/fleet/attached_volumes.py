@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.fleet.columns import read_only
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.mounts import Attachable
 
@@ -53,9 +54,9 @@ class Attached:
         self._change(row, volume, holders, holders.attachments, number)
 
     def counts(self, driver: str) -> Counts:
-        """Give the number of a driver's volumes on each row; not to be changed."""
-        found = self._counts.get(driver)
-        return np.zeros(self._rows, np.int64) if found is None else found
+        """Return the number of a driver's volumes on each row; read-only."""
+        counts = self._counts.get(driver)
+        return np.zeros(self._rows, np.int64) if counts is None else read_only(counts)
 
     def used(self, volume: Attachable) -> list[int]:
         """Give the rows with pods that use a volume."""

@@ -18,6 +18,8 @@ from berth_api import allocation, mig
 from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
+from berth_operator.core.fleet import columns
+from berth_operator.core.fleet.card_columns import EMPTY, CardColumns, card_columns, excerpt, grown
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.intern_table import Catalogue
@@ -51,8 +53,6 @@ SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
 REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
 """By which name kubelet counts the replicas of a card; by the first, pods may ask for them by either of the others."""
-EMPTY: Final = -1
-"""The minor of a slot that holds no card."""
 _STAND_INS: Final = 2**31 - 1 - MAX_MINOR
 """How many numbers above all minors a column has room for."""
 _MIG_ID: Final = "MIG-"
@@ -60,20 +60,6 @@ _MIG_ID: Final = "MIG-"
 _NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
 """Counted on cards that have not come apart for it."""
 _NAMED: Final = _NO_PIECES | {REPLICAS}
-_PADDED: Final = (
-    "present",
-    "healthy",
-    "withheld",
-    "announced",
-    "replicas_as",
-    "model",
-    "users",
-    "pcie",
-    "labels",
-    "functions",
-    "spare",
-)
-"""Columns of slots in which an empty slot has a 0."""
 
 
 def is_listed(grant: Grant) -> bool:
@@ -118,47 +104,17 @@ def _has_a_name(name: str) -> bool:
     return name in _NAMED or mig.is_resource(name)
 
 
-class Cards:
-    """All cards of one type.
-
-    Beside what each card offers and what is taken of it, there are columns of where it sits and what it is. `users`
-    counts who holds something of a card; whether they share it, have slices of it or instances shows by what is used.
-    """
+class Cards(CardColumns):
+    """All cards of one type. The columns, like all arrays that it hands out, are read-only."""
 
     def __init__(self, kind: str, rows: int, counted: Sequence[str] = ()) -> None:
         self.kind = kind
         self.counted = counted or RESOURCES[kind]
-        """What is counted on each card whether it tells of it or not."""
+        """What is counted on each card, even if the Device does not list it."""
         self.index = {name: i for i, name in enumerate(self.counted)}
         """Resource -> its place in `total` and `used`."""
-        self.minor = np.full((rows, 1), EMPTY, np.int32)
-        self.present = np.zeros((rows, 1), np.bool_)
-        self.healthy = np.zeros((rows, 1), np.bool_)
-        self.withheld = np.zeros((rows, 1), np.bool_)
-        """Cards that kubelet cannot give out now, since its agent keeps them for pods with shares."""
-        self.announced = np.zeros((rows, 1), np.bool_)
-        """Healthy cards that are not withheld."""
-        self.replicas_as = np.zeros((rows, 1), np.int8)
-        """By `REPLICA_NAMES`: what pods must ask for to get replicas of it."""
-        self.model = np.zeros((rows, 1), np.int32)
-        self.users = np.zeros((rows, 1), np.int32)
-        self.numa = np.full((rows, 1), -1, np.int16)
-        self.pcie = np.zeros((rows, 1), np.int32)
-        """By `Catalogue.switches`; 0 where nobody told."""
-        self.labels = np.zeros((rows, 1), np.int32)
-        """By `Catalogue.labels`."""
-        self.functions = np.zeros((rows, 1), np.int32)
-        """By `Catalogue.functions`."""
-        self.spare = np.zeros((rows, 1), np.int32)
-        """Groups of virtual functions in which one is free: a bit each, in the order of the groups."""
-        self.wiring = np.zeros(rows, np.int32)
-        """By `Catalogue.wirings`."""
-        self.total = np.zeros((len(self.index), rows, 1), np.int64)
-        self.used = np.zeros((len(self.index), rows, 1), np.int64)
-        self.unknown = np.zeros(rows, np.int32)
-        """Pods of the node that may hold any of its cards."""
-        self.unlocated = np.zeros(rows, np.int32)
-        """MIG instances of the node that pods hold and of which no card is known: it may be any in MIG mode."""
+        self._own = card_columns(rows, len(self.index))
+        columns.show(self._own, self)
         self.ids: list[dict[int, str]] = [{} for _ in range(rows)]
         """Per node: minor -> id."""
         self.places: list[dict[str, tuple[int, str]]] = [{} for _ in range(rows)]
@@ -179,27 +135,19 @@ class Cards:
 
     def grow(self, rows: int, slots: int) -> None:
         """Make room, keeping what is there."""
-        rows, slots = max(rows, self.minor.shape[0]), max(slots, self.minor.shape[1])
-        more = ((0, rows - self.minor.shape[0]), (0, slots - self.minor.shape[1]))
-        self.minor = np.pad(self.minor, more, constant_values=EMPTY)
-        self.numa = np.pad(self.numa, more, constant_values=-1)
-        for name in _PADDED:
-            setattr(self, name, np.pad(getattr(self, name), more))
-        self.total = np.pad(self.total, ((0, 0), *more))
-        self.used = np.pad(self.used, ((0, 0), *more))
-        self.unknown = np.pad(self.unknown, more[0])
-        self.unlocated = np.pad(self.unlocated, more[0])
-        self.wiring = np.pad(self.wiring, more[0])
-        self.ids += [{} for _ in range(rows - len(self.ids))]
-        self.places += [{} for _ in range(rows - len(self.places))]
+        self._own = grown(self._own, rows, slots)
+        columns.show(self._own, self)
+        self.ids += [{} for _ in range(len(self._own.minor) - len(self.ids))]
+        self.places += [{} for _ in range(len(self._own.minor) - len(self.places))]
 
     def resource(self, name: str) -> int:
-        """Give a resource's place, making one if need be."""
+        """Return a resource's place, making one if need be."""
         if name not in self.index:
             # A new one: copies share the old.
             self.index = {**self.index, name: len(self.index)}
-            self.total = np.pad(self.total, ((0, 1), (0, 0), (0, 0)))
-            self.used = np.pad(self.used, ((0, 1), (0, 0), (0, 0)))
+            self._own.total = np.pad(self._own.total, ((0, 1), (0, 0), (0, 0)))
+            self._own.used = np.pad(self._own.used, ((0, 1), (0, 0), (0, 0)))
+            columns.show(self._own, self)
         return self.index[name]
 
     def nature(self, row: int) -> Hashable:
@@ -228,21 +176,19 @@ class Cards:
 
     def excerpt(self, rows: Indices) -> Self:
         """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
-        by_row = {
-            name: getattr(self, name)[rows] for name in ("minor", "numa", *_PADDED, "unknown", "unlocated", "wiring")
-        }
-        # Whoever asks what would be if some pods were gone means: once the agent has seen it too.
-        by_row |= {"withheld": np.zeros_like(by_row["present"]), "announced": by_row["healthy"].copy()}
-        return with_own(
+        own = excerpt(self._own, rows)
+        # What-ifs ask what would be once the agents have seen it, too.
+        own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
+        made = with_own(
             self,
-            total=self.total.take(rows, axis=1),
-            used=self.used.take(rows, axis=1),
             ids=list(map(self.ids.__getitem__, rows.tolist())),
             places=list(map(self.places.__getitem__, rows.tolist())),
             instances=_of_rows(self.instances, rows),
             taken=_of_rows(self.taken, rows),
-            **by_row,
+            _own=own,
         )
+        columns.show(own, made)
+        return made
 
     def put(self, row: int, cards: Iterable[CardInfo], catalogue: Catalogue) -> None:
         """Replace a node's inventory; what is charged stays."""
@@ -256,12 +202,12 @@ class Cards:
             for name, amount in card.amounts:
                 if name in self.counted or _has_a_name(name):
                     index = self.resource(name)  # first: it may put a wider array in place of this one
-                    self.total[index, row, slot] = amount
+                    self._own.total[index, row, slot] = amount
             if card.instances:
                 self.instances.setdefault(row, {})[card.minor] = card.instances
             wiring.append((slot, card.minor, card.links))
         linked = any(links for _, _, links in wiring)
-        self.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
+        self._own.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
         self.find_spare(row, catalogue)
 
     def _find_places(self, row: int, card: CardInfo) -> None:
@@ -277,31 +223,34 @@ class Cards:
                 places.setdefault(bus_id, (card.minor, ""))
 
     def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
-        self.present[row, slot] = True
-        self.healthy[row, slot] = self.announced[row, slot] = card.healthy
-        self.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
-        self.model[row, slot] = catalogue.models.number(card.model)
-        self.numa[row, slot] = card.numa
-        self.pcie[row, slot] = catalogue.switches.number(card.pcie)
-        self.labels[row, slot] = catalogue.labels.number(card.labels)
-        self.functions[row, slot] = catalogue.functions.number(card.functions)
+        own = self._own
+        own.present[row, slot] = True
+        own.healthy[row, slot] = own.announced[row, slot] = card.healthy
+        own.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
+        own.model[row, slot] = catalogue.models.number(card.model)
+        own.numa[row, slot] = card.numa
+        own.pcie[row, slot] = catalogue.switches.number(card.pcie)
+        own.labels[row, slot] = catalogue.labels.number(card.labels)
+        own.functions[row, slot] = catalogue.functions.number(card.functions)
 
     def clear(self, row: int) -> None:
         """Forget a node's inventory, but not what is charged."""
-        self.present[row] = self.healthy[row] = self.withheld[row] = self.announced[row] = False
-        self.numa[row] = -1
-        self.replicas_as[row] = 0
-        self.pcie[row] = self.labels[row] = self.functions[row] = self.spare[row] = self.wiring[row] = 0
-        self.total[:, row] = 0
+        own = self._own
+        own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = False
+        own.numa[row] = -1
+        own.replicas_as[row] = 0
+        own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
+        own.total[:, row] = 0
         # New values, since copies share the old.
         self.ids[row], self.places[row] = {}, {}
         self.instances.pop(row, None)
-        self.minor[row, self.users[row] == 0] = EMPTY
+        own.minor[row, own.users[row] == 0] = EMPTY
 
     def withhold(self, row: int, minors: Collection[int]) -> None:
         """Take which cards of a node kubelet cannot give out, until its inventory is replaced."""
-        self.withheld[row] = self.present[row] & np.isin(self.minor[row], tuple(minors))
-        self.announced[row] = self.healthy[row] & ~self.withheld[row]
+        own = self._own
+        own.withheld[row] = own.present[row] & np.isin(own.minor[row], tuple(minors))
+        own.announced[row] = own.healthy[row] & ~own.withheld[row]
 
     def charge(self, row: int, grant: Grant, sign: int) -> None:
         """Add (sign 1) or take back (sign -1) a pod's part of a card."""
@@ -309,14 +258,33 @@ class Cards:
         for name, amount in grant.counted:
             if name in self.index or _has_a_name(name):
                 index = self.resource(name)
-                self.used[index, row, slot] += sign * amount
-        self.users[row, slot] += sign
+                self._own.used[index, row, slot] += sign * amount
+        self._own.users[row, slot] += sign
         if is_unlocated(grant):
-            self.unlocated[row] += sign
+            self._own.unlocated[row] += sign
         if handles := grant.handles:
             self.hold(row, handles, sign)
         if not self.users[row, slot] and not self.present[row, slot]:
-            self.minor[row, slot] = EMPTY
+            self._own.minor[row, slot] = EMPTY
+
+    def charge_unknown(self, rows: int | Indices, pods: int | Column) -> None:
+        """Add pods that may hold any card of a row, or take them back if negative; each row at most once."""
+        self._own.unknown[rows] += pods
+
+    def charge_parts(self, rows: Indices, slots: Indices, amounts: Column, kinds: Indices, sign: int) -> None:
+        """Add (sign 1) or take back (sign -1) parts of cards at once, but for what is held by name.
+
+        Part i is of the card in `slots[i]` of `rows[i]` and takes column `kinds[i]` of `amounts`: shape (resources,
+        kinds).
+        """
+        own = self._own
+        where = rows * own.users.shape[1] + slots
+        # A pod may name a card twice, so these are no plain assignments; flat ones are much the fastest.
+        np.add.at(own.users.reshape(-1), where, sign)
+        # The cards may have resources by now that no pod had when the amounts were read.
+        for used, taken in zip(own.used, amounts, strict=False):
+            if taken.any():
+                np.add.at(used.reshape(-1), where, sign * taken[kinds])
 
     def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
         """Take (sign 1) or give back (sign -1) what pods hold by name, and nothing else."""
@@ -333,7 +301,7 @@ class Cards:
         for slot in np.flatnonzero(self.functions[row]).tolist():
             groups = range(len(catalogue.functions[self.functions[row, slot]]))
             free = (1 << group for group in groups if any(self.free_functions(row, slot, catalogue, group)))
-            self.spare[row, slot] = sum(free)
+            self._own.spare[row, slot] = sum(free)
 
     def free_functions(self, row: int, slot: int, catalogue: Catalogue, group: int) -> Iterator[Function]:
         """Give the virtual functions of one group of a card that nobody holds."""
@@ -445,7 +413,7 @@ class Cards:
             if slot is None:
                 slot = self.minor.shape[1]
                 self.grow(self.minor.shape[0], 2 * slot)
-            self.minor[row, slot] = minor
+            self._own.minor[row, slot] = minor
         return slot
 
 

@@ -20,13 +20,17 @@ from berth_api.model import ModelConstraint
 from berth_api.names import GPU
 from berth_api.request import BUILT_IN, Kinds
 from berth_api.resources import CPU, MEMORY, PODS
+from berth_operator.core.fleet import columns
 from berth_operator.core.fleet.affinity_index import Neighbours
 from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, Rowwise, pick
+from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.images import Images
 from berth_operator.core.fleet.intern_table import Catalogue
+from berth_operator.core.fleet.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.labels import Labels
+from berth_operator.core.fleet.node_columns import NodeColumns, node_columns
 from berth_operator.core.fleet.placed_pods import Census
 from berth_operator.core.fleet.ports import Ports
 from berth_operator.core.fleet.volumes import Volumes
@@ -41,7 +45,6 @@ ROWS: Final = 16
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "single")
-_PLAIN: Final = (np.ndarray, dict, list, set)
 
 
 def _cards(rows: int, kinds: Kinds) -> dict[str, Cards]:
@@ -50,8 +53,8 @@ def _cards(rows: int, kinds: Kinds) -> dict[str, Cards]:
     return {name: Cards(name, rows) for name in RESOURCES} | added
 
 
-class Fleet:
-    """All nodes and cards."""
+class Fleet(NodeColumns):
+    """All nodes and cards. The columns of nodes, like all arrays that it hands out, are read-only."""
 
     device_classes: Mapping[str, str] = MappingProxyType({})
     """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced and never changed."""
@@ -61,26 +64,10 @@ class Fleet:
         """Node name -> row."""
         self.names: list[str] = [""] * rows
         self.labels = Labels(rows)
-        self.present: Mask = np.zeros(rows, np.bool_)
-        """Rows whose Node exists; all others fit nothing and count for nothing."""
-        self.ready: Mask = np.zeros(rows, np.bool_)
-        self.unreachable: Mask = np.zeros(rows, np.bool_)
-        self.cordoned: Mask = np.zeros(rows, np.bool_)
-        self.has_device: Mask = np.zeros(rows, np.bool_)
-        self.fresh: Mask = np.zeros(rows, np.bool_)
-        """Rows whose agent is alive."""
-        self.vendor = np.zeros(rows, np.int32)
-        self.partitions = np.zeros(rows, np.int32)
-        """By `Catalogue.tables`."""
-        self.honors, self.single = np.zeros((2, rows), np.bool_)
-        """Both as `DeviceInventory` has them, the first by the Node's label where the Device leaves it open."""
-        self._node_honors, self._device_decides = np.zeros((2, rows), np.bool_)
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
         """Resource name -> index of its column."""
-        self.allocatable: Column = np.zeros((len(self.resources), rows), np.int64)
-        self.requested: Column = np.zeros((len(self.resources), rows), np.int64)
-        self.assumed: Column = np.zeros((2, rows), np.int64)
-        """Requested cpu and memory, with what is assumed of containers that name none."""
+        self._own = node_columns(rows, len(self.resources))
+        columns.show(self._own, self)
         self.cards = _cards(rows, kinds)
         self.catalogue = Catalogue()
         self.charges: dict[str, Charge] = {}
@@ -106,37 +93,30 @@ class Fleet:
         self._words: dict[str, int] = {ANY_VENDOR: 0}
         self._accepting: _Accepting = (((), 0), np.zeros((0, 0)))
         self._model_masks: dict[ModelConstraint, Mask] = {}
-        self._taints: dict[Taint, Mask] = {}
-        self._features: dict[str, Mask] = {}
+        self._taints: KeyedMasks[Taint] = KeyedMasks(rows)
+        self._features: KeyedMasks[str] = KeyedMasks(rows)
 
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def put_node(self, node: NodeInfo) -> None:
         """Add a Node or replace what is known of it."""
-        row = self._row(node.name)
+        row, own = self._row(node.name), self._own
         self.rowwise.alter(row)
         self.labels.put(row, node.labels)
-        self.present[row], self.ready[row], self.cordoned[row] = True, node.ready, node.cordoned
-        self.unreachable[row] = node.unreachable
+        own.present[row], own.ready[row], own.cordoned[row] = True, node.ready, node.cordoned
+        own.unreachable[row] = node.unreachable
         self._set_node_policy(row, honors=partitions.partitions_only(node.labels))
         self.images.put(row, node.images)
-        for name in node.features:
-            self._features.setdefault(name, np.zeros(len(self.names), np.bool_))
-        for name, mask in self._features.items():
-            mask[row] = name in node.features
+        self._features.put(row, node.features)
+        self._taints.put(row, node.taints)
         self._set_allocatable(row, node.allocatable)
-        for taint in node.taints:
-            self._taints.setdefault(taint, np.zeros(len(self.names), np.bool_))
-        for taint, mask in self._taints.items():
-            mask[row] = taint in node.taints
-        self._forget_taints()
 
     def remove_node(self, name: str) -> None:
         """Take a Node away; its Device and its pods' charges stay until they go themselves."""
         if (row := self.rows.get(name)) is not None:
             self.rowwise.alter(row)
-            self.present[row] = False
-            self.allocatable[:, row] = 0
+            self._own.present[row] = False
+            self._own.allocatable[:, row] = 0
             self._set_node_policy(row, honors=False)
             self._drop_if_empty(name)
 
@@ -144,20 +124,20 @@ class Fleet:
         """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
         if (row := self.rows.get(name)) is not None:
             self.rowwise.alter(row)
-            self.fresh[row] = fresh
+            self._own.fresh[row] = fresh
 
     # --- devices ----------------------------------------------------------------------------------------------
 
     def put_device(self, name: str, inventory: DeviceInventory) -> None:
         """Add a Device or replace its inventory; what is charged to its cards stays."""
         row = self._row(name)
-        self.has_device[row] = True
+        self._own.has_device[row] = True
         self._put_inventory(name, inventory)
 
     def remove_device(self, name: str) -> None:
         """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
         if (row := self.rows.get(name)) is not None:
-            self.has_device[row] = False
+            self._own.has_device[row] = False
             self._put_inventory(name, NO_DEVICE)
             self._drop_if_empty(name)
 
@@ -187,16 +167,17 @@ class Fleet:
             self.nominees[each.uid] = each
 
     def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
-        self.vendor[row] = self._word(inventory.vendor)
-        self.partitions[row] = self.catalogue.tables.number(inventory.partitions)
-        self._device_decides[row] = inventory.honors is not None
-        self.honors[row] = self._node_honors[row] if inventory.honors is None else inventory.honors
-        self.single[row] = inventory.single
+        own = self._own
+        own.vendor[row] = self._word(inventory.vendor)
+        own.partitions[row] = self.catalogue.tables.number(inventory.partitions)
+        own.device_decides[row] = inventory.honors is not None
+        own.honors[row] = own.node_honors[row] if inventory.honors is None else inventory.honors
+        own.single[row] = inventory.single
 
     def _set_node_policy(self, row: int, *, honors: bool) -> None:
-        self._node_honors[row] = honors
-        if not self._device_decides[row]:
-            self.honors[row] = honors
+        self._own.node_honors[row] = honors
+        if not self._own.device_decides[row]:
+            self._own.honors[row] = honors
 
     # --- charges ----------------------------------------------------------------------------------------------
 
@@ -328,7 +309,7 @@ class Fleet:
 
     def copy(self) -> Self:
         """Give a Fleet of the same nodes and Devices that can be charged and released without this one."""
-        plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, _PLAIN)}
+        plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, dict | list | set)}
         every, rows = np.arange(len(self.names)), self.rows.copy()
         deep = {
             "rows": rows,
@@ -341,28 +322,34 @@ class Fleet:
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
             "_on_node": {node: charges.copy() for node, charges in self._on_node.items()},
-            "_taints": {taint: mask.copy() for taint, mask in self._taints.items()},
-            "_features": {name: mask.copy() for name, mask in self._features.items()},
+            "_taints": self._taints.copy(),
+            "_features": self._features.copy(),
         }
-        made = with_own(self, **{**plain, **deep})
-        made.rowwise = Rowwise(made.nature, made.state)
-        return made
+        return self._copied(columns.each_by(self._own, np.copy), **{**plain, **deep})
 
     def excerpt(self, rows: Indices) -> Self:
         """Give copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
 
         Only what they have of resources and devices is copied, and nothing else of the excerpt may be asked.
         """
-        made = with_own(
-            self,
+        return self._copied(
+            columns.each_by(self._own, lambda values: values.take(rows, -1)),
             names=list(map(self.names.__getitem__, rows.tolist())),
-            allocatable=self.allocatable[:, rows],
-            requested=self.requested[:, rows],
             cards={kind: cards.excerpt(rows) for kind, cards in self.cards.items()},
-            **{name: getattr(self, name)[rows] for name in ("present", "fresh", *_OF_DEVICES)},
         )
+
+    def _copied(self, own: NodeColumns, **parts: object) -> Self:
+        """Return a copy that has these columns and parts as its own, and all others in common with this Fleet."""
+        made = with_own(self, _own=own, **parts)
+        columns.show(own, made)
         made.rowwise = Rowwise(made.nature, made.state)
         return made
+
+    def move_requested(self, rows: Indices, amounts: Column, sign: int) -> None:
+        """Add (sign 1) or take back (sign -1) what pods request, one pod of each row: shape (resources, rows)."""
+        self.rowwise.forget()
+        # There may be resources by now that no pod had when the amounts were read.
+        self._own.requested[: len(amounts), rows] += sign * amounts
 
     # --- rows that look the same ------------------------------------------------------------------------------
 
@@ -380,12 +367,12 @@ class Fleet:
         self.rowwise.move(row)
         for name, amount in charge.resources:
             index = self.resource(name)  # first: it may put a wider array in place of this one
-            self.requested[index, row] += sign * amount
+            self._own.requested[index, row] += sign * amount
         self._apply_grants(charge, row, sign)
         for kind in charge.unknown:
-            self.cards[kind].unknown[row] += sign
-        self.assumed[0, row] += sign * charge.assumed[0]
-        self.assumed[1, row] += sign * charge.assumed[1]
+            self.cards[kind].charge_unknown(row, sign)
+        self._own.assumed[0, row] += sign * charge.assumed[0]
+        self._own.assumed[1, row] += sign * charge.assumed[1]
         self.ports.charge(row, charge.ports, sign)
         if charge.mounts:
             self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
@@ -404,8 +391,9 @@ class Fleet:
         """Give the index of a resource's column, making one if need be."""
         if name not in self.resources:
             self.resources[name] = len(self.resources)
-            self.allocatable = np.pad(self.allocatable, ((0, 1), (0, 0)))
-            self.requested = np.pad(self.requested, ((0, 1), (0, 0)))
+            self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
+            self._own.requested = np.pad(self._own.requested, ((0, 1), (0, 0)))
+            columns.show(self._own, self)
         return self.resources[name]
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
@@ -422,11 +410,11 @@ class Fleet:
 
     def taints(self) -> Mapping[Taint, Mask]:
         """Give for each taint in the fleet the rows that carry it."""
-        return self._taints
+        return self._taints.masks
 
     def declaring(self, feature: str) -> Mask:
         """Give the rows whose kubelet declares a feature."""
-        mask = self._features.get(feature)
+        mask = self._features.masks.get(feature)
         return np.zeros(len(self.names), np.bool_) if mask is None else mask
 
     def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
@@ -434,7 +422,7 @@ class Fleet:
         if self._accepting[0] != (constraints, self.models):
             accepted = [self.accepted_models(each) for each in constraints]
             matrix = np.array(accepted, np.float64).reshape(len(constraints), self.models)
-            self._accepting = ((constraints, self.models), matrix)
+            self._accepting = ((constraints, self.models), sealed(matrix))
         return self._accepting[1]
 
     def named(self, name: str) -> Mask:
@@ -459,7 +447,7 @@ class Fleet:
         mask = self._model_masks.get(constraint)
         if mask is None or len(mask) != self.models:
             mask = np.fromiter(map(constraint.accepts, self.catalogue.models), np.bool_, self.models)
-            self._model_masks[constraint] = mask
+            self._model_masks[constraint] = sealed(mask)
         return mask
 
     # --- rows -------------------------------------------------------------------------------------------------
@@ -474,7 +462,7 @@ class Fleet:
         self.names[row] = name
         self.volumes.enter(row, name)
         # Nothing is handed out until the lifecycle controller has seen the agent alive.
-        self.fresh[row] = False
+        self._own.fresh[row] = False
         return row
 
     def _drop_if_empty(self, name: str) -> None:
@@ -489,42 +477,32 @@ class Fleet:
         self.names[row] = ""
         self.labels.put(row, {})
         self.images.put(row, ())
-        for mask in self._taints.values():
-            mask[row] = False
-        self._forget_taints()
+        self._taints.put(row, ())
+        self._features.put(row, ())
         self._free_rows.append(row)
-
-    def _forget_taints(self) -> None:
-        """Drop the taints that no node carries any more: some hold a time, and would pile up."""
-        self._taints = {taint: mask for taint, mask in self._taints.items() if mask.any()}
 
     def _grow(self) -> None:
         old = len(self.names)
-        more = (0, old)
         self.rowwise.forget()
         self.names += [""] * old
         self.labels.grow(2 * old)
-        of_nodes = ("present", "ready", "unreachable", "cordoned", "fresh", "_node_honors", "_device_decides")
-        for name in (*of_nodes, *_OF_DEVICES):
-            setattr(self, name, np.pad(getattr(self, name), more))
-        self.allocatable = np.pad(self.allocatable, ((0, 0), more))
-        self.requested = np.pad(self.requested, ((0, 0), more))
-        self._taints = {taint: np.pad(mask, more) for taint, mask in self._taints.items()}
-        self._features = {name: np.pad(mask, more) for name, mask in self._features.items()}
+        self._own = columns.each_by(self._own, lambda values: np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, old)]))
+        columns.show(self._own, self)
+        for masks in (self._taints, self._features):
+            masks.grow(2 * old)
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
         self.neighbours.grow(2 * old)
         self.ports.grow(2 * old)
         self.images.grow(2 * old)
-        self.assumed = np.pad(self.assumed, ((0, 0), more))
         self.volumes.grow(2 * old)
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
         indexed = {self.resource(name): amount for name, amount in amounts.items()}
-        self.allocatable[:, row] = 0
+        self._own.allocatable[:, row] = 0
         for index, amount in indexed.items():
-            self.allocatable[index, row] = amount
+            self._own.allocatable[index, row] = amount
 
     def _word(self, text: str) -> int:
         return self._words.setdefault(text, len(self._words))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from berth_api.partitions import Table
 from berth_api.selectors import Labels, LabelSelector
+from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.inventory import Functions, Links
 
@@ -82,7 +83,7 @@ class Catalogue:
             if len(self._selected) >= MOST:
                 self._selected.clear()
             mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
-            self._selected[selector] = mask
+            self._selected[selector] = sealed(mask)
         return mask
 
     def offering(self, selector: LabelSelector) -> Bits:
@@ -92,7 +93,7 @@ class Catalogue:
             if len(self._offering) >= MOST:
                 self._offering.clear()
             found = (_matching(groups, selector) for groups in self.functions)
-            bits = self._offering[selector] = np.fromiter(found, np.int32, len(self.functions))
+            bits = self._offering[selector] = sealed(np.fromiter(found, np.int32, len(self.functions)))
         return bits
 
 

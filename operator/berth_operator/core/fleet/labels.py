@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.selectors import IN, Requirement
+from berth_operator.core.fleet.columns import read_only
 from berth_operator.core.fleet.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
@@ -33,7 +34,9 @@ class LabelColumn:
         self.key = key
         self.values: dict[str, int] = {}
         """Value -> its number, from 1; one that no node has any more keeps it."""
-        self.numbers: Numbers = np.zeros(len(labels), np.intp)
+        self._numbers: Numbers = np.zeros(len(labels), np.intp)
+        self.numbers = read_only(self._numbers)
+        """The number of each row's value; read-only."""
         self._tables: dict[Requirement, Mask] = {}
         for row, each in enumerate(labels):
             self.put(row, each)
@@ -41,11 +44,18 @@ class LabelColumn:
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         """Read the label of a node."""
         value = labels.get(self.key)
-        self.numbers[row] = ABSENT if value is None else self.values.setdefault(value, len(self.values) + 1)
+        self._numbers[row] = ABSENT if value is None else self.values.setdefault(value, len(self.values) + 1)
 
     def copy(self) -> Self:
         """Give a column that can change without this one."""
-        return with_own(self, values=self.values.copy(), numbers=self.numbers.copy(), _tables=self._tables.copy())
+        numbers = self._numbers.copy()
+        return with_own(
+            self,
+            values=self.values.copy(),
+            numbers=read_only(numbers),
+            _numbers=numbers,
+            _tables=self._tables.copy(),
+        )
 
     @property
     def is_stale(self) -> bool:
@@ -54,7 +64,8 @@ class LabelColumn:
 
     def grow(self, rows: int) -> None:
         """Make room for more nodes."""
-        self.numbers = np.pad(self.numbers, (0, rows - len(self.numbers)))
+        self._numbers = np.pad(self._numbers, (0, rows - len(self._numbers)))
+        self.numbers = read_only(self._numbers)
 
     def meeting(self, requirement: Requirement) -> Mask:
         """Give the rows whose value meets a requirement on this label."""

@@ -34,12 +34,11 @@ class Replicas:
             self._tally.counts[line, row] += sign
 
     def count(self, controller: str) -> Counts:
-        """Give the number of a controller's replicas per row; not to be changed."""
+        """Return the number of a controller's replicas per row; read-only."""
         line = self._tally.touch(controller)
         if line is None:
             line = self._count_anew(controller)
-        counts: Counts = self._tally.counts[line]
-        return counts
+        return self._tally.line(line)
 
     def copy(self) -> Self:
         """Give replicas that can change without these."""

@@ -6,6 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.fleet.columns import read_only
 from berth_operator.core.fleet.copies import with_own
 
 Counts = npt.NDArray[Any]
@@ -19,6 +20,7 @@ class Tally(Generic[K]):
         self.lines: dict[K, int] = {}
         """Name -> its line, the longest unused name first where `touch` is called on every use."""
         self.counts: Counts = np.zeros((4, rows), np.int32)
+        self._shown = read_only(self.counts)
         self._free = list(range(3, -1, -1))
 
     def __len__(self) -> int:
@@ -29,6 +31,7 @@ class Tally(Generic[K]):
         if not self._free:
             old = len(self.counts)
             self.counts = np.pad(self.counts, ((0, old), (0, 0)))
+            self._shown = read_only(self.counts)
             self._free = list(range(2 * old - 1, old - 1, -1))
         line = self.lines[name] = self._free.pop()
         return line
@@ -47,10 +50,15 @@ class Tally(Generic[K]):
         self._free.append(line)
         return line
 
+    def line(self, number: int) -> Counts:
+        """Return a line, read-only."""
+        counts: Counts = self._shown[number]
+        return counts
+
     def sum(self, names: Sequence[K], weights: Sequence[int] | None = None) -> Counts:
-        """Add up the lines of several names, each as often as its weight says; not to be changed."""
+        """Return the sum of the lines of several names, each multiplied by its weight; it may be read-only."""
         if len(names) == 1:  # as is usual: a tenth of the work
-            line: Counts = self.counts[self.lines[names[0]]]
+            line = self.line(self.lines[names[0]])
             return line if weights is None else weights[0] * line
         lines = self.counts[[self.lines[each] for each in names]]
         total: Counts = lines.sum(axis=0) if weights is None else np.asarray(weights) @ lines
@@ -58,8 +66,10 @@ class Tally(Generic[K]):
 
     def copy(self) -> Self:
         """Give a tally that can change without this one."""
-        return with_own(self, lines=self.lines.copy(), counts=self.counts.copy(), _free=self._free.copy())
+        counts = self.counts.copy()
+        return with_own(self, lines=self.lines.copy(), counts=counts, _shown=read_only(counts), _free=self._free.copy())
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
         self.counts = np.pad(self.counts, ((0, 0), (0, rows - self.counts.shape[1])))
+        self._shown = read_only(self.counts)

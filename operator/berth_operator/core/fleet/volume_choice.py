@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from berth_operator.core.fleet import node_terms
 from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.volumes import Rows
 from berth_operator.core.values.mounts import NOTHING_CHOSEN, Chosen, Mounts
@@ -84,7 +85,7 @@ def reach(fleet: Fleet, terms: Terms | None) -> Rows:
         volumes.reached_at = fleet.labels.version
     found = volumes.reached.get(terms)
     if found is None:
-        found = volumes.reached[terms] = np.flatnonzero(node_terms.any_of(fleet, terms))
+        found = volumes.reached[terms] = sealed(np.flatnonzero(node_terms.any_of(fleet, terms)))
     return found
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_operator.core.fleet.attached_volumes import Attached
+from berth_operator.core.fleet.columns import read_only
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
 from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
@@ -278,8 +279,9 @@ class Volumes:
         return {row for rows in self._uses.get(claim, {}).values() for row in rows}
 
     def limits(self, driver: str) -> Counts | None:
-        """Give how many of a driver's volumes each row can hold; None where none has a limit."""
-        return self._limits.get(driver)
+        """Return how many of a driver's volumes each row can hold, read-only; None if no row has a limit."""
+        limits = self._limits.get(driver)
+        return None if limits is None else read_only(limits)
 
     def attachable(self, use: Use) -> Attachable | None:
         """Give what a use of a claim counts as on a node; None where nobody counts it."""

@@ -15,6 +15,7 @@ from berth_api.model import ModelConstraint
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
 from berth_api.resources import CPU
+from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.values.request import PodRequest
 
 HALF_LIFE: Final = 10_000
@@ -48,8 +49,10 @@ class Typical:
     """The other part, one step later: the first place is of all numbers below 0."""
 
     def __post_init__(self) -> None:
-        """Turn it round once: it is read with every decision."""
-        object.__setattr__(self, "_starved", np.append(1.0, 1.0 - self.enough))
+        """Invert it once: every decision reads it."""
+        object.__setattr__(self, "_starved", sealed(np.append(1.0, 1.0 - self.enough)))
+        sealed(self.demand)
+        sealed(self.enough)
 
     @property
     def constrained(self) -> bool:

@@ -265,7 +265,7 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
 
 # --- how rows look ----------------------------------------------------------------------------------------------
 
-UNREAD = {"ready", "unreachable", "cordoned", "_node_honors", "_device_decides"}
+UNREAD = {"ready", "unreachable", "cordoned", "node_honors", "device_decides"}
 """Columns that no kept column reads: filters ask the first three each time, the others are summed up in `honors`."""
 
 
@@ -285,7 +285,7 @@ def test_a_row_that_differs_in_any_column_looks_different(where: str) -> None:
     made = fleet({"node": (*cards(2), other_card("rdma"))})
     before = look(made)
     owner = made if where == "fleet" else made.cards[where]
-    columns = {name: each for name, each in vars(owner).items() if isinstance(each, np.ndarray)}
+    columns = vars(owner._own)
     assert len(columns) > 10
     for name, column in columns.items():
         kept = column.copy()

@@ -1,0 +1,50 @@
+"""The columns of nodes: arrays whose last axis is the row."""
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.fleet.cards import Column, Mask
+
+
+class NodeColumns:
+    """A value of each node."""
+
+    present: Mask
+    """Rows whose Node exists; all others fit nothing and count for nothing."""
+    ready: Mask
+    unreachable: Mask
+    cordoned: Mask
+    has_device: Mask
+    fresh: Mask
+    """Rows whose agent is alive."""
+    vendor: npt.NDArray[np.int32]
+    """The number of the Device's vendor."""
+    partitions: npt.NDArray[np.int32]
+    """By `Catalogue.tables`."""
+    honors: Mask
+    """As in `DeviceInventory`; taken from the Node's label where the Device leaves it open."""
+    single: Mask
+    """As in `DeviceInventory`."""
+    node_honors: Mask
+    """What the Node's label says."""
+    device_decides: Mask
+    """Rows whose Device does not leave it open."""
+    allocatable: Column
+    """Shape (resources, nodes)."""
+    requested: Column
+    """Shape (resources, nodes)."""
+    assumed: Column
+    """Requested cpu and memory, with what is assumed of containers that name none: shape (2, nodes)."""
+
+
+def node_columns(rows: int, resources: int) -> NodeColumns:
+    """Return columns of zeros."""
+    columns = NodeColumns()
+    masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh")
+    for name in (*masks, "honors", "single", "node_honors", "device_decides"):
+        setattr(columns, name, np.zeros(rows, np.bool_))
+    columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+    columns.allocatable = np.zeros((resources, rows), np.int64)
+    columns.requested = np.zeros((resources, rows), np.int64)
+    columns.assumed = np.zeros((2, rows), np.int64)
+    return columns
