@@ -7,6 +7,7 @@ everything anew, which is the one way in which state is ever built.
 import asyncio
 import contextlib
 import gc
+import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -15,6 +16,7 @@ import structlog
 from berth_operator.binding import confirmation
 from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
@@ -24,9 +26,11 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.configuration import Configuration
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values.verdict import ANY
 from berth_operator.extender import debug
+from berth_operator.handlers.marks import Marks
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
@@ -36,6 +40,7 @@ from berth_operator.reloading import ConfigurationFile
 from berth_operator.settings import Settings
 from berth_operator.state import sources, storage
 from berth_operator.state.cluster import Cluster
+from berth_operator.state.listener import Listener
 from berth_operator.state.pod_watches import PodWatches
 from berth_operator.state.reflector import Reflector
 
@@ -73,21 +78,22 @@ class App:
             if settings.config is None
             else ConfigurationFile(settings.config, first=configuration, use=self._use, refused=self._refused)
         )
-        self._cluster = _cluster(settings, configuration, plugins)
+        self._reporter = Reporter(api=client, instance=settings.identity, clock=time.monotonic)
+        marks = Marks(asyncio.get_running_loop())
+        self._notifier = Notifier(reporter=self._reporter, mark=marks.mark)
+        self._cluster = _cluster(settings, configuration, plugins, self._notifier)
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
         self._pods = PodWatches(api=client, cluster=self._cluster)
-        self._reporter = Reporter(api=client, instance=settings.identity, clock=self._cluster.clock)
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
         self._gangs, self._evictor, self._drift = self._make_keepers()
-        self._cluster.on_unknown = self._reporter.unknown
-        self._cluster.on_settled = self._reporter.dismiss
         self._memo = Memo(
             settings=settings,
             problem=self._problem,
             busy=lambda: self._reporter.calm.is_busy,
             cluster=self._cluster,
+            marks=marks,
             loop=asyncio.get_running_loop(),
             failed=self._fail,
         )
@@ -125,6 +131,7 @@ class App:
             policy=self._policy,
             lease=self._settings.lease,
             term=self._term,
+            work=self._notifier.work,
         )
 
     def _make_keepers(self) -> tuple[GangKeeper, Evictor, DriftKeeper]:
@@ -138,7 +145,13 @@ class App:
             told=self._reporter.evicted,
             leads=self._leads,
         )
-        drift = DriftKeeper(cluster=self._cluster, pods=self._client, reporter=self._reporter, leads=self._leads)
+        drift = DriftKeeper(
+            cluster=self._cluster,
+            pods=self._client,
+            reporter=self._reporter,
+            leads=self._leads,
+            changed=self._notifier.drift,
+        )
         return gangs, evictor, drift
 
     def _policy(self, name: str) -> Policy:
@@ -220,10 +233,6 @@ class App:
         with _without_collector():
             await self._synced()
         self._read.set()
-        # In this order: what changes while the writer opens must be marked, and it then looks at every node anyway.
-        self._cluster.on_dirty = self._memo.mark_from_outside
-        self._cluster.on_group = self._memo.mark_group_from_outside
-        self._cluster.on_gpu_pod = self._memo.mark_gpu_pod_from_outside
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._scheduler.run())
         tasks.create_task(self._gangs.run())
@@ -303,13 +312,16 @@ class App:
         return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in found.items()}
 
 
-def _cluster(settings: Settings, configuration: Configuration, plugins: Mapping[str, DevicePlugin]) -> Cluster:
+def _cluster(
+    settings: Settings, configuration: Configuration, plugins: Mapping[str, DevicePlugin], listener: Listener
+) -> Cluster:
     """Return the picture of the cluster, empty."""
     cluster = Cluster(
         grace=settings.agent_grace,
         gang_timeout=settings.gang_timeout,
         confined=bool(settings.node_selector),
-        kinds=kinds_of(plugins),
+        listener=listener,
+        fleet=Fleet(kinds=kinds_of(plugins)),
         charges_foreign=settings.charge_foreign,
         trusted_schedulers=settings.trusted,
     )

@@ -373,21 +373,21 @@ async def test_a_class_of_a_thousand_pods_costs_one_decision() -> None:
     world = World()
     world.add_node()
     world.submit(*(pod(f"p{i}", {NVIDIA: "2"}) for i in range(1000)))
-    fleet = world.cluster.fleet
+    fleet = world.fleet
     async with world.running() as api:
         await asyncio.sleep(0)
         await asyncio.sleep(5)
-        one = fleet.looks  # type: ignore[attr-defined]
+        one = fleet.looks
         assert one <= 4
         assert len({name for _, name, _ in api.patches}) == 1000
         world.cluster.remove_node("nobody")
         await asyncio.sleep(5)
         # Nobody is woken, and the review of reasons decides the class once more.
-        assert fleet.looks == 2 * one  # type: ignore[attr-defined]
+        assert fleet.looks == 2 * one
         world.add_node("second")
         await asyncio.sleep(5)
     # The new node woke it; its reasons were new with that decision.
-    assert fleet.looks == 3 * one  # type: ignore[attr-defined]
+    assert fleet.looks == 3 * one
 
 
 # --- woken by what frees them -----------------------------------------------------------------------------------

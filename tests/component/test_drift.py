@@ -12,6 +12,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.binding.drift import PATIENCE, DriftKeeper
+from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import Unreachable
 from berth_operator.metrics import counters
@@ -30,10 +31,17 @@ class World:
 
     def __init__(self, *, confined: bool = False) -> None:
         self.api = Api()
-        self.cluster = Cluster(grace=1e9, confined=confined, clock=now)
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
+        self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
+        self.cluster = Cluster(grace=1e9, confined=confined, listener=self.notifier, clock=now)
         self.leads = True
-        self.keeper = DriftKeeper(cluster=self.cluster, pods=self.api, reporter=self.reporter, leads=lambda: self.leads)
+        self.keeper = DriftKeeper(
+            cluster=self.cluster,
+            pods=self.api,
+            reporter=self.reporter,
+            leads=lambda: self.leads,
+            changed=self.notifier.drift,
+        )
         self.pods, self.gpu_pods = every_pod(self.cluster), sinks.gpu_pods(self.cluster)
         if not confined:
             self.cluster.put_node(node())

@@ -116,12 +116,12 @@ async def test_while_pods_leave_for_it_a_gang_costs_next_to_nothing() -> None:
     world.submit(*members(64))
     async with world.running():
         await asyncio.sleep(1)
-        looks = world.cluster.fleet.looks  # type: ignore[attr-defined]
+        looks = world.fleet.looks
         for number in range(60):
             world.delete(f"p{number}")
             await asyncio.sleep(0.1)
         # Each time that it is woken it is asked for its one class, and no what-if.
-        assert world.cluster.fleet.looks - looks < 10 * 60  # type: ignore[attr-defined]
+        assert world.fleet.looks - looks < 10 * 60
         await asyncio.sleep(60)
     assert len(bound_members(world)) == 64
 

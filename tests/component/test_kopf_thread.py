@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from berth_operator.handlers.marks import Marks
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
 from berth_operator.settings import Settings
@@ -33,6 +34,7 @@ def memo(folder: Path, failures: list[BaseException]) -> Memo:
         busy=lambda: False,
         failed=failures.append,
         cluster=Cluster(grace=10),
+        marks=Marks(asyncio.get_running_loop()),
         loop=asyncio.get_running_loop(),
     )
 

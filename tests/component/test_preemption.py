@@ -204,7 +204,7 @@ async def test_a_thousand_pods_that_nobody_could_make_room_for_cost_one_what_if(
     world.submit(*(high(f"high-{i}", cards=2) for i in range(1000)))
     async with world.running():
         await asyncio.sleep(1)
-    assert world.cluster.fleet.looks < 10  # type: ignore[attr-defined]
+    assert world.fleet.looks < 10
 
 
 async def test_a_node_that_is_cordoned_meanwhile_is_given_up() -> None:
@@ -274,12 +274,12 @@ async def test_a_pod_that_nobody_could_make_room_for_is_helped_once_a_pod_above_
     async with world.running() as api:
         await asyncio.sleep(1)
         assert world.deleted() == []
-        looks = world.cluster.fleet.looks  # type: ignore[attr-defined]
+        looks = world.fleet.looks
         world.hold(pod("passing", on="node"))
         world.delete("passing")
         await asyncio.sleep(1)
         # Nothing to be had by the loss of a pod below them.
-        assert world.cluster.fleet.looks == looks  # type: ignore[attr-defined]
+        assert world.fleet.looks == looks
         world.delete("above")
         await asyncio.sleep(1)
         assert world.deleted() == ["low"]

@@ -272,9 +272,9 @@ async def test_nothing_is_decided_while_nothing_changes() -> None:
     world.submit(pod("a", {NVIDIA: "2"}))
     async with world.running():
         await asyncio.sleep(30)
-        looks = world.cluster.fleet.looks  # type: ignore[attr-defined]
+        looks = world.fleet.looks
         await asyncio.sleep(300)
-        assert world.cluster.fleet.looks == looks  # type: ignore[attr-defined]
+        assert world.fleet.looks == looks
 
 
 # --- how often --------------------------------------------------------------------------------------------------

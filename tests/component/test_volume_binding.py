@@ -9,6 +9,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
@@ -33,8 +34,10 @@ def now() -> float:
 class Server:
     """Claims and volumes in memory; every change reaches the operator's picture after `lag` seconds, as by a watch."""
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    storage: Storage
+    """What is shown what happens there."""
+
+    def __init__(self) -> None:
         self.objects: dict[str, Raw] = {}
         self.calls: list[tuple[float, str]] = []
         self.faults: list[Exception] = []
@@ -119,11 +122,12 @@ class World:
     """The scheduler of a node, its server, and what a test does to them."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(grace=1.0, clock=now)
-        self.storage = Storage(self.cluster)
-        self.server = Server(self.storage)
-        self.term: int | None = 1
+        self.server = Server()
         self.reporter = Reporter(api=self.server, instance="i", clock=now)
+        self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
+        self.cluster = Cluster(grace=1.0, listener=self.notifier, clock=now)
+        self.storage = self.server.storage = Storage(self.cluster)
+        self.term: int | None = 1
         volumes = VolumeBinder(api=self.server, cluster=self.cluster, timeout=TIMEOUT)
         self.storage.on_claim = volumes.changed
         preemptor = Preemptor(
@@ -142,6 +146,7 @@ class World:
             policy=lambda _scheduler: Policy(),
             lease="l",
             term=lambda: self.term,
+            work=self.notifier.work,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

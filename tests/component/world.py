@@ -9,6 +9,7 @@ from typing import Any
 
 from berth_api import names
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
@@ -20,7 +21,6 @@ from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
 from berth_operator.core.values.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
-from berth_operator.state.ledger import Ledger
 from tests.builders import device, entry, every_pod, node
 
 Raw = dict[str, Any]
@@ -229,10 +229,11 @@ class World:
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
     ) -> None:
         self.api = Api()
-        self.cluster = Cluster(grace=1e9, kinds=kinds_of(plugins), clock=now)
+        self.reporter = Reporter(api=self.api, instance="me", clock=now)
+        self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
+        self.fleet = CountingFleet(kinds=kinds_of(plugins))
+        self.cluster = Cluster(grace=1e9, listener=self.notifier, fleet=self.fleet, clock=now)
         self.cluster.schedulers = schedulers
-        self.cluster.fleet = CountingFleet(kinds=self.cluster.kinds)
-        self.cluster.ledger = Ledger(self.cluster.fleet)
         self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
         self.groups = sinks.pod_groups(self.cluster)
@@ -240,9 +241,6 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = {names.SCHEDULER: replace(policy, plugins=plugins)}
-        self.reporter = Reporter(api=self.api, instance="me", clock=now)
-        self.cluster.on_unknown = self.reporter.unknown
-        self.cluster.on_settled = self.reporter.dismiss
         self.preemptor = Preemptor(
             cluster=self.cluster,
             pods=self.api,
@@ -259,6 +257,7 @@ class World:
             policy=lambda scheduler: self.policies[scheduler],
             lease="berth",
             term=lambda: self.term,
+            work=self.notifier.work,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

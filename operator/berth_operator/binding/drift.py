@@ -53,10 +53,11 @@ class DriftKeeper:
         pods: Pods,
         reporter: Reporter,
         leads: Callable[[], bool],
+        changed: asyncio.Event,
     ) -> None:
+        """`changed` is set whenever a pod begins or ceases to drift."""
         self._cluster, self._pods, self._reporter, self._leads = cluster, pods, reporter, leads
-        self._look = asyncio.Event()
-        cluster.on_drift = self._look.set
+        self._look = changed
         self._since: dict[str, float] = {}
         """UID -> since when the pod drifts."""
         self._told: set[str] = set()

@@ -79,7 +79,6 @@ class Preemptor:
     ) -> None:
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._policy, self._term = policy, term
-        cluster.on_withdrawn = reporter.nominated
         self._jobs: asyncio.Queue[tuple[PendingPod, Charge]] = asyncio.Queue()
 
     # --- deciding ---------------------------------------------------------------------------------------------
@@ -270,7 +269,7 @@ class Preemptor:
             self._cluster.put_off(waiting.gang)
         else:
             self._cluster.queue.back_off(self.give_up(waiting), self._cluster.clock())
-            self._cluster.on_work()
+            self._cluster.listener.work_ready()
 
 
 def _in_vain(failure: Failure, unconfirmed: Collection[str]) -> Failure:

@@ -51,11 +51,12 @@ class Scheduler:
         policy: Callable[[str], Policy],
         lease: str,
         term: Callable[[], int | None],
+        work: asyncio.Event,
     ) -> None:
+        """`work` is set whenever a pod may be decided."""
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
-        self._review = Review(cluster)
-        self._work = asyncio.Event()
+        self._review, self._work = Review(cluster), work
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
@@ -65,7 +66,6 @@ class Scheduler:
         """Whether a Binding was given up that may still be executed."""
         self.turn_at = cluster.clock()
         """When the loop last had its turn, for the liveness probe."""
-        cluster.on_work = self._work.set
         self._gangs = GangBinder(
             cluster=cluster,
             preemptor=preemptor,

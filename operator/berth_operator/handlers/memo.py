@@ -1,21 +1,21 @@
 """What handlers share: a bridge between kopf's thread and the scheduler's."""
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import KubeClient
+from berth_operator.handlers.marks import Marked, Marks
 from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
-from berth_operator.state.cluster import Cluster, GpuPodView, GroupView, NodeView
-
-GATHER: Final = 0.05
-"""Seconds."""
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.views import StatusKind, View
 
 T = TypeVar("T")
 
@@ -32,11 +32,11 @@ class Memo:
     failed: Callable[[BaseException], None]
     """Ends the process; to be called in `loop`."""
     cluster: Cluster
-    """Belongs to `loop`: handlers ask `view` and `nodes` instead."""
+    """Belongs to `loop`: handlers ask `view` instead."""
+    marks: Marks
+    """What the scheduler's thread marks as to be written."""
     loop: asyncio.AbstractEventLoop
     """The scheduler's."""
-    outside: dict[tuple[Callable[[str], None], str], None] = field(default_factory=dict, init=False)
-    """What was marked in the scheduler's thread; each hand-over stops it for a moment, so they gather first."""
     own: Future[asyncio.AbstractEventLoop] = field(default_factory=Future, init=False)
     """kopf's, once it has started; what follows lives in it."""
     client: KubeClient = field(init=False)
@@ -50,36 +50,20 @@ class Memo:
 
     async def lead(self) -> None:
         """Begin to write what Devices and Nodes should show."""
+        # First: what changes while the writer opens must be marked, and the writer then looks at every object anyway.
+        self.marks.open(self._hand_over)
         # Shielded: a term that ends meanwhile must not cancel what kopf is about to set.
         own = await asyncio.shield(asyncio.wrap_future(self.own))
         await _in(own, self._write())
 
-    def mark_from_outside(self, name: str) -> None:
-        """Mark a node as to be written, soon."""
-        self._mark_soon(self.mark, name)
-
-    def mark_group_from_outside(self, name: str) -> None:
-        """Mark a PodGroup as to be written, soon."""
-        self._mark_soon(self.mark_group, name)
-
-    def mark_gpu_pod_from_outside(self, name: str) -> None:
-        """Mark a GpuPod as to be written, soon."""
-        self._mark_soon(self.mark_gpu_pod, name)
-
-    def _mark_soon(self, mark: Callable[[str], None], name: str) -> None:
-        if not self.outside:
-            self.loop.call_later(GATHER, self._hand_over)
-        self.outside[mark, name] = None
-
-    def _hand_over(self) -> None:
-        gathered, self.outside = self.outside, {}
+    def _hand_over(self, marked: Collection[Marked]) -> None:
         if self.own.done():
             with suppress(RuntimeError):  # kopf's loop has ended, and the process is about to
-                self.own.result().call_soon_threadsafe(self._mark_all, gathered)
+                self.own.result().call_soon_threadsafe(self._mark_all, marked)
 
-    def _mark_all(self, marked: Iterable[tuple[Callable[[str], None], str]]) -> None:
-        for mark, name in marked:
-            mark(name)
+    def _mark_all(self, marked: Collection[Marked]) -> None:
+        for kind, name in marked:
+            self.mark(kind, name)
 
     # --- from kopf's thread -----------------------------------------------------------------------------------
 
@@ -88,32 +72,14 @@ class Memo:
         self.client = client
         self.own.set_result(asyncio.get_running_loop())
 
-    def mark(self, name: str) -> None:
-        """Mark a node as to be written; one who does not lead writes nothing."""
+    def mark(self, kind: StatusKind, name: str) -> None:
+        """Mark an object as to be written; a replica that does not lead writes nothing."""
         if self.writer is not None:
-            self.writer.mark(name)
+            self.writer.mark(kind, name)
 
-    def mark_group(self, name: str) -> None:
-        """Mark a PodGroup as to be written; one who does not lead writes nothing."""
-        if self.writer is not None:
-            self.writer.mark_group(name)
-
-    def mark_gpu_pod(self, name: str) -> None:
-        """Mark a GpuPod as to be written; one who does not lead writes nothing."""
-        if self.writer is not None:
-            self.writer.mark_gpu_pod(name)
-
-    async def view(self, name: str) -> NodeView:
-        """Read a node's state."""
-        return await self._ask(lambda: self.cluster.view(name))
-
-    async def group_view(self, name: str) -> GroupView | None:
-        """Read a PodGroup's state."""
-        return await self._ask(lambda: self.cluster.group_view(name))
-
-    async def gpu_pod_view(self, name: str) -> GpuPodView | None:
-        """Read what is to be said of a GpuPod."""
-        return await self._ask(lambda: self.cluster.gpu_pod_view(name))
+    async def view(self, kind: StatusKind, name: str) -> View | None:
+        """Read what an object's status is computed from; None if there is no such object of ours."""
+        return await self._ask(lambda: self.cluster.view(kind, name))
 
     async def stop(self) -> None:
         """Stop writing and close the connection."""
@@ -129,19 +95,14 @@ class Memo:
         self.writer = Writer(
             api=self.client,
             view=self.view,
-            group_view=self.group_view,
-            gpu_pod_view=self.gpu_pod_view,
             bucket=bucket,
             busy=self.busy,
         )
         self.writing = asyncio.get_running_loop().create_task(self.writer.run())
         self.writing.add_done_callback(self._ended)
-        for name in await self._ask(lambda: sorted({*self.cluster.nodes, *self.cluster.devices})):
-            self.writer.mark(name)
-        for name in await self._ask(lambda: sorted(self.cluster.groups)):
-            self.writer.mark_group(name)
-        for name in await self._ask(lambda: sorted(self.cluster.ledger.gpu_pods)):
-            self.writer.mark_gpu_pod(name)
+        for kind in StatusKind:
+            for name in await self._ask(functools.partial(self.cluster.names, kind)):
+                self.writer.mark(kind, name)
 
     def _ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:

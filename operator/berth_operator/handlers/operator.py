@@ -10,6 +10,7 @@ from berth_operator.clients.credentials import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.stateless import NoDiffBase, NoProgress
+from berth_operator.state.views import StatusKind
 
 REGISTRY: Final = kopf.OperatorRegistry()
 CONNECTIONS: Final = 8
@@ -54,13 +55,13 @@ async def alive(*, memo: Memo, **_: object) -> bool:
 @kopf.on.event(names.GROUP, names.VERSION, names.DEVICES, registry=REGISTRY)
 async def device_changed(*, name: str | None, memo: Memo, **_: object) -> None:
     """Compare a Device and its Node with what they should show."""
-    memo.mark(name or "")
+    memo.mark(StatusKind.NODE, name or "")
 
 
 @kopf.on.event(names.GROUP, names.VERSION, names.GPUPODS, registry=REGISTRY)
 async def gpu_pod_changed(*, namespace: str | None, name: str | None, memo: Memo, **_: object) -> None:
     """Compare what a pod holds with what it was allocated."""
-    memo.mark_gpu_pod(f"{namespace}/{name}")
+    memo.mark(StatusKind.GPU_POD, f"{namespace}/{name}")
 
 
 @kopf.on.cleanup(registry=REGISTRY)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from berth_api import names
-from berth_operator.state.cluster import GpuPodView
-from berth_operator.state.ledger import Verdict
+from berth_operator.state.kubelet import Consistency
+from berth_operator.state.views import GpuPodView
 
 
 def path(name: str) -> str:
@@ -15,20 +15,22 @@ def path(name: str) -> str:
 
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:
-    """Give the merge patch that shows the verdict, on this very object; None if it is shown, or there is none."""
+    """Give the merge patch that shows its condition, on this very object; None if it is shown, or there is none."""
     before = next((each for each in view.record.conditions if each.get("type") == names.CONSISTENT), {})
-    if view.verdict is None or view.verdict == tuple(before.get(name) for name in ("status", "reason", "message")):
+    if view.consistency is None or view.consistency == tuple(
+        before.get(name) for name in ("status", "reason", "message")
+    ):
         return None
     others = [each for each in view.record.conditions if each.get("type") != names.CONSISTENT]
-    since = before.get("lastTransitionTime") if before.get("status") == view.verdict[0] else now()
+    since = before.get("lastTransitionTime") if before.get("status") == view.consistency[0] else now()
     return {
         "metadata": {"uid": view.record.uid},
-        "status": {"conditions": [*others, _condition(view.verdict, since or now())]},
+        "status": {"conditions": [*others, _condition(view.consistency, since or now())]},
     }
 
 
-def _condition(verdict: Verdict, since: str) -> dict[str, str]:
-    status, reason, message = verdict
+def _condition(consistency: Consistency, since: str) -> dict[str, str]:
+    status, reason, message = consistency
     return {
         "type": names.CONSISTENT,
         "status": status,

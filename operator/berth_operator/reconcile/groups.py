@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_operator.core.queue.gang_tracker import Counts
-from berth_operator.state.cluster import GroupView
+from berth_operator.state.views import GroupView
 
 COUNTED: Final = ("phase", "scheduled", "running", "succeeded", "failed")
 

@@ -13,7 +13,7 @@ from berth_operator.core.fleet.cards import card_id, is_counted, is_listed, is_u
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
-from berth_operator.state.cluster import NodeView
+from berth_operator.state.views import NodeView
 
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
 """The conditions that the operator writes; the agent has its own."""

@@ -16,7 +16,7 @@ from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, G
 from berth_api.request import CARD, Kinds
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.values.inventory import CardInfo
-from berth_operator.state.cluster import NodeView
+from berth_operator.state.views import NodeView
 
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in SUMMED)

@@ -21,7 +21,7 @@ from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.metrics import counters
 from berth_operator.reconcile import gpupods, groups, status, sums
-from berth_operator.state.cluster import GpuPodView, GroupView, NodeView
+from berth_operator.state.views import GpuPodView, GroupView, NodeView, StatusKind, View
 
 RETRY: Final = 2.0
 """Seconds before a failed write is tried again."""
@@ -39,9 +39,8 @@ _NOT_FOUND: Final = 404
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-_Write = Callable[[str], Awaitable[None]]
-_Status = tuple[_Write, str]
-"""How the status of an object is written, and the object's name."""
+_Status = tuple[StatusKind, str]
+"""The kind and name of an object whose status is written."""
 
 
 class Api(Protocol):
@@ -61,14 +60,11 @@ class Writer:
         self,
         *,
         api: Api,
-        view: Callable[[str], Awaitable[NodeView]],
-        group_view: Callable[[str], Awaitable[GroupView | None]],
-        gpu_pod_view: Callable[[str], Awaitable[GpuPodView | None]],
+        view: Callable[[StatusKind, str], Awaitable[View | None]],
         bucket: Bucket,
         busy: Callable[[], bool],
     ) -> None:
-        self._api, self._bucket, self._busy = api, bucket, busy
-        self._view, self._group_view, self._gpu_pod_view = view, group_view, gpu_pod_view
+        self._api, self._view, self._bucket, self._busy = api, view, bucket, busy
         self._nodes: dict[str, None] = {}
         """Names of Nodes whose sums are marked, the longest-marked first."""
         self._statuses: dict[_Status, float] = {}
@@ -81,21 +77,14 @@ class Writer:
         """PodGroup -> its UID and what we wrote: a definition that is not ours may not keep all of it."""
         self._marked = asyncio.Event()
 
-    def mark(self, name: str) -> None:
-        """Say that what a node shows may no longer be right."""
-        self._nodes[name] = None
-        self._mark_status(self._write_device, name)
+    def mark(self, kind: StatusKind, name: str) -> None:
+        """Record that what an object shows may be out of date."""
+        if kind is StatusKind.NODE:
+            self._nodes[name] = None
+        self._mark_status((kind, name))
 
-    def mark_group(self, name: str) -> None:
-        """Say the same of a PodGroup."""
-        self._mark_status(self._write_group, name)
-
-    def mark_gpu_pod(self, name: str) -> None:
-        """Say the same of a GpuPod."""
-        self._mark_status(self._write_gpu_pod, name)
-
-    def _mark_status(self, write: _Write, name: str) -> None:
-        self._statuses.setdefault((write, name), asyncio.get_running_loop().time())
+    def _mark_status(self, marked: _Status) -> None:
+        self._statuses.setdefault(marked, asyncio.get_running_loop().time())
         self._marked.set()
 
     async def run(self) -> None:
@@ -124,14 +113,13 @@ class Writer:
         name = next(iter(self._nodes))
         # Before the view is taken: what changes from here on marks the node again.
         del self._nodes[name]
-        await self._turn(name, self._write_node, self.mark)
+        await self._turn(name, self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
 
     async def _write_status(self) -> None:
         chosen = min(self._statuses, key=lambda status: self._written.get(status, -math.inf))
         del self._statuses[chosen]
         self._remember(chosen)
-        write, name = chosen
-        await self._turn(name, write, functools.partial(self._mark_status, write))
+        await self._turn(chosen[1], self._write(*chosen), functools.partial(self._mark_status, chosen))
 
     def _remember(self, status: _Status) -> None:
         now = asyncio.get_running_loop().time()
@@ -140,30 +128,42 @@ class Writer:
         while now - next(iter(self._written.values())) > RECENT:
             del self._written[next(iter(self._written))]
 
-    async def _turn(self, name: str, write: _Write, mark: Callable[[str], None]) -> None:
+    async def _turn(self, name: str, write: Awaitable[None], mark: Callable[[], None]) -> None:
         try:
-            await write(name)
+            await write
         except ApiError as error:
             if error.status != _NOT_FOUND:
                 self._again(name, error, CONFLICT_RETRY if error.status == _CONFLICT else RETRY, mark)
         except Unreachable as error:
             self._again(name, error, RETRY, mark)
 
-    def _again(self, name: str, error: Exception, pause: float, mark: Callable[[str], None]) -> None:
+    def _again(self, name: str, error: Exception, pause: float, mark: Callable[[], None]) -> None:
         counters.STATUS_CONFLICTS.inc()
         log.warning("status not written", of=name, error=str(error), again_in=pause)
-        asyncio.get_running_loop().call_later(pause, mark, name)
+        asyncio.get_running_loop().call_later(pause, mark)
 
     async def _write_node(self, name: str) -> None:
-        view = await self._view(name)
+        view = await self._view(StatusKind.NODE, name)
+        if not isinstance(view, NodeView):
+            return
         path = f"/api/v1/nodes/{view.name}"
         if (patch := sums.status_patch(view)) is not None:
             await self._send("node", functools.partial(self._api.merge_patch, f"{path}/status", patch))
         if (patch := sums.label_patch(view)) is not None:
             await self._send("node", functools.partial(self._api.merge_patch, path, patch))
 
-    async def _write_device(self, name: str) -> None:
-        view = await self._view(name)
+    async def _write(self, kind: StatusKind, name: str) -> None:
+        match await self._view(kind, name):
+            case NodeView() as view:
+                await self._write_device(view)
+            case GroupView() as view:
+                await self._write_group(view)
+            case GpuPodView() as view:
+                await self._write_gpu_pod(view)
+            case None if kind is StatusKind.POD_GROUP:
+                self._shown.pop(name, None)
+
+    async def _write_device(self, view: NodeView) -> None:
         if view.device is None or not view.ours:
             return
         wanted = status.wanted(view, _now)
@@ -173,10 +173,9 @@ class Writer:
                 "device", functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
             )
 
-    async def _write_group(self, name: str) -> None:
-        view = await self._group_view(name)
-        if view is None or not (groups.concerns_us(view) or name in self._shown):
-            self._shown.pop(name, None)
+    async def _write_group(self, view: GroupView) -> None:
+        name = view.group.name
+        if not (groups.concerns_us(view) or name in self._shown):
             return
         wanted = groups.wanted(view)
         if not groups.shows(view, wanted) and self._shown.get(name) != (view.group.uid, wanted):
@@ -186,10 +185,9 @@ class Writer:
             )
         self._shown[name] = view.group.uid, wanted
 
-    async def _write_gpu_pod(self, name: str) -> None:
-        view = await self._gpu_pod_view(name)
-        if view is not None and (patch := gpupods.patch(view, _now)) is not None:
-            await self._send("gpupod", functools.partial(self._api.merge_patch, gpupods.path(name), patch))
+    async def _write_gpu_pod(self, view: GpuPodView) -> None:
+        if (patch := gpupods.patch(view, _now)) is not None:
+            await self._send("gpupod", functools.partial(self._api.merge_patch, gpupods.path(view.record.key), patch))
 
     async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(self._bucket.delay())

@@ -8,13 +8,12 @@ the pod leaves; an assumed charge whose bind failed is *forgotten*.
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from berth_api import names
-from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.gang import Gang
@@ -23,68 +22,27 @@ from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
-from berth_operator.core.queue.gang_tracker import Counts, Group, Roster
+from berth_operator.core.queue.gang_tracker import Group, Roster
 from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import devices, groups, kubelet, nodes, pods
 from berth_operator.state.devices import DeviceRecord
 from berth_operator.state.heartbeats import Heartbeats
-from berth_operator.state.kubelet import GpuPodRecord
-from berth_operator.state.ledger import Ledger, Verdict
+from berth_operator.state.ledger import Ledger
+from berth_operator.state.listener import Listener, NoListener
+from berth_operator.state.nodes import NodeRecord
+from berth_operator.state.views import GpuPodView, GroupView, NodeView, StatusKind, View
 
 Object = Mapping[str, Any]
 
 KUBELET_SECONDS: Final = 5.0
 """How long kubelet and its node's agent may take to tell what a pod was given."""
 
+NO_LISTENER: Final = NoListener()
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
-    """A Node as the operator read it."""
-
-    uid: str
-    info: NodeInfo
-    capacity: Mapping[str, int]
-    allocatable: Mapping[str, int]
-    """Sums of devices that the Node shows; the rest is in `info`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """All that is known of one node's devices at one moment; safe to hand to another thread."""
-
-    name: str
-    node: NodeRecord | None
-    device: DeviceRecord | None
-    ours: bool
-    """Whether this instance may write the Device: another one's Devices may have no Node that we see."""
-    alive: bool
-    charges: tuple[Charge, ...]
-    kinds: Kinds = BUILT_IN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
-    """All that is known of one PodGroup at one moment; safe to hand to another thread."""
-
-    group: Group
-    status: Mapping[str, Any]
-    """As the API server has it."""
-    counts: Counts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPodView:
-    """What is to be said of one GpuPod at one moment; safe to hand to another thread."""
-
-    record: GpuPodRecord
-    verdict: Verdict | None
-    """None where its pod is not known."""
 
 
 class Cluster:
@@ -96,15 +54,17 @@ class Cluster:
         grace: float,
         gang_timeout: float = 60.0,
         confined: bool = False,
-        kinds: Kinds = BUILT_IN,
+        listener: Listener = NO_LISTENER,
+        fleet: Fleet | None = None,
         charges_foreign: bool = True,
         trusted_schedulers: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.fleet = Fleet(kinds=kinds)
+        self.listener = listener
+        self.fleet = fleet or Fleet()
         self.ledger = Ledger(self.fleet)
         self.ledger.on_drift = self._drifts
-        self.kinds = kinds
+        self.kinds = self.fleet.kinds
         """The types of devices that there are."""
         self.trusted_schedulers = frozenset(trusted_schedulers)
         """Other schedulers whose allocations are believed."""
@@ -127,22 +87,6 @@ class Cluster:
         """Whether what processes outside Kubernetes use is handed out to nobody."""
         self._confined = confined
         """Whether a node selector leaves Nodes to other instances."""
-        self.on_work: Callable[[], None] = lambda: None
-        """Called when a pod may be decided."""
-        self.on_dirty: Callable[[str], None] = lambda _node: None
-        """Called with the name of a node whose status may have to be written."""
-        self.on_group: Callable[[str], None] = lambda _name: None
-        """Called with namespace/name of a PodGroup whose status may have to be written."""
-        self.on_gpu_pod: Callable[[str], None] = lambda _name: None
-        """Called with namespace/name of a GpuPod whose status may have to be written."""
-        self.on_drift: Callable[[], None] = lambda: None
-        """Called when a pod has begun or ceased to hold something else than it was allocated."""
-        self.on_unknown: Callable[[Charge], None] = lambda _charge: None
-        """Called for a bound pod whose allocation is missing or cannot be believed."""
-        self.on_settled: Callable[[str], None] = lambda _uid: None
-        """Called with the UID of a pod that waits no more."""
-        self.on_withdrawn: Callable[[PendingPod], None] = lambda _pod: None
-        """Called with a pod that waits for no node in particular any more."""
         self._device_classes: dict[str, str] = {}
         """Name -> the extended resource that it provides."""
         self._unreported: dict[str, float] = {}
@@ -174,13 +118,13 @@ class Cluster:
             self.gather(pod.gang)
         elif uid not in self.fleet.charges:
             self.queue.put(pod)
-            self.on_work()
+            self.listener.work_ready()
 
     def remove_pending(self, uid: str) -> None:
         """A pod waits no more: it is bound, or gone."""
         if (pod := self.pending.pop(uid, None)) is not None:
             self.queue.remove(uid)
-            self.on_settled(uid)
+            self.listener.pod_settled(uid)
             self._withdraw(uid)
             if pod.gang is not None:
                 self.roster.no_longer_waits(uid)
@@ -193,9 +137,9 @@ class Cluster:
             self.withdraw_all(gang)
         else:
             self.queue.put(unit)
-            self.on_work()
+            self.listener.work_ready()
         if gang.minimum is None:
-            self.on_group(gang.group)
+            self.listener.status_changed(StatusKind.POD_GROUP, gang.group)
 
     # --- pods that hold something -----------------------------------------------------------------------------
 
@@ -214,7 +158,7 @@ class Cluster:
         if uid in self._assumed:
             # The watch may be faster than the bind's own answer, which then has nothing left to tell.
             del self._assumed[uid]
-            self.on_dirty(charge.node)
+            self.listener.status_changed(StatusKind.NODE, charge.node)
             self._confirmed()
         if known is not None and _same(known, charge):
             if known.chosen:
@@ -225,16 +169,16 @@ class Cluster:
             return
         self._unreported.pop(uid, None)
         self.fleet.charge(charge)
-        self.on_dirty(charge.node)
+        self.listener.status_changed(StatusKind.NODE, charge.node)
         if known is not None:
-            self.on_dirty(known.node)
+            self.listener.status_changed(StatusKind.NODE, known.node)
             self.happened(
                 ClusterEvent(change=_change(known, charge), node=known.node, before=known, after=charge),
             )
         self._settle(kubelet_allocation.left_uid(charge.node, uid), None)
         self._review(charge.node)
         if charge.pod in self.ledger.gpu_pods:
-            self.on_gpu_pod(charge.pod)
+            self.listener.status_changed(StatusKind.GPU_POD, charge.pod)
         self._placed(charge)
         if charge.unknown:
             self._unreported[uid] = self.clock()
@@ -264,7 +208,7 @@ class Cluster:
             self._review(charge.node)
             if charge.gang is not None:
                 self._leaves_gang(uid, charge.gang)
-            self.on_dirty(charge.node)
+            self.listener.status_changed(StatusKind.NODE, charge.node)
             self._left(charge)
 
     def assume(self, placement: Placement) -> None:
@@ -291,7 +235,7 @@ class Cluster:
         if uid in self._assumed:
             self._assumed[uid] = self.clock()
             charge = self.fleet.charges[uid]
-            self.on_dirty(charge.node)
+            self.listener.status_changed(StatusKind.NODE, charge.node)
             if charge.gang is not None:
                 self.roster.hold(charge, charge.gang, bound=True)
                 self.gather(charge.gang)
@@ -307,7 +251,7 @@ class Cluster:
         self.remove_bound(uid)
         if pod is not None and pod.gang is None:
             self.queue.back_off(pod, self.clock())
-            self.on_work()
+            self.listener.work_ready()
 
     def may_be_bound_since(self, uid: str, requested_at: float) -> bool:
         """Tell whether a pod may have been bound after a list was asked for, which then need not show it."""
@@ -359,12 +303,6 @@ class Cluster:
         if gang is not None:
             self.gather(gang)
 
-    def group_view(self, name: str) -> GroupView | None:
-        """Give what is known of a PodGroup, if there is one, as values that do not change."""
-        if (found := self.groups.get(name)) is None:
-            return None
-        return GroupView(group=found[0], status=found[1], counts=self.roster.counts(name))
-
     def unit(self, gang: Membership) -> Gang | None:
         """Give a gang's waiting members as they are decided, if there are enough of them."""
         return self.roster.ready(gang, self.clock())
@@ -388,7 +326,7 @@ class Cluster:
     def _confirmed(self) -> None:
         """A pod is certainly bound."""
         if self.queue.wake(Change.BOUND):
-            self.on_work()
+            self.listener.work_ready()
 
     # --- pods that others make room for -----------------------------------------------------------------------
 
@@ -413,7 +351,7 @@ class Cluster:
     def withdraw_all(self, gang: Membership) -> None:
         """Keep nothing for a gang any more: it holds all that it needs or nothing."""
         for each in self.nominees_of(gang):
-            self.on_withdrawn(self.withdraw(self.pending[each.uid]))
+            self.listener.nomination_withdrawn(self.withdraw(self.pending[each.uid]))
 
     def _nominated(self, pod: PendingPod, node: str) -> PendingPod:
         pod = replace(pod, nominated=node)
@@ -439,14 +377,9 @@ class Cluster:
 
     def put_node(self, raw: Object) -> None:
         """A Node exists or changed."""
-        info = nodes.info(raw, self.kinds)
-        known = self.nodes.get(info.name)
-        self.nodes[info.name] = NodeRecord(
-            uid=raw["metadata"]["uid"],
-            info=info,
-            capacity=nodes.device_sums(raw, "capacity", self.kinds),
-            allocatable=nodes.device_sums(raw, "allocatable", self.kinds),
-        )
+        record = nodes.record(raw, self.kinds)
+        info, known = record.info, self.nodes.get(record.info.name)
+        self.nodes[info.name] = record
         if known is None or known.info != info:
             self.fleet.put_node(info)
         if self.ledger.put_boot(info.name, nodes.boot_id(raw)):
@@ -454,7 +387,7 @@ class Cluster:
         before = known.info if known else None
         if change := nodes.change(before, info):
             self.happened(ClusterEvent(change=change, node=info.name, labels=nodes.changed_labels(before, info)))
-        self.on_dirty(info.name)
+        self.listener.status_changed(StatusKind.NODE, info.name)
 
     def remove_node(self, name: str) -> None:
         """A Node is gone, or no longer ours."""
@@ -463,7 +396,7 @@ class Cluster:
         self._forget_if_gone(name)
         labels = nodes.changed_labels(known.info if known else None, None)
         self.happened(ClusterEvent(change=Change.NODE_REMOVED, node=name, labels=labels))
-        self.on_dirty(name)
+        self.listener.status_changed(StatusKind.NODE, name)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """A namespace has these labels; none if it is gone."""
@@ -485,7 +418,7 @@ class Cluster:
             self._heed(record, known)
         if is_new:
             self.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
-        self.on_dirty(record.name)
+        self.listener.status_changed(StatusKind.NODE, record.name)
 
     def remove_device(self, name: str) -> None:
         """A Device is gone; what its pods hold stays charged."""
@@ -494,7 +427,7 @@ class Cluster:
         self.heartbeats.dismiss(name)
         self.fleet.remove_device(name)
         self._forget_if_gone(name)
-        self.on_dirty(name)
+        self.listener.status_changed(StatusKind.NODE, name)
 
     def put_lease(self, raw: Object) -> None:
         """An agent's Lease was seen."""
@@ -516,7 +449,7 @@ class Cluster:
         self.fleet.set_fresh(name, fresh=alive)
         if name in self.nodes:
             log.info("agent heard" if alive else "agent not heard", node=name)
-        self.on_dirty(name)
+        self.listener.status_changed(StatusKind.NODE, name)
         if alive:
             self.happened(ClusterEvent(change=Change.DEVICE, node=name))
 
@@ -537,7 +470,7 @@ class Cluster:
             if charge.node in self.nodes and charge.node in self.devices and self.clock() - since >= patience:
                 del self._unreported[uid]
                 if charge.unknown:
-                    self.on_unknown(charge)
+                    self.listener.allocation_unknown(charge)
 
     # --- what kubelet gave ------------------------------------------------------------------------------------
 
@@ -547,7 +480,7 @@ class Cluster:
         before = self.ledger.put_gpu_pod(record)
         for given in filter(None, {before, record.given}):
             self._recount(given.node, given.uid)
-        self.on_gpu_pod(record.key)
+        self.listener.status_changed(StatusKind.GPU_POD, record.key)
 
     def remove_gpu_pod(self, key: str) -> None:
         """Nobody tells any more what kubelet gave a pod."""
@@ -595,12 +528,12 @@ class Cluster:
         if wanted is None:
             if known is not None:
                 self.fleet.release(uid)
-                self.on_dirty(known.node)
+                self.listener.status_changed(StatusKind.NODE, known.node)
                 self._left(known)
         elif known is None or not _same(known, wanted):
             self.version += 1
             self.fleet.charge(wanted)
-            self.on_dirty(wanted.node)
+            self.listener.status_changed(StatusKind.NODE, wanted.node)
             if known is not None:
                 self.happened(ClusterEvent(change=Change.RELEASED, node=wanted.node))
 
@@ -611,15 +544,8 @@ class Cluster:
             self._settle(kubelet_allocation.foreign_uid(node), None)
 
     def _drifts(self, promised: Charge) -> None:
-        self.on_gpu_pod(promised.pod)
-        self.on_drift()
-
-    def gpu_pod_view(self, name: str) -> GpuPodView | None:
-        """Give what is to be said of a GpuPod, if there is one and it is ours, as values that do not change."""
-        record = self.ledger.gpu_pods.get(name)
-        if record is None or not self.is_our_node(record.given.node):
-            return None
-        return GpuPodView(record=record, verdict=self.ledger.verdict(record))
+        self.listener.status_changed(StatusKind.GPU_POD, promised.pod)
+        self.listener.drift_changed()
 
     # --- what others ask --------------------------------------------------------------------------------------
 
@@ -627,7 +553,7 @@ class Cluster:
         """Wake the pods that a change may help."""
         self.version += 1
         self.queue.wake(change)
-        self.on_work()
+        self.listener.work_ready()
 
     def happened(self, event: ClusterEvent) -> None:
         """Wake the pods that an event may help."""
@@ -638,7 +564,7 @@ class Cluster:
         with self.fleet.without([each for each in self.fleet.nominees.values() if each.node == event.node]):
             woken = self.queue.wake(event.change, waking.EventHint(self.fleet, event))
         if woken:
-            self.on_work()
+            self.listener.work_ready()
 
     def _left(self, gone: Charge) -> None:
         """Wake the pods that may fit, or may evict others, now that one has left its node."""
@@ -658,7 +584,7 @@ class Cluster:
                 lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.asked) else NOT_CONCERNED,
             )
         if woken:
-            self.on_work()
+            self.listener.work_ready()
 
     def _placed(self, charge: Charge) -> None:
         """Wake the pods that wait for such a pod."""
@@ -668,8 +594,28 @@ class Cluster:
         """Tell whether this instance may write what is said of a node's devices."""
         return name in self.nodes or not self._confined
 
-    def view(self, name: str) -> NodeView:
-        """Give what is known of a node, as values that do not change."""
+    def names(self, kind: StatusKind) -> list[str]:
+        """Return the names of all objects of a kind."""
+        match kind:
+            case StatusKind.NODE:
+                return sorted({*self.nodes, *self.devices})
+            case StatusKind.POD_GROUP:
+                return sorted(self.groups)
+            case StatusKind.GPU_POD:
+                return sorted(self.ledger.gpu_pods)
+
+    def view(self, kind: StatusKind, name: str) -> View | None:
+        """Return what the status of an object is computed from; None if there is no such object of ours."""
+        match kind:
+            case StatusKind.NODE:
+                return self.node_view(name)
+            case StatusKind.POD_GROUP:
+                return self._group_view(name)
+            case StatusKind.GPU_POD:
+                return self._gpu_pod_view(name)
+
+    def node_view(self, name: str) -> NodeView:
+        """Return what is known of a node, even if that is nothing."""
         return NodeView(
             name=name,
             node=self.nodes.get(name),
@@ -679,6 +625,17 @@ class Cluster:
             charges=tuple(self.fleet.on_node(name)),
             kinds=self.kinds,
         )
+
+    def _group_view(self, name: str) -> GroupView | None:
+        if (known := self.groups.get(name)) is None:
+            return None
+        return GroupView(group=known[0], status=known[1], counts=self.roster.counts(name))
+
+    def _gpu_pod_view(self, name: str) -> GpuPodView | None:
+        record = self.ledger.gpu_pods.get(name)
+        if record is None or not self.is_our_node(record.given.node):
+            return None
+        return GpuPodView(record=record, consistency=self.ledger.consistency(record))
 
 
 def _gangs(placements: Sequence[Placement]) -> set[Membership]:

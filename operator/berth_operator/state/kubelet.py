@@ -33,6 +33,10 @@ class Word:
 NO_WORD: Final = Word(held={})
 
 
+Consistency = tuple[str, str, str]
+"""Whether a pod holds what it was allocated, as a condition: status, reason, message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPodRecord:
     """A GpuPod as the operator read it."""

@@ -12,13 +12,10 @@ from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import Case, Device, Given
 from berth_operator.core.values.charge import Charge
-from berth_operator.state.kubelet import NO_WORD, GpuPodRecord, Word
+from berth_operator.state.kubelet import NO_WORD, Consistency, GpuPodRecord, Word
 
-Verdict = tuple[str, str, str]
-"""status, reason, message"""
-
-AS_ALLOCATED: Final[Verdict] = ("True", "AsAllocated", "kubelet gave the pod nothing but what it was allocated")
-NOTHING_ALLOCATED: Final[Verdict] = (
+AS_ALLOCATED: Final[Consistency] = ("True", "AsAllocated", "kubelet gave the pod nothing but what it was allocated")
+NOTHING_ALLOCATED: Final[Consistency] = (
     "True",
     "NothingAllocated",
     "the pod has no allocation; what it holds is charged to it",
@@ -176,8 +173,8 @@ class Ledger:
         beside = [given for each in pods if (given := self.given(each)) is not None]
         return kubelet_allocation.to_be_rewritten(self._fleet, self.drifted_on(node), beside)
 
-    def verdict(self, record: GpuPodRecord) -> Verdict | None:
-        """Tell whether a pod holds what it was allocated; nothing of one that is not known."""
+    def consistency(self, record: GpuPodRecord) -> Consistency | None:
+        """Return whether a pod holds what it was allocated; None if the pod is not known."""
         known = self._fleet.charges.get(record.given.uid)
         if known is None or (known.pod, known.node) != (record.given.pod, record.given.node):
             return None

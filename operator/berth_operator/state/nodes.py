@@ -1,6 +1,7 @@
 """Nodes from the API, read once at the edge."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import partitions, quantity, request, resources
@@ -11,6 +12,18 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state import images
 
 Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A Node as the operator read it."""
+
+    uid: str
+    info: NodeInfo
+    capacity: Mapping[str, int]
+    allocatable: Mapping[str, int]
+    """Sums of devices that the Node shows; the rest is in `info`."""
+
 
 _KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo")
 
@@ -29,6 +42,16 @@ def boot_id(node: Object) -> str:
     """Give which boot of its machine a Node is in; nothing where no kubelet tells."""
     told = (node.get("status") or {}).get("nodeInfo") or {}
     return str(told.get("bootID") or "")
+
+
+def record(node: Object, kinds: Kinds = BUILT_IN) -> NodeRecord:
+    """Read a Node, with the sums of devices that it shows."""
+    return NodeRecord(
+        uid=node["metadata"]["uid"],
+        info=info(node, kinds),
+        capacity=device_sums(node, "capacity", kinds),
+        allocatable=device_sums(node, "allocatable", kinds),
+    )
 
 
 def info(node: Object, kinds: Kinds = BUILT_IN) -> NodeInfo:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api.request import BUILT_IN, Kinds
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state import groups, kubelet, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
@@ -177,7 +178,9 @@ class Picture:
         kinds: Kinds = BUILT_IN,
         trusted_schedulers: Collection[str] = (),
     ) -> None:
-        self.cluster = Cluster(grace=grace, kinds=kinds, trusted_schedulers=trusted_schedulers, clock=lambda: 0.0)
+        self.cluster = Cluster(
+            grace=grace, fleet=Fleet(kinds=kinds), trusted_schedulers=trusted_schedulers, clock=lambda: 0.0
+        )
         self.cluster.schedulers = schedulers
         self.placed: dict[str, Object] = {}
         """UID -> pod that has a node."""

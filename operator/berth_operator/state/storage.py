@@ -122,7 +122,7 @@ class Storage:
 
         self.cluster.version += 1
         if self.cluster.queue.wake(change, hint):
-            self.cluster.on_work()
+            self.cluster.listener.work_ready()
 
     def _tell_claims(self, *found: Volume | None) -> None:
         for key in {each.claim for each in found if each is not None and each.claim}:

@@ -23,7 +23,7 @@ class Replica:
 
     def __init__(self, kinds: Kinds = BUILT_IN, trusted: Collection[str] = ()) -> None:
         clock = asyncio.get_running_loop().time
-        self.cluster = Cluster(grace=0, kinds=kinds, trusted_schedulers=trusted, clock=clock)
+        self.cluster = Cluster(grace=0, fleet=Fleet(kinds=kinds), trusted_schedulers=trusted, clock=clock)
         for name in "ab":
             self.cluster.put_lease(lease(name, duration=100))
             self.cluster.put_node(node(name))

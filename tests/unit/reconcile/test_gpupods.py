@@ -6,24 +6,25 @@ import pytest
 
 from berth_operator.reconcile import gpupods
 from berth_operator.state import kubelet
-from berth_operator.state.cluster import GpuPodView
-from berth_operator.state.ledger import AS_ALLOCATED, DRIFTED, Verdict
+from berth_operator.state.kubelet import Consistency
+from berth_operator.state.ledger import AS_ALLOCATED, DRIFTED
+from berth_operator.state.views import GpuPodView
 from tests.builders import condition, gpu_pod
 
 Raw = dict[str, Any]
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z"
-ANOTHER: Verdict = ("False", DRIFTED, "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)")
+ANOTHER: Consistency = ("False", DRIFTED, "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)")
 
 
-def shown(verdict: Verdict, since: str = OLD) -> Raw:
+def shown(verdict: Consistency, since: str = OLD) -> Raw:
     status, reason, message = verdict
     return condition("Consistent", status, since, reason=reason, message=message)
 
 
-def patch(verdict: Verdict | None, *conditions: Raw) -> Raw | None:
+def patch(consistency: Consistency | None, *conditions: Raw) -> Raw | None:
     record = kubelet.gpu_pod(gpu_pod("p", "GPU-0", conditions=list(conditions)))
-    return gpupods.patch(GpuPodView(record=record, verdict=verdict), lambda: NEW)
+    return gpupods.patch(GpuPodView(record=record, consistency=consistency), lambda: NEW)
 
 
 def test_the_path() -> None:
@@ -41,7 +42,7 @@ def test_the_patch_is_for_this_very_object() -> None:
         pytest.param(ANOTHER, ("False", DRIFTED, "of something else"), OLD, id="only its words change"),
     ],
 )
-def test_the_time_is_that_of_the_last_flip(verdict: Verdict, before: Verdict, since: str) -> None:
+def test_the_time_is_that_of_the_last_flip(verdict: Consistency, before: Consistency, since: str) -> None:
     found = patch(verdict, shown(before))
     assert found is not None
     assert found["status"]["conditions"] == [shown(verdict, since)]
@@ -62,5 +63,5 @@ def test_conditions_of_others_stay() -> None:
         pytest.param(None, [shown(ANOTHER)], id="a pod that is gone"),
     ],
 )
-def test_nothing_is_written_for_nothing(verdict: Verdict | None, conditions: list[Raw]) -> None:
+def test_nothing_is_written_for_nothing(verdict: Consistency | None, conditions: list[Raw]) -> None:
     assert patch(verdict, *conditions) is None

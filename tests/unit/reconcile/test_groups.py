@@ -7,7 +7,7 @@ import pytest
 
 from berth_operator.core.queue.gang_tracker import Counts, Group
 from berth_operator.reconcile import groups
-from berth_operator.state.cluster import GroupView
+from berth_operator.state.views import GroupView
 
 NOBODY = Counts(waiting=0, bound=0, running=0, succeeded=0, failed=0, formed=False)
 

@@ -11,7 +11,8 @@ from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
 from berth_operator.reconcile import status
 from berth_operator.state import devices, nodes
-from berth_operator.state.cluster import NodeRecord, NodeView
+from berth_operator.state.nodes import NodeRecord
+from berth_operator.state.views import NodeView
 from tests.builders import (
     A100,
     CORE,

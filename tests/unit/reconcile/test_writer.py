@@ -12,12 +12,14 @@ from berth_api import names
 from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
-from berth_operator.state.cluster import Cluster, GpuPodView, GroupView, NodeView
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.views import StatusKind, View
 from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
 
 pytestmark = pytest.mark.looptime
 
 Raw = dict[str, Any]
+NODE, POD_GROUP, GPU_POD = StatusKind
 
 
 def now() -> float:
@@ -118,20 +120,12 @@ class World:
         self.writer = Writer(
             api=self.api,
             view=self.view,
-            group_view=self.group_view,
-            gpu_pod_view=self.gpu_pod_view,
             bucket=Bucket(rate=rate, clock=now),
             busy=lambda: self.busy,
         )
 
-    async def view(self, name: str) -> NodeView:
-        return self.cluster.view(name)
-
-    async def group_view(self, name: str) -> GroupView | None:
-        return self.cluster.group_view(name)
-
-    async def gpu_pod_view(self, name: str) -> GpuPodView | None:
-        return self.cluster.gpu_pod_view(name)
+    async def view(self, kind: StatusKind, name: str) -> View | None:
+        return self.cluster.view(kind, name)
 
 
 @contextlib.asynccontextmanager
@@ -148,7 +142,7 @@ async def test_statuses_let_binds_go_first_and_sums_do_not() -> None:
     world = World()
     world.api.add("a", entry(0))
     world.busy = True
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(5)
         assert api.order() == ["sums a", "labels a"]
@@ -161,7 +155,7 @@ async def test_statuses_do_not_wait_for_ever_for_binds() -> None:
     world = World()
     world.api.add("a", entry(0))
     world.busy = True
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(30)
     (at,) = api.times("device a")
@@ -171,7 +165,7 @@ async def test_statuses_do_not_wait_for_ever_for_binds() -> None:
 async def test_sums_then_labels_then_the_device() -> None:
     world = World()
     world.api.add("a", entry(0))
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.order() == ["sums a", "labels a", "device a"]
@@ -183,10 +177,10 @@ async def test_sums_then_labels_then_the_device() -> None:
 async def test_nothing_is_written_twice() -> None:
     world = World()
     world.api.add("a", entry(0))
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
-        world.writer.mark("a")
+        world.writer.mark(NODE, "a")
         await asyncio.sleep(1)
     assert len(api.calls) == 3
 
@@ -195,7 +189,7 @@ async def test_the_sums_of_all_nodes_come_before_the_status_of_any() -> None:
     world = World()
     for name in "abc":
         world.api.add(name, entry(0))
-        world.writer.mark(name)
+        world.writer.mark(NODE, name)
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.order()[-3:] == ["device a", "device b", "device c"]
@@ -207,7 +201,7 @@ async def test_of_the_statuses_the_longest_marked_comes_first_however_often_anot
     for name in "abc":
         world.api.add(name, entry(0))
     for name in "cabac":
-        world.writer.mark(name)
+        world.writer.mark(NODE, name)
     async with running(world) as api:
         await asyncio.sleep(1)
     assert [what for what in api.order() if what.startswith("device")] == ["device c", "device a", "device b"]
@@ -222,7 +216,7 @@ async def flap(world: World, names: Sequence[str], seconds: float) -> None:
             raw = device(name, *(entry(minor) for minor in range(generation % 2 + 1)), generation=generation)
             world.api.devices[name] = {**raw, "status": world.api.devices[name]["status"]}
             world.cluster.put_device(world.api.devices[name])
-            world.writer.mark(name)
+            world.writer.mark(NODE, name)
         await asyncio.sleep(1)
 
 
@@ -237,7 +231,7 @@ async def test_a_status_is_at_most_ten_seconds_old_though_others_change_all_the_
         storm = asyncio.create_task(flap(world, others, 45))
         await asyncio.sleep(30)
         since = now()
-        world.writer.mark("quiet")
+        world.writer.mark(NODE, "quiet")
         await asyncio.sleep(15)
         await storm
     (at,) = api.times("device quiet")
@@ -262,11 +256,11 @@ async def test_sums_overtake_statuses_that_wait() -> None:
     world = World(rate=1.0)
     for name in "abc":
         world.api.add(name, entry(0))
-    world.writer.mark("a")
-    world.writer.mark("b")
+    world.writer.mark(NODE, "a")
+    world.writer.mark(NODE, "b")
     async with running(world) as api:
         await asyncio.sleep(3.5)  # the first status waits for its token
-        world.writer.mark("c")
+        world.writer.mark(NODE, "c")
         await asyncio.sleep(10)
     assert api.order()[4:] == ["device a", "sums c", "labels c", "device b", "device c"]
 
@@ -280,10 +274,10 @@ async def test_a_mark_during_a_write_is_not_lost() -> None:
         if what == "device a" and not seen:
             seen.append(what)
             world.cluster.put_bound(pod("p", {GPU: "50"}, on="a", allocated=half()))
-            world.writer.mark("a")
+            world.writer.mark(NODE, "a")
 
     world.api.during = during
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.order().count("device a") == 2
@@ -293,12 +287,12 @@ async def test_a_mark_during_a_write_is_not_lost() -> None:
 async def test_a_change_while_a_write_waits_for_its_token_is_written_too() -> None:
     world = World(rate=1.0)
     world.api.add("a", entry(0))
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(0.5)
         world.cluster.put_device(device("a", entry(0), entry(1), generation=2))
         world.api.devices["a"] = device("a", entry(0), entry(1), generation=2)
-        world.writer.mark("a")
+        world.writer.mark(NODE, "a")
         await asyncio.sleep(20)
     assert api.nodes["a"]["status"]["allocatable"][GPU] == "200"
     assert api.devices["a"]["status"]["gpus"] == 2
@@ -308,7 +302,7 @@ async def test_writes_keep_to_the_rate() -> None:
     world = World(rate=2.0)
     for i in range(10):
         world.api.add(f"n{i}", entry(0))
-        world.writer.mark(f"n{i}")
+        world.writer.mark(NODE, f"n{i}")
     async with running(world) as api:
         await asyncio.sleep(60)
     assert len(api.calls) == 30
@@ -331,7 +325,7 @@ async def test_a_failed_write_is_tried_again_after_a_pause(fault: Exception, pau
     world = World()
     world.api.add("a", entry(0))
     world.api.faults[what] = [fault]
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(100)
     first, second = api.times(what)
@@ -343,7 +337,7 @@ async def test_a_failed_write_keeps_no_other_node() -> None:
     world = World()
     for name in "ab":
         world.api.add(name, entry(0))
-        world.writer.mark(name)
+        world.writer.mark(NODE, name)
     world.api.faults["sums a"] = [ApiError(409, "Conflict", "x")]
     async with running(world) as api:
         await asyncio.sleep(1)
@@ -355,7 +349,7 @@ async def test_what_is_gone_is_dropped(what: str) -> None:
     world = World()
     world.api.add("a", entry(0))
     world.api.faults[what] = [ApiError(404, "NotFound", "x")]
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(100)
     assert api.order().count(what) == 1
@@ -363,7 +357,7 @@ async def test_what_is_gone_is_dropped(what: str) -> None:
 
 async def test_a_node_that_nobody_knows_is_passed_over() -> None:
     world = World()
-    world.writer.mark("nobody")
+    world.writer.mark(NODE, "nobody")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.calls == []
@@ -374,7 +368,7 @@ async def test_another_instances_device_is_left_alone() -> None:
     world.cluster = Cluster(grace=20.0, confined=True, clock=now)
     world.api.cluster = world.cluster
     world.cluster.put_device(device("a", entry(0)))
-    world.writer.mark("a")
+    world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.calls == []
@@ -386,7 +380,7 @@ async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
     async with running(world) as api:
         await asyncio.sleep(3600)
         assert api.calls == []
-        world.writer.mark("a")
+        world.writer.mark(NODE, "a")
         await asyncio.sleep(1)
     assert len(api.calls) == 3
 
@@ -405,12 +399,12 @@ def grouped(*waiting: str, **fields: Any) -> World:
 
 async def test_a_pod_group_shows_how_far_its_gang_has_come() -> None:
     world = grouped("a", "b")
-    world.writer.mark_group("ns/g")
+    world.writer.mark(POD_GROUP, "ns/g")
     async with running(world) as api:
         await asyncio.sleep(1)
         assert api.groups["ns/g"]["phase"] == "PreScheduling"
         world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node", status={"phase": "Running"}))
-        world.writer.mark_group("ns/g")
+        world.writer.mark(POD_GROUP, "ns/g")
         await asyncio.sleep(1)
     assert api.order() == ["group ns/g"] * 2
     assert {**api.groups["ns/g"], "scheduleStartTime": ""} == {
@@ -425,8 +419,8 @@ async def test_a_pod_group_shows_how_far_its_gang_has_come() -> None:
 
 async def test_a_pod_group_without_members_of_ours_is_left_alone() -> None:
     world = grouped(status={"phase": "Running", "running": 2})
-    world.writer.mark_group("ns/g")
-    world.writer.mark_group("ns/nobody")
+    world.writer.mark(POD_GROUP, "ns/g")
+    world.writer.mark(POD_GROUP, "ns/nobody")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.calls == []
@@ -434,15 +428,15 @@ async def test_a_pod_group_without_members_of_ours_is_left_alone() -> None:
 
 async def test_a_pod_group_that_lost_its_members_shows_that() -> None:
     world = grouped("a")
-    world.writer.mark_group("ns/g")
+    world.writer.mark(POD_GROUP, "ns/g")
     async with running(world) as api:
         await asyncio.sleep(1)
         world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node"))
-        world.writer.mark_group("ns/g")
+        world.writer.mark(POD_GROUP, "ns/g")
         await asyncio.sleep(1)
         assert api.groups["ns/g"]["phase"] == "Scheduling"
         world.cluster.remove_bound("uid-a")
-        world.writer.mark_group("ns/g")
+        world.writer.mark(POD_GROUP, "ns/g")
         await asyncio.sleep(1)
     assert (api.groups["ns/g"]["phase"], api.groups["ns/g"]["scheduled"]) == ("Pending", 0)
 
@@ -453,12 +447,12 @@ async def test_what_a_foreign_definition_does_not_keep_is_not_written_for_ever()
     world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node"))
     async with running(world) as api:
         for _ in range(5):
-            world.writer.mark_group("ns/g")
+            world.writer.mark(POD_GROUP, "ns/g")
             await asyncio.sleep(1)
         assert len(api.calls) == 1
         # Made anew under its name, it shows nothing again.
         world.cluster.put_group(pod_group(minimum=2, uid="another"))
-        world.writer.mark_group("ns/g")
+        world.writer.mark(POD_GROUP, "ns/g")
         await asyncio.sleep(1)
     assert len(api.calls) == 2
 
@@ -466,7 +460,7 @@ async def test_what_a_foreign_definition_does_not_keep_is_not_written_for_ever()
 async def test_a_pod_group_that_could_not_be_written_is_written_later() -> None:
     world = grouped("a", "b")
     world.api.faults["group ns/g"] = [ApiError(500, "InternalError", "no"), Unreachable("no answer")]
-    world.writer.mark_group("ns/g")
+    world.writer.mark(POD_GROUP, "ns/g")
     async with running(world) as api:
         await asyncio.sleep(10)
     assert api.times("group ns/g") == pytest.approx([0.0, 2.0, 4.0], abs=0.05)
@@ -480,14 +474,14 @@ async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> 
     world.api.add("a", entry(0))
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(1)))
     world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
-    world.writer.mark_gpu_pod("ns/p")
+    world.writer.mark(GPU_POD, "ns/p")
     async with running(world) as api:
         await asyncio.sleep(1)
         assert api.order() == ["gpu pod p"]
         [condition] = world.cluster.ledger.gpu_pods["ns/p"].conditions
         assert (condition["type"], condition["status"], condition["reason"]) == ("Consistent", "False", "Drifted")
-        world.writer.mark_gpu_pod("ns/p")
-        world.writer.mark_gpu_pod("ns/unknown")
+        world.writer.mark(GPU_POD, "ns/p")
+        world.writer.mark(GPU_POD, "ns/unknown")
         await asyncio.sleep(1)
         assert len(api.calls) == 1
 
@@ -498,7 +492,7 @@ async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(0)))
     world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.api.faults["gpu pod p"] = [Unreachable("away")]
-    world.writer.mark_gpu_pod("ns/p")
+    world.writer.mark(GPU_POD, "ns/p")
     async with running(world) as api:
         await asyncio.sleep(RETRY + 1)
     assert len(api.times("gpu pod p")) == 2

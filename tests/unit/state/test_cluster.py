@@ -9,10 +9,11 @@ from berth_api import names
 from berth_api.allocation import Grant, render
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.values.charge import NOT_STARTED, Charge
+from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
+from berth_operator.state.views import StatusKind
 from tests.builders import (
     FPGA,
     GPU,
@@ -30,6 +31,7 @@ from tests.builders import (
     relist,
     whole,
 )
+from tests.recorder import Recorder
 
 Raw = dict[str, Any]
 
@@ -39,21 +41,17 @@ class World:
 
     def __init__(self, *, confined: bool = False) -> None:
         self.now = 100.0
-        self.cluster = Cluster(grace=20.0, confined=confined, clock=lambda: self.now)
-        self.dirty: list[str] = []
-        self.unknown: list[Charge] = []
-        self.settled: list[str] = []
-        self.work = 0
+        self.heard = Recorder()
+        self.cluster = Cluster(grace=20.0, confined=confined, listener=self.heard, clock=lambda: self.now)
         self.cluster.put_node(node())
         self.cluster.put_device(device("node", entry(0), entry(1)))
-        self.cluster.on_dirty = self.dirty.append
-        self.cluster.on_unknown = self.unknown.append
-        self.cluster.on_settled = self.settled.append
-        self.cluster.on_work = self.worked
+        self.heard.clear()
         self.pods = every_pod(self.cluster)
 
-    def worked(self) -> None:
-        self.work += 1
+    @property
+    def dirty(self) -> list[str]:
+        """Return the nodes whose status may have changed."""
+        return self.heard.names(StatusKind.NODE)
 
     def decided(self) -> list[Placement | Failure]:
         """Decide all that is ready, and assume or park it."""
@@ -82,7 +80,7 @@ class World:
         """Give what is reported once kubelet has had its time to tell."""
         self.now += KUBELET_SECONDS
         self.cluster.report_unknown()
-        return [charge.pod for charge in self.unknown]
+        return [charge.pod for charge in self.heard.unknown]
 
 
 HALF = pod("a", {GPU: "50"})
@@ -108,7 +106,7 @@ def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
     world.pods.apply("MODIFIED", BOUND)
     assert world.cluster.fleet.charges["uid-a"] == before
     assert placement.node == "node"
-    assert world.settled == ["uid-a"]
+    assert world.heard.settled == ["uid-a"]
     assert "uid-a" not in world.cluster.queue
 
 
@@ -239,7 +237,7 @@ def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
     world.cluster.put_device(device("other", entry(0)))
     world.pods.apply("ADDED", HALF)
     world.placed()
-    world.dirty.clear()
+    world.heard.clear()
     world.pods.apply("ADDED", pod("a", {GPU: "50"}, on="other", allocated=half()))
     assert world.users() == [0, 0]
     assert world.cluster.fleet.charges["uid-a"].node == "other"
@@ -289,7 +287,7 @@ def test_the_same_list_again_changes_nothing() -> None:
     world = World()
     relist(world.pods, [BOUND], requested_at=1.0)
     before = world.cluster.fleet.charges["uid-a"]
-    world.dirty.clear()
+    world.heard.clear()
     relist(world.pods, [BOUND], requested_at=2.0)
     assert world.cluster.fleet.charges["uid-a"] is before
     assert world.dirty == []
@@ -357,15 +355,15 @@ def test_a_pod_that_is_not_to_be_scheduled_does_not_wait(gate: Raw) -> None:
     world.pods.apply("ADDED", HALF)
     world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, **gate))
     assert world.decided() == []
-    assert world.settled == ["uid-a"]
+    assert world.heard.settled == ["uid-a"]
 
 
 def test_a_pod_whose_gate_is_lifted_waits() -> None:
     world = World()
     world.pods.apply("ADDED", pod("a", schedulingGates=[{"name": "x"}]))
-    assert world.work == 0
+    assert world.heard.work == 0
     world.pods.apply("MODIFIED", pod("a"))
-    assert world.work == 1
+    assert world.heard.work == 1
     world.placed()
 
 
@@ -419,9 +417,9 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
-    world.work = 0
+    world.heard.clear()
     free(world)
-    assert world.work > 0
+    assert world.heard.work > 0
     assert len(world.decided()) == 1
 
 
@@ -619,7 +617,7 @@ def test_after_a_restart_the_devices_own_word_counts(status: str, *, expected: b
     cluster.put_lease(lease())
     cluster.put_device(device("node", entry(0), conditions=[condition("Ready", status)]))
     assert bool(cluster.fleet.fresh[cluster.fleet.rows["node"]]) is expected
-    assert cluster.view("node").alive is expected
+    assert cluster.node_view("node").alive is expected
 
 
 def test_a_lease_that_is_gone_makes_its_device_stale_in_time() -> None:
@@ -653,7 +651,7 @@ def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
 def test_a_view_holds_all_that_is_known_of_a_node() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    view = world.cluster.view("node")
+    view = world.cluster.node_view("node")
     assert view.node is not None
     assert view.device is not None
     assert (view.node.uid, view.device.name, view.alive, view.ours) == ("uid-node", "node", True, True)
@@ -661,7 +659,7 @@ def test_a_view_holds_all_that_is_known_of_a_node() -> None:
 
 
 def test_a_view_of_a_stranger_is_empty() -> None:
-    view = World().cluster.view("stranger")
+    view = World().cluster.node_view("stranger")
     assert (view.node, view.device, view.alive, view.charges) == (None, None, False, ())
 
 
@@ -671,7 +669,7 @@ def test_a_view_of_a_stranger_is_empty() -> None:
 def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) -> None:
     world = World(confined=confined)
     world.cluster.remove_node("node")
-    assert world.cluster.view("node").ours is ours
+    assert world.cluster.node_view("node").ours is ours
 
 
 # --- pods that others make room for -----------------------------------------------------------------------------

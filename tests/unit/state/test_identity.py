@@ -17,6 +17,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.reconcile import status, sums
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
+from berth_operator.state.views import GpuPodView, StatusKind
 from tests.builders import FPGA, GPU, NVIDIA, RDMA, device, entry, gpu_pod, hints, lease, node, pod
 
 Raw = dict[str, Any]
@@ -457,7 +458,7 @@ def test_instances_of_a_failed_card_are_known() -> None:
 
 
 def accounted(world: World) -> tuple[str, str]:
-    shown = status.wanted(world.cluster.view("node"), lambda: "2026-01-01T00:00:00Z")
+    shown = status.wanted(world.cluster.node_view("node"), lambda: "2026-01-01T00:00:00Z")
     [found] = [each for each in shown.conditions if each.type == names.ACCOUNTED]
     return found.status, found.message
 
@@ -472,10 +473,10 @@ def test_what_kubelet_gave_is_found_by_its_id() -> None:
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
     world.admit("uid-p1")
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
-    view = world.cluster.gpu_pod_view("ns/p1")
-    assert view is not None
-    assert view.verdict is not None
-    assert view.verdict[0] == "True"
+    view = world.cluster.view(StatusKind.GPU_POD, "ns/p1")
+    assert isinstance(view, GpuPodView)
+    assert view.consistency is not None
+    assert view.consistency[0] == "True"
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -506,14 +507,14 @@ def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_i
     world.bind({GPU: "100"}, {})
     world.bind({GPU: "100"}, {})
     world.publish([plain("GPU-b"), plain("GPU-x")])
-    found = status.wanted(world.cluster.view("node"), lambda: "2026-01-01T00:00:00Z").devices
+    found = status.wanted(world.cluster.node_view("node"), lambda: "2026-01-01T00:00:00Z").devices
     assert [(each.minor, each.id, [holder.name for holder in each.holders]) for each in found] == [
         (0, None, ["p2"]),
         (1, None, []),
         (-1, "GPU-a", ["p1"]),
     ]
     # Never less than live pods request, and the card that is gone beside those that are there.
-    assert sums.wanted(world.cluster.view("node"))[GPU] == 300
+    assert sums.wanted(world.cluster.node_view("node"))[GPU] == 300
 
 
 def test_a_nominee_keeps_its_card_when_minors_change() -> None:

@@ -11,6 +11,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state import devices, sinks
 from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
+from berth_operator.state.views import GpuPodView, StatusKind
 from tests.builders import (
     GPU,
     NVIDIA,
@@ -27,6 +28,7 @@ from tests.builders import (
     popped,
     whole,
 )
+from tests.recorder import Recorder
 
 Raw = dict[str, Any]
 Event = Callable[["World"], object]
@@ -38,22 +40,15 @@ class World:
     def __init__(self, *, count: int = 4, charges_foreign: bool = True) -> None:
         self.now = 100.0
         self.count = count
-        self.cluster = Cluster(grace=20.0, charges_foreign=charges_foreign, clock=lambda: self.now)
+        self.heard = Recorder()
+        self.cluster = Cluster(grace=20.0, charges_foreign=charges_foreign, listener=self.heard, clock=lambda: self.now)
         self.cluster.put_node(node())
         self.status: Raw = {"bootID": "boot-1"}
         self.put_device()
         self.cluster.put_lease(lease())
-        self.dirty: list[str] = []
-        self.marked: list[str] = []
-        self.drifts = 0
-        self.cluster.on_dirty = self.dirty.append
-        self.cluster.on_gpu_pod = self.marked.append
-        self.cluster.on_drift = self._drifts
+        self.heard.clear()
         self.pods = every_pod(self.cluster)
         self.gpu_pods = sinks.gpu_pods(self.cluster)
-
-    def _drifts(self) -> None:
-        self.drifts += 1
 
     def put_device(self, **fields: Any) -> None:
         self.cluster.put_device(device("node", *map(entry, range(self.count)), status=self.status, **fields))
@@ -85,9 +80,9 @@ class World:
 
     def said(self, name: str) -> tuple[str, str]:
         """Give what is said of a GpuPod: status and reason."""
-        view = self.cluster.gpu_pod_view(f"ns/{name}")
-        assert view is not None
-        return view.verdict[:2] if view.verdict else ("", "")
+        view = self.cluster.view(StatusKind.GPU_POD, f"ns/{name}")
+        assert isinstance(view, GpuPodView)
+        return view.consistency[:2] if view.consistency else ("", "")
 
 
 def bound(name: str, *minors: int, **fields: Any) -> Raw:
@@ -229,17 +224,15 @@ def test_a_pod_of_another_scheduler_may_hold_any_card_until_it_is_told() -> None
 
 def test_a_pod_that_kubelet_may_yet_tell_of_is_not_reported_at_once() -> None:
     world = World()
-    reported: list[str] = []
-    world.cluster.on_unknown = lambda charge: reported.append(charge.pod)
     for name in ("slow", "soon"):
         add(stranger(name))(world)
     add(pod("share", {GPU: "50"}, on="node"))(world)
     world.cluster.report_unknown()
-    assert reported == ["ns/share"]
+    assert [charge.pod for charge in world.heard.unknown] == ["ns/share"]
     give("soon", "GPU-1")(world)
     world.now += KUBELET_SECONDS
     world.cluster.report_unknown()
-    assert reported == ["ns/share", "ns/slow"]
+    assert [charge.pod for charge in world.heard.unknown] == ["ns/share", "ns/slow"]
 
 
 def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_them() -> None:
@@ -447,19 +440,20 @@ def test_a_gpu_pod_says_whether_it_is_consistent(events: list[Event], said: tupl
         for event in order:
             event(world)
         assert world.said("p") == said
-        assert "ns/p" in world.marked
+        assert "ns/p" in world.heard.names(StatusKind.GPU_POD)
 
 
 def test_a_drift_begins_and_ends() -> None:
     world = World()
     for event in (add(bound("p", 0)), give("p", "GPU-0")):
         event(world)
-    assert world.drifts == 0
+    assert world.heard.drifts == 0
     give("p", "GPU-1")(world)
-    assert (world.drifts, list(world.cluster.ledger.drifted)) == (1, ["uid-p"])
-    world.marked.clear()
+    assert (world.heard.drifts, list(world.cluster.ledger.drifted)) == (1, ["uid-p"])
+    world.heard.changed.clear()
     world.pods.apply("MODIFIED", bound("p", 1))
-    assert (world.drifts, world.cluster.ledger.drifted, world.marked) == (2, {}, ["ns/p"])
+    assert (world.heard.drifts, world.cluster.ledger.drifted) == (2, {})
+    assert world.heard.names(StatusKind.GPU_POD) == ["ns/p"]
     assert world.used() == [0, 100, 0, 0]
 
 
@@ -467,14 +461,14 @@ def test_a_pod_that_goes_drifts_no_more() -> None:
     world = World()
     for event in (add(bound("p", 0)), give("p", "GPU-1"), gone(bound("p", 0))):
         event(world)
-    assert (world.drifts, world.cluster.ledger.drifted) == (2, {})
+    assert (world.heard.drifts, world.cluster.ledger.drifted) == (2, {})
 
 
 def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
     confined = Cluster(grace=20.0, confined=True, clock=lambda: 0.0)
     confined.put_gpu_pod(gpu_pod("p", "GPU-0"))
-    assert confined.gpu_pod_view("ns/p") is None
-    assert confined.gpu_pod_view("ns/q") is None
+    assert confined.view(StatusKind.GPU_POD, "ns/p") is None
+    assert confined.view(StatusKind.GPU_POD, "ns/q") is None
 
 
 def test_a_gpu_pod_that_cannot_be_read_tells_nothing() -> None:
@@ -504,8 +498,8 @@ def test_charges_and_bookkeeping_end_with_the_pods() -> None:
 def test_a_move_of_what_a_pod_holds_is_marked_for_its_node() -> None:
     world = World()
     add(bound("p", 0))(world)
-    world.dirty.clear()
+    world.heard.clear()
     give("p", "GPU-1")(world)
-    assert world.dirty == ["node"]
+    assert world.heard.names(StatusKind.NODE) == ["node"]
     give("p", "GPU-1")(world)
-    assert world.dirty == ["node"]
+    assert world.heard.names(StatusKind.NODE) == ["node"]

@@ -68,7 +68,7 @@ class Fleet(NodeColumns):
         """Resource name -> index of its column."""
         self._own = node_columns(rows, len(self.resources))
         columns.show(self._own, self)
-        self.cards = _cards(rows, kinds)
+        self.kinds, self.cards = kinds, _cards(rows, kinds)
         self.catalogue = Catalogue()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""

@@ -212,11 +212,11 @@ def test_a_plug_in_may_stay_out_of_gangs(*, gangs: bool, error: str) -> None:
 
 
 def test_the_cluster_reads_pods_and_nodes_by_its_plug_ins() -> None:
-    cluster = Cluster(grace=1.0, kinds=KINDS, clock=lambda: 0.0)
+    cluster = Cluster(grace=1.0, fleet=Fleet(kinds=KINDS), clock=lambda: 0.0)
     cluster.put_node(node("n", allocatable={NPU: "2"}, offered={}))
     cluster.put_pending(pod("a", {NPU: "1"}))
     assert cluster.pending["uid-a"].request.devices.parts[0].type == "npu"
     cluster.put_bound(pod("b", {NPU: "1"}, on="n", allocated=HELD))
     assert cluster.fleet.cards["npu"].users[cluster.fleet.rows["n"]].tolist() == [1]
     assert cluster.nodes["n"].allocatable == {NPU: 2}
-    assert cluster.view("n").kinds.names == ("gpu", "rdma", "fpga", "npu")
+    assert cluster.node_view("n").kinds.names == ("gpu", "rdma", "fpga", "npu")

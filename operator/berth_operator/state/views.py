@@ -1,0 +1,60 @@
+"""What the operator's status writer reads of the state: immutable values, safe to hand to another thread."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from berth_api.request import BUILT_IN, Kinds
+from berth_operator.core.queue.gang_tracker import Counts, Group
+from berth_operator.core.values.charge import Charge
+from berth_operator.state.devices import DeviceRecord
+from berth_operator.state.kubelet import Consistency, GpuPodRecord
+from berth_operator.state.nodes import NodeRecord
+
+
+class StatusKind(enum.Enum):
+    """The kinds of objects whose status the operator writes."""
+
+    NODE = "node"
+    """A Node and the Device of its name."""
+    POD_GROUP = "podgroup"
+    """By namespace/name."""
+    GPU_POD = "gpupod"
+    """By namespace/name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """All that is known of one node's devices at one moment."""
+
+    name: str
+    node: NodeRecord | None
+    device: DeviceRecord | None
+    ours: bool
+    """Whether this instance may write the Device: another instance's Devices may have no Node that we see."""
+    alive: bool
+    charges: tuple[Charge, ...]
+    kinds: Kinds = BUILT_IN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """All that is known of one PodGroup at one moment."""
+
+    group: Group
+    status: Mapping[str, Any]
+    """As the API server has it."""
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPodView:
+    """What a GpuPod should show at one moment."""
+
+    record: GpuPodRecord
+    consistency: Consistency | None
+    """None if its pod is not known."""
+
+
+View = NodeView | GroupView | GpuPodView
