@@ -248,13 +248,13 @@ class App:
     def _use(self, configuration: Configuration) -> None:
         """Decide by another configuration from now on."""
         self._configuration = configuration.with_plugins(self._plugins)
-        self._cluster.schedulers = configuration.policies
+        self._cluster.gangs.set_schedulers(configuration.policies)
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
         if self._tasks is not None:
             self._pods.follow(configuration.policies, self._tasks)
             # By another policy any pod may fit.
-            self._cluster.changed(ANY)
+            self._cluster.waker.changed(ANY)
 
     def _refused(self, problem: str) -> None:
         """Tell of a mistake in the configuration file where its author may look."""
@@ -325,7 +325,7 @@ def _cluster(
         charges_foreign=settings.charge_foreign,
         trusted_schedulers=settings.trusted,
     )
-    cluster.schedulers = configuration.policies
+    cluster.gangs.set_schedulers(configuration.policies)
     return cluster
 
 

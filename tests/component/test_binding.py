@@ -9,7 +9,7 @@ import pytest
 from berth_api import names
 from berth_operator.binding.scheduler import MAX_BINDS
 from berth_operator.clients.kube import ApiError, Unreachable
-from berth_operator.state.cluster import KUBELET_SECONDS
+from berth_operator.state.unknown_allocations import KUBELET_SECONDS
 from tests.builders import GPU, NVIDIA, half, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
 
@@ -416,7 +416,7 @@ async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
     world.submit(pod("a", {GPU: "50"}))
     async with world.running() as api:
         await asyncio.sleep(KUBELET_SECONDS)
-        world.cluster.report_unknown()
+        world.cluster.unknown_allocations.report()
         await asyncio.sleep(5)
         assert api.bound() == {"lost": "node"}
         (note,) = api.events_of("lost", "AllocationUnknown")

@@ -191,7 +191,7 @@ async def test_a_write_that_fails_is_made_again(call: str, fault: Exception) -> 
         swapped(world)
         await asyncio.sleep(2)
     assert (world.allocated("p"), world.allocated("q")) == (["GPU-1"], ["GPU-0"])
-    assert not world.cluster.ledger.drifted
+    assert not world.cluster.allocations.drifted
 
 
 async def test_a_write_that_always_fails_is_made_ever_more_rarely_and_the_drift_is_told() -> None:

@@ -176,7 +176,7 @@ async def test_an_unchanged_reason_is_never_told_twice() -> None:
     world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
         for _ in range(50):
-            world.cluster.changed(Change.DEVICE)
+            world.cluster.waker.changed(Change.DEVICE)
             await asyncio.sleep(1)
     assert len(api.patches) == 1
     assert len(api.events) == 1

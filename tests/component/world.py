@@ -233,7 +233,8 @@ class World:
         self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
         self.fleet = CountingFleet(kinds=kinds_of(plugins))
         self.cluster = Cluster(grace=1e9, listener=self.notifier, fleet=self.fleet, clock=now)
-        self.cluster.schedulers = schedulers
+        if schedulers is not None:
+            self.cluster.gangs.set_schedulers(schedulers)
         self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
         self.groups = sinks.pod_groups(self.cluster)

@@ -32,7 +32,7 @@ class Pods(Protocol):
 async def run(cluster: Cluster, pods: Pods) -> None:
     """Look after them until cancelled."""
     while True:
-        for charge in cluster.unseen(PATIENCE):
+        for charge in cluster.placements.unseen(PATIENCE):
             if await _is_gone(pods, charge):
                 log.warning("released a pod that came and went unseen", pod=charge.pod, node=charge.node)
                 cluster.remove_bound(charge.uid)

@@ -83,8 +83,8 @@ class DriftKeeper:
             pass
 
     def _ours(self) -> dict[str, Case]:
-        drifted = self._cluster.ledger.drifted
-        return {uid: each for uid, each in drifted.items() if self._cluster.is_our_node(each.given.node)}
+        drifted = self._cluster.allocations.drifted
+        return {uid: each for uid, each in drifted.items() if self._cluster.node_cache.is_ours(each.given.node)}
 
     def _count(self) -> None:
         """Find out who drifts, and since when."""
@@ -104,7 +104,7 @@ class DriftKeeper:
 
     async def _rewrite_all(self) -> None:
         nodes = {each.given.node for each in self._ours().values()}
-        found = [each for node in sorted(nodes) for each in self._cluster.ledger.to_be_rewritten(node)]
+        found = [each for node in sorted(nodes) for each in self._cluster.allocations.to_be_rewritten(node)]
         now = self._cluster.clock()
         due = [each for each in found if self._again.get(each[0].given.uid, (now, 0.0))[0] <= now]
         await asyncio.gather(*(self._rewrite(case, instead) for case, instead in due if self._leads()))

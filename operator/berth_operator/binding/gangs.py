@@ -86,7 +86,7 @@ class GangBinder:
             return
         bodies = self._bodies(gang, outcome, epoch)
         if bodies is not None:
-            self._cluster.assume_all(outcome)
+            self._cluster.placements.assume_all(outcome)
             self._binds.start(self._bind(outcome, bodies, epoch))
 
     def _bodies(self, gang: Gang, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
@@ -97,16 +97,16 @@ class GangBinder:
                 bodies.append(binding(each, epoch, self._lease))
             except RecordError as error:
                 self._reporter.refused(each.pod, str(error))
-                self._cluster.put_off(gang.membership)
+                self._cluster.gangs.put_off(gang.membership)
                 return None
         return bodies
 
     async def _bind(self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], epoch: int) -> None:
         if not await self._bind_claims(placements, epoch):
             for each in placements:
-                self._cluster.forget(each.pod.uid)
+                self._cluster.placements.forget(each.pod.uid)
             return
-        self._cluster.begin(placements)
+        self._cluster.gangs.begin(placements)
         for placement, body in zip(placements, bodies, strict=True):
             self._binds.start(self._bind_member(placement, body, epoch))
 
@@ -185,14 +185,14 @@ class GangKeeper:
     def _look_after_waiting(self) -> None:
         roster, now = self._cluster.roster, self._cluster.clock()
         for gang in roster.resumed(now):
-            self._cluster.gather(gang)
+            self._cluster.gangs.gather(gang)
         for lack, pods in roster.unready(now):
             for pod in pods:
                 self._reporter.unschedulable(pod, Failure(message=lack, wakes_on=Change(0)))
 
     def _undo_overdue(self) -> None:
         for gang in self._cluster.roster.overdue(self._cluster.clock()):
-            told, doomed = self._cluster.undo(gang, keep=self._keeps(gang.scheduler))
+            told, doomed = self._cluster.gangs.abort(gang, keep=self._keeps(gang.scheduler))
             counters.GANGS_UNDONE.inc()
             log.warning("gang undone", why=told, deleted=[each.pod for each in doomed])
             for charge in doomed:

@@ -88,12 +88,12 @@ class Preemptor:
         waiting = nominated(self._cluster.pending.values())
         for pod in waiting:
             if (kept := self._holds(pod)) is not None:
-                self._cluster.nominate(pod, kept)
+                self._cluster.nominator.nominate(pod, kept)
         for gang in {each.gang for each in waiting if each.gang is not None}:
-            if len(self._cluster.nominees_of(gang)) < sum(each.gang == gang for each in waiting):
-                self._cluster.withdraw_all(gang)
+            if len(self._cluster.nominator.of_gang(gang)) < sum(each.gang == gang for each in waiting):
+                self._cluster.nominator.withdraw_gang(gang)
             # It is dropped, too, if the gang lacks members by now.
-            self._cluster.gather(gang)
+            self._cluster.gangs.gather(gang)
 
     def help(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try to make room for a pod that fits nowhere; give the pod, and why it waits now."""
@@ -101,13 +101,13 @@ class Preemptor:
         if pod.error:
             return pod, failure
         if pod.nominated and (kept := self._holds(pod)) is not None:
-            return self._cluster.nominate(pod, kept), self._awaiting(pod, failure)
+            return self._cluster.nominator.nominate(pod, kept), self._awaiting(pod, failure)
         policy = self._policy(pod.scheduler)
         if not policy.preemption or not has_lower(fleet, pod.priority):
             return self.give_up(pod), failure
         if not pod.preempts:
             return self.give_up(pod), told(failure, _NEVER)
-        unconfirmed = self._cluster.unconfirmed()
+        unconfirmed = self._cluster.placements.unconfirmed()
         found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
         if found is None:
             return self.give_up(pod), _in_vain(failure, unconfirmed)
@@ -126,7 +126,7 @@ class Preemptor:
             return self._give_up_gang(gang), failure
         if not all(each.preempts for each in gang.members):
             return self._give_up_gang(gang), told(failure, _NEVER)
-        unconfirmed = self._cluster.unconfirmed()
+        unconfirmed = self._cluster.placements.unconfirmed()
         found = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
         if found is None:
             return self._give_up_gang(gang), _in_vain(failure, unconfirmed)
@@ -144,7 +144,7 @@ class Preemptor:
 
     def _left_for(self, gang: Gang) -> int:
         """Count the pods that have yet to leave the nodes that are kept for a gang."""
-        fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominees_of(gang.membership)}
+        fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominator.of_gang(gang.membership)}
         return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
 
     def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
@@ -155,7 +155,7 @@ class Preemptor:
         """Wait for no node in particular."""
         if not pod.nominated:
             return pod
-        pod = self._cluster.withdraw(pod)
+        pod = self._cluster.nominator.withdraw(pod)
         self._reporter.nominated(pod)
         return pod
 
@@ -163,7 +163,7 @@ class Preemptor:
         """Let no member wait for a node in particular."""
         for each in gang.members:
             self.give_up(each)
-        return self._cluster.unit(gang.membership) or gang
+        return self._cluster.gangs.unit(gang.membership) or gang
 
     def _carry_out(self, pod: PendingPod, found: Preemption) -> PendingPod:
         node = found.nominee.node
@@ -182,11 +182,11 @@ class Preemptor:
             at[each.node] = self._nominate(members[each.uid], each)
         for victim in found.victims:
             self._tell_to_leave(victim, at[victim.node])
-        return self._cluster.unit(gang.membership) or gang
+        return self._cluster.gangs.unit(gang.membership) or gang
 
     def _nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
         before = pod.nominated
-        pod = self._cluster.nominate(pod, nominee)
+        pod = self._cluster.nominator.nominate(pod, nominee)
         if pod.nominated != before:
             self._reporter.nominated(pod)
         return pod
@@ -206,8 +206,8 @@ class Preemptor:
         if pod.gang is None:
             self._cluster.queue.put(self.give_up(pod))
         else:
-            self._cluster.withdraw_all(pod.gang)
-            self._cluster.gather(pod.gang)
+            self._cluster.nominator.withdraw_gang(pod.gang)
+            self._cluster.gangs.gather(pod.gang)
 
     # --- evicting ---------------------------------------------------------------------------------------------
 
@@ -266,10 +266,9 @@ class Preemptor:
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:
             return
         if waiting.gang is not None:
-            self._cluster.put_off(waiting.gang)
+            self._cluster.gangs.put_off(waiting.gang)
         else:
-            self._cluster.queue.back_off(self.give_up(waiting), self._cluster.clock())
-            self._cluster.listener.work_ready()
+            self._cluster.waker.back_off(self.give_up(waiting), self._cluster.clock())
 
 
 def _in_vain(failure: Failure, unconfirmed: Collection[str]) -> Failure:

@@ -135,7 +135,7 @@ class Scheduler:
         counters.PLUGIN_FAILURES.labels(error.kind).inc()
         self._complain(error)
         if isinstance(unit, Gang):
-            self._cluster.put_off(unit.membership)
+            self._cluster.gangs.put_off(unit.membership)
         else:
             self._cluster.queue.back_off(self._preemptor.give_up(unit), self._cluster.clock())
         for pod in pods_of(unit):
@@ -176,7 +176,7 @@ class Scheduler:
 
     def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Charge a placement and start to bind it."""
-        self._cluster.assume(placement)
+        self._cluster.placements.assume(placement)
         if placement.chosen:
             bind = self._bind_claims_first
         else:
@@ -208,7 +208,7 @@ class Scheduler:
         try:
             await self._volumes.bind(placement, lambda: self.leads(epoch))
         except GoneError:
-            self._cluster.forget(placement.pod.uid)
+            self._cluster.placements.forget(placement.pod.uid)
         except VolumeError as error:
             self.settle(placement, binder.Outcome.REFUSED, str(error))
         else:
@@ -256,11 +256,11 @@ class Scheduler:
         pod = placement.pod
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.Outcome.BOUND:
-            self._cluster.bound(pod.uid)
+            self._cluster.placements.finish_binding(pod.uid)
             self._reporter.scheduled(placement)
             return
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
-        self._cluster.forget(pod.uid)
+        self._cluster.placements.forget(pod.uid)
         # After our term a pod is the next leader's to report; it may be bound by now.
         if outcome in binder.REFUSALS and self._term() is not None:
             self._reporter.refused(pod, why)

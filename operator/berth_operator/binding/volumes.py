@@ -177,7 +177,7 @@ class VolumeBinder:
     def _check(self, placement: Placement, holds: Callable[[], bool]) -> None:
         if self._ended or not holds() or placement.pod.uid not in self._cluster.pending:
             raise GoneError
-        if placement.node not in self._cluster.nodes:
+        if placement.node not in self._cluster.node_cache.nodes:
             raise VolumeError(f'binding volumes: node "{placement.node}" is gone')
 
     def _check_reach(self, placement: Placement, volume: Volume) -> None:

@@ -91,11 +91,10 @@ class Listed:
         kinds, trusted = self._cluster.kinds, self._cluster.trusted_schedulers
         sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted)))
         await Reflector(api=self._api, source=pods_where(selector), sink=sink).read()
-        for name in self._cluster.heartbeats.nodes():
-            # Only a leader looks at its clock all the time.
-            self._cluster.check_alive(name)
+        # Only a leader looks at its clock all the time.
+        self._cluster.node_cache.check_all_alive()
         fleet = self._cluster.fleet.copy()
         for each in charges:
             fleet.release(kubelet_allocation.left_uid(each.node, each.uid))
-            fleet.charge(self._cluster.ledger.reckoned(each))
+            fleet.charge(self._cluster.allocations.effective_charge(each))
         return fleet

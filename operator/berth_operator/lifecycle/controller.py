@@ -12,7 +12,6 @@ PERIOD: Final = 1.0
 async def run(cluster: Cluster) -> None:
     """Watch over the agents until cancelled."""
     while True:
-        for name in cluster.heartbeats.nodes():
-            cluster.check_alive(name)
-        cluster.report_unknown()
+        cluster.node_cache.check_all_alive()
+        cluster.unknown_allocations.report()
         await asyncio.sleep(PERIOD)

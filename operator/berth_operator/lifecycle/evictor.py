@@ -77,11 +77,11 @@ class Evictor:
 
     def _failed(self) -> set[Card]:
         """Give the cards that failed for good, by agents that are heard."""
-        heartbeats, now = self._cluster.heartbeats, self._cluster.clock()
+        nodes = self._cluster.node_cache
         return {
             (name, *card)
-            for name, record in self._cluster.devices.items()
-            if record.lost and name in self._cluster.nodes and heartbeats.alive(name, now)
+            for name, record in nodes.devices.items()
+            if record.lost and name in nodes.nodes and nodes.is_alive(name)
             for card in record.lost
         }
 
@@ -93,13 +93,13 @@ class Evictor:
             for charge in self._cluster.fleet.on_node(node)
             if (kind, minor) in ((grant.type, grant.minor) for grant in charge.grants)
             if kubelet_allocation.is_pod(charge)
-            if not self._cluster.fleet.is_leaving(charge) and not self._cluster.is_assumed(charge.uid)
+            if not self._cluster.fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
         ]
 
     def _minor(self, card: Card) -> int:
         """Return the minor that a failed card has now."""
         node, kind, name = card
-        cards = self._cluster.devices[node].inventory.cards
+        cards = self._cluster.node_cache.devices[node].inventory.cards
         return next(each.minor for each in cards if (each.type, each.id) == (kind, name))
 
     async def _evict(self, charge: Charge, card: Card) -> bool:

@@ -54,7 +54,7 @@ class PodTable:
     def listed(self, shown: Callable[[str], bool], found: set[str], requested_at: float) -> None:
         """Know that a list of the pods of some scheduler names has shown no others."""
         for uid in [uid for uid, name in self._known.items() if shown(name) and uid not in found]:
-            if self.cluster.may_be_bound_since(uid, requested_at):
+            if self.cluster.placements.may_be_bound_since(uid, requested_at):
                 self.cluster.remove_pending(uid)
             else:
                 self.remove(uid)

@@ -181,7 +181,8 @@ class Picture:
         self.cluster = Cluster(
             grace=grace, fleet=Fleet(kinds=kinds), trusted_schedulers=trusted_schedulers, clock=lambda: 0.0
         )
-        self.cluster.schedulers = schedulers
+        self.cluster.gangs.set_schedulers(schedulers)
+        self._schedulers = schedulers
         self.placed: dict[str, Object] = {}
         """UID -> pod that has a node."""
         self.priority_classes: dict[str, Object] = {}
@@ -206,5 +207,5 @@ class Picture:
         if pod["spec"].get("nodeName"):
             self.placed[pod["metadata"]["uid"]] = pod
             self.cluster.put_bound(pod)
-        elif pod["spec"].get("schedulerName") in (self.cluster.schedulers or ()):
+        elif pod["spec"].get("schedulerName") in self._schedulers:
             self.cluster.put_pending(pod)

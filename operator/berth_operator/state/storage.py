@@ -24,7 +24,7 @@ class Storage:
     """One API object after the other."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.volumes = cluster, cluster.fleet.volumes
+        self.cluster, self.volumes, self._waker = cluster, cluster.fleet.volumes, cluster.waker
         self.on_claim: Callable[[str], None] = lambda _key: None
         """Called with the claim (namespace/name) that changed, or whose volume did."""
 
@@ -39,7 +39,7 @@ class Storage:
 
     def remove_claim(self, key: str) -> None:
         """A claim is gone."""
-        self.cluster.version += 1
+        self._waker.note_change()
         self.volumes.remove_claim(key)
         self.on_claim(key)
 
@@ -54,7 +54,7 @@ class Storage:
 
     def remove_volume(self, name: str) -> None:
         """A volume is gone."""
-        self.cluster.version += 1
+        self._waker.note_change()
         known = self.volumes.volumes.get(name)
         self.volumes.remove_volume(name)
         self._tell_claims(known, None)
@@ -87,7 +87,7 @@ class Storage:
         """A driver is gone, or no longer says how much it can make."""
         if name in self.volumes.tracked:
             self.volumes.tracked.discard(name)
-            self.cluster.changed(Change.STORAGE_CAPACITY)
+            self._waker.changed(Change.STORAGE_CAPACITY)
 
     def put_limits(self, raw: Object) -> None:
         """A CSINode exists or changed."""
@@ -111,7 +111,7 @@ class Storage:
 
     def _more_volumes(self, node: str) -> None:
         """Wake the pods for which a node may hold more volumes now."""
-        self.cluster.happened(ClusterEvent(change=Change.VOLUME_LIMITS, node=node))
+        self._waker.happened(ClusterEvent(change=Change.VOLUME_LIMITS, node=node))
 
     def _changed(self, change: Change, concerns: Callable[[str], bool]) -> None:
         """Wake the pods that use a claim (namespace/name) which a change concerns."""
@@ -120,9 +120,7 @@ class Storage:
             used = (use.claim for request in parked.requests for use in request.mounts.claims)
             return None if any(map(concerns, used)) else NOT_CONCERNED
 
-        self.cluster.version += 1
-        if self.cluster.queue.wake(change, hint):
-            self.cluster.listener.work_ready()
+        self._waker.changed_for(change, hint)
 
     def _tell_claims(self, *found: Volume | None) -> None:
         for key in {each.claim for each in found if each is not None and each.claim}:

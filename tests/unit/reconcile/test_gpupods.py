@@ -6,8 +6,8 @@ import pytest
 
 from berth_operator.reconcile import gpupods
 from berth_operator.state import kubelet
+from berth_operator.state.allocation_tracker import AS_ALLOCATED, DRIFTED
 from berth_operator.state.kubelet import Consistency
-from berth_operator.state.ledger import AS_ALLOCATED, DRIFTED
 from berth_operator.state.views import GpuPodView
 from tests.builders import condition, gpu_pod
 

@@ -74,7 +74,9 @@ class Api:
         key = f"{namespace}/{name}"
         assert last == "status"
         await self.call(f"group {key}")
-        assert body["metadata"] == {"uid": self.cluster.groups[key][0].uid}
+        view = self.cluster.gangs.view(key)
+        assert view is not None
+        assert body["metadata"] == {"uid": view.group.uid}
         self.groups[key] = {name: value for name, value in body["status"].items() if name not in self.forgets}
         self.cluster.put_group(pod_group(name, uid=body["metadata"]["uid"], status=self.groups[key]))
         return {}
@@ -478,7 +480,9 @@ async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> 
     async with running(world) as api:
         await asyncio.sleep(1)
         assert api.order() == ["gpu pod p"]
-        [condition] = world.cluster.ledger.gpu_pods["ns/p"].conditions
+        record = world.cluster.allocations.gpu_pod("ns/p")
+        assert record is not None
+        [condition] = record.conditions
         assert (condition["type"], condition["status"], condition["reason"]) == ("Consistent", "False", "Drifted")
         world.writer.mark(GPU_POD, "ns/p")
         world.writer.mark(GPU_POD, "ns/unknown")

@@ -12,7 +12,8 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.unknown_allocations import KUBELET_SECONDS
 from berth_operator.state.views import StatusKind
 from tests.builders import (
     FPGA,
@@ -60,7 +61,7 @@ class World:
             outcome = decide(self.cluster.fleet, each, Policy())
             found.append(outcome)
             if isinstance(outcome, Placement):
-                self.cluster.assume(outcome)
+                self.cluster.placements.assume(outcome)
             else:
                 self.cluster.queue.park(each, outcome)
         return found
@@ -79,7 +80,7 @@ class World:
     def reported(self) -> list[str]:
         """Give what is reported once kubelet has had its time to tell."""
         self.now += KUBELET_SECONDS
-        self.cluster.report_unknown()
+        self.cluster.unknown_allocations.report()
         return [charge.pod for charge in self.heard.unknown]
 
 
@@ -102,7 +103,7 @@ def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
     world.pods.apply("ADDED", HALF)
     placement = world.placed()
     before = world.cluster.fleet.charges["uid-a"]
-    world.cluster.bound("uid-a")
+    world.cluster.placements.finish_binding("uid-a")
     world.pods.apply("MODIFIED", BOUND)
     assert world.cluster.fleet.charges["uid-a"] == before
     assert placement.node == "node"
@@ -171,7 +172,7 @@ def test_a_failed_bind_is_forgotten_and_backs_off() -> None:
     world = World()
     world.pods.apply("ADDED", HALF)
     world.placed()
-    world.cluster.forget("uid-a")
+    world.cluster.placements.forget("uid-a")
     assert world.users() == [0, 0]
     assert world.decided() == []
     assert world.cluster.queue.next_due() == 101.0
@@ -184,7 +185,7 @@ def test_a_lost_answer_does_not_matter_once_the_watch_shows_the_pod() -> None:
     world.pods.apply("ADDED", HALF)
     world.placed()
     world.pods.apply("ADDED", BOUND)
-    world.cluster.forget("uid-a")
+    world.cluster.placements.forget("uid-a")
     assert world.users() == [1, 0]
 
 
@@ -194,20 +195,20 @@ def test_an_answer_that_comes_after_the_pod_has_left_changes_nothing() -> None:
     world.placed()
     world.pods.apply("ADDED", BOUND)
     world.pods.apply("DELETED", BOUND)
-    world.cluster.bound("uid-a")
-    world.cluster.forget("uid-a")
+    world.cluster.placements.finish_binding("uid-a")
+    world.cluster.placements.forget("uid-a")
     assert world.users() == [0, 0]
     assert len(world.cluster.queue) == 0
 
 
-@pytest.mark.parametrize("answer", ["bound", "forget"])
+@pytest.mark.parametrize("answer", ["finish_binding", "forget"])
 def test_a_pod_deleted_while_assumed_frees_its_card_whatever_the_answer(answer: str) -> None:
     world = World()
     world.pods.apply("ADDED", HALF)
     world.placed()
     world.pods.apply("DELETED", HALF)
     assert world.users() == [0, 0]
-    getattr(world.cluster, answer)("uid-a")
+    getattr(world.cluster.placements, answer)("uid-a")
     assert world.users() == [0, 0]
     assert len(world.cluster.queue) == 0
 
@@ -218,7 +219,7 @@ def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
     world.placed()
     world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, labels={"genius/priority": "5"}))
     assert world.decided() == []
-    world.cluster.forget("uid-a")
+    world.cluster.placements.forget("uid-a")
     world.now += 1.0
     assert world.placed().pod.weight == 5
 
@@ -247,8 +248,8 @@ def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
 def test_forgetting_one_that_was_never_assumed_changes_nothing() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    world.cluster.forget("uid-a")
-    world.cluster.bound("uid-x")
+    world.cluster.placements.forget("uid-a")
+    world.cluster.placements.finish_binding("uid-x")
     assert world.users() == [1, 0]
 
 
@@ -269,7 +270,7 @@ def test_an_assumed_pod_that_a_list_does_not_show(bound_at: float | None, reques
     world.placed()
     if bound_at is not None:
         world.now = bound_at
-        world.cluster.bound("uid-a")
+        world.cluster.placements.finish_binding("uid-a")
     relist(world.pods, [], requested_at=requested_at)
     assert bool(world.cluster.fleet.charges) is kept
 
@@ -278,7 +279,7 @@ def test_an_assumed_pod_that_a_list_shows_stays() -> None:
     world = World()
     world.pods.apply("ADDED", HALF)
     world.placed()
-    world.cluster.bound("uid-a")
+    world.cluster.placements.finish_binding("uid-a")
     relist(world.pods, [BOUND], requested_at=101.0)
     assert world.users() == [1, 0]
 
@@ -372,7 +373,7 @@ def test_a_pod_that_means_nothing_is_decided_once_and_again_when_it_is_changed()
     world.pods.apply("ADDED", pod("a", labels={"genius/priority": "high"}))
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
-    world.cluster.changed(Change.NODE_ADDED)
+    world.cluster.waker.changed(Change.NODE_ADDED)
     assert world.decided() == []
     world.pods.apply("MODIFIED", pod("a", labels={"genius/priority": "1"}))
     world.placed()
@@ -390,13 +391,13 @@ HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
 
 def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> None:
     cluster = World().cluster
-    read = cluster.devices["node"].inventory
+    read = cluster.node_cache.devices["node"].inventory
     cluster.put_device(_three_cards(generation=1))
-    assert cluster.devices["node"].inventory == read
+    assert cluster.node_cache.devices["node"].inventory == read
     cluster.put_device(_three_cards(generation=2))
-    assert len(cluster.devices["node"].inventory.cards) == 3
+    assert len(cluster.node_cache.devices["node"].inventory.cards) == 3
     cluster.put_device(device("node", entry(0), generation=2, uid="made anew"))
-    assert len(cluster.devices["node"].inventory.cards) == 1
+    assert len(cluster.node_cache.devices["node"].inventory.cards) == 1
 
 
 @pytest.mark.parametrize(
@@ -448,7 +449,7 @@ def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
     world.placed()
     world.pods.apply("ADDED", pod("b", {NVIDIA: "1"}))
     assert isinstance(world.decided()[0], Failure)
-    world.cluster.forget("uid-a")
+    world.cluster.placements.forget("uid-a")
     assert [outcome.pod.name for outcome in world.decided() if isinstance(outcome, Placement)] == ["b"]
 
 
@@ -562,7 +563,7 @@ def test_a_successful_bind_marks_its_node_whoever_tells_it_first(seen_by: str) -
     world.placed()
     assert world.dirty == []
     if seen_by == "answer":
-        world.cluster.bound("uid-a")
+        world.cluster.placements.finish_binding("uid-a")
     else:
         world.pods.apply("ADDED", BOUND)
     assert world.dirty == ["node"]
@@ -579,7 +580,7 @@ def test_a_stale_agents_cards_are_not_handed_out_until_it_is_heard_again() -> No
     world = World()
     world.cluster.put_lease(lease(renewed="1"))
     world.now += 100.0
-    world.cluster.check_alive("node")
+    world.cluster.node_cache.check_alive("node")
     assert not fresh(world)
     assert world.dirty == ["node"]
     world.pods.apply("ADDED", HALF)
@@ -591,7 +592,7 @@ def test_a_stale_agents_cards_are_not_handed_out_until_it_is_heard_again() -> No
 
 def test_nothing_changes_nothing_is_marked() -> None:
     world = World()
-    world.cluster.check_alive("node")
+    world.cluster.node_cache.check_alive("node")
     assert world.dirty == []
 
 
@@ -599,7 +600,7 @@ def test_running_pods_of_a_stale_agent_are_left_alone() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
     world.now += 1000.0
-    world.cluster.check_alive("node")
+    world.cluster.node_cache.check_alive("node")
     assert world.users() == [1, 0]
 
 
@@ -617,7 +618,7 @@ def test_after_a_restart_the_devices_own_word_counts(status: str, *, expected: b
     cluster.put_lease(lease())
     cluster.put_device(device("node", entry(0), conditions=[condition("Ready", status)]))
     assert bool(cluster.fleet.fresh[cluster.fleet.rows["node"]]) is expected
-    assert cluster.node_view("node").alive is expected
+    assert cluster.node_cache.view("node").alive is expected
 
 
 def test_a_lease_that_is_gone_makes_its_device_stale_in_time() -> None:
@@ -625,7 +626,7 @@ def test_a_lease_that_is_gone_makes_its_device_stale_in_time() -> None:
     world.cluster.put_lease(lease())
     world.cluster.remove_lease("node")
     world.now += 20.1
-    world.cluster.check_alive("node")
+    world.cluster.node_cache.check_alive("node")
     assert not fresh(world)
 
 
@@ -651,7 +652,7 @@ def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
 def test_a_view_holds_all_that_is_known_of_a_node() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    view = world.cluster.node_view("node")
+    view = world.cluster.node_cache.view("node")
     assert view.node is not None
     assert view.device is not None
     assert (view.node.uid, view.device.name, view.alive, view.ours) == ("uid-node", "node", True, True)
@@ -659,7 +660,7 @@ def test_a_view_holds_all_that_is_known_of_a_node() -> None:
 
 
 def test_a_view_of_a_stranger_is_empty() -> None:
-    view = World().cluster.node_view("stranger")
+    view = World().cluster.node_cache.view("stranger")
     assert (view.node, view.device, view.alive, view.charges) == (None, None, False, ())
 
 
@@ -669,7 +670,7 @@ def test_a_view_of_a_stranger_is_empty() -> None:
 def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) -> None:
     world = World(confined=confined)
     world.cluster.remove_node("node")
-    assert world.cluster.node_view("node").ours is ours
+    assert world.cluster.node_cache.view("node").ours is ours
 
 
 # --- pods that others make room for -----------------------------------------------------------------------------
@@ -694,7 +695,7 @@ def nominated(world: World, on: str = "node") -> None:
     assert isinstance(found, PendingPod)
     placement = decide(world.cluster.fleet, found, Policy())
     assert isinstance(placement, Placement)
-    world.cluster.nominate(found, replace(placement.charge, node=on))
+    world.cluster.nominator.nominate(found, replace(placement.charge, node=on))
 
 
 def test_a_start_is_noted_and_wakes_nobody() -> None:
@@ -715,12 +716,12 @@ def test_a_bind_is_unconfirmed_until_somebody_tells_of_it(*, by_watch: bool) -> 
     world.pods.apply("ADDED", HALF)
     world.placed()
     parked(world, wakes_on=Change.BOUND)
-    assert list(world.cluster.unconfirmed()) == ["uid-a"]
+    assert list(world.cluster.placements.unconfirmed()) == ["uid-a"]
     if by_watch:
         world.pods.apply("ADDED", BOUND)
     else:
-        world.cluster.bound("uid-a")
-    assert list(world.cluster.unconfirmed()) == []
+        world.cluster.placements.finish_binding("uid-a")
+    assert list(world.cluster.placements.unconfirmed()) == []
     assert is_awake(world)
 
 
@@ -730,7 +731,7 @@ def test_the_watch_does_not_undo_what_was_decided() -> None:
     for stale in ("", "elsewhere"):
         world.cluster.put_pending({**HALF, "status": {"nominatedNodeName": stale}})
         assert world.cluster.pending["uid-a"].nominated == "node"
-    world.cluster.withdraw(world.cluster.pending["uid-a"])
+    world.cluster.nominator.withdraw(world.cluster.pending["uid-a"])
     world.cluster.put_pending({**HALF, "status": {"nominatedNodeName": "node"}})
     assert world.cluster.pending["uid-a"].nominated == ""
     assert not world.cluster.fleet.nominees

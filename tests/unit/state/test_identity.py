@@ -131,7 +131,7 @@ class World:
         outcome = decide(self.cluster.fleet, pods.pending(waiting, self.cluster.kinds), Policy())
         if not isinstance(outcome, Placement):
             return
-        self.cluster.assume(outcome)
+        self.cluster.placements.assume(outcome)
         told = record.binding(outcome, 1, "lease")["metadata"]
         raw = pod(
             f"p{self.binds}",
@@ -395,7 +395,7 @@ def test_of_two_cards_with_one_id_none_is_given_out() -> None:
     world.publish([plain("GPU-a"), plain("GPU-a"), plain("GPU-b")])
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
     assert fits(world, {NVIDIA: "2"}) == []
-    problems = world.cluster.devices["node"].problems
+    problems = world.cluster.node_cache.devices["node"].problems
     assert problems[0] == "spec.devices[0].id: GPU-a stands more than once among the gpu devices"
     world.publish([plain("GPU-b"), plain("GPU-a")])
     assert fits(world, {GPU: "60"}) == ["GPU-b"]
@@ -458,7 +458,7 @@ def test_instances_of_a_failed_card_are_known() -> None:
 
 
 def accounted(world: World) -> tuple[str, str]:
-    shown = status.wanted(world.cluster.node_view("node"), lambda: "2026-01-01T00:00:00Z")
+    shown = status.wanted(world.cluster.node_cache.view("node"), lambda: "2026-01-01T00:00:00Z")
     [found] = [each for each in shown.conditions if each.type == names.ACCOUNTED]
     return found.status, found.message
 
@@ -507,14 +507,14 @@ def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_i
     world.bind({GPU: "100"}, {})
     world.bind({GPU: "100"}, {})
     world.publish([plain("GPU-b"), plain("GPU-x")])
-    found = status.wanted(world.cluster.node_view("node"), lambda: "2026-01-01T00:00:00Z").devices
+    found = status.wanted(world.cluster.node_cache.view("node"), lambda: "2026-01-01T00:00:00Z").devices
     assert [(each.minor, each.id, [holder.name for holder in each.holders]) for each in found] == [
         (0, None, ["p2"]),
         (1, None, []),
         (-1, "GPU-a", ["p1"]),
     ]
     # Never less than live pods request, and the card that is gone beside those that are there.
-    assert sums.wanted(world.cluster.node_view("node"))[GPU] == 300
+    assert sums.wanted(world.cluster.node_cache.view("node"))[GPU] == 300
 
 
 def test_a_nominee_keeps_its_card_when_minors_change() -> None:

@@ -147,9 +147,9 @@ def test_what_is_assumed_and_nominated_counts_too() -> None:
     of = cluster({NVIDIA: 2})
     first = decided(of, pod("a", {NVIDIA: 1}))
     assert isinstance(first, Placement)
-    of.assume(first)
+    of.placements.assume(first)
     assert message(of, pod("b", {NVIDIA: 2})) == SHORT.format(NVIDIA)
-    of.forget("uid-a")
+    of.placements.forget("uid-a")
     assert isinstance(decide(of.fleet, of.pending["uid-b"], Policy()), Placement)
 
 

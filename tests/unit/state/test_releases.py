@@ -55,7 +55,7 @@ def decided(cluster: Cluster) -> list[str]:
         found.append(each.name)
         outcome = decide(cluster.fleet, each, Policy())
         if isinstance(outcome, Placement):
-            cluster.assume(outcome)
+            cluster.placements.assume(outcome)
         else:
             cluster.queue.park(each, outcome)
     return found

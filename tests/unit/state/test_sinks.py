@@ -104,7 +104,7 @@ def test_objects_of_every_kind_reach_the_cluster(cluster: Cluster) -> None:
     pods = every_pod(cluster)
     pods.apply("ADDED", pod("a", {GPU: "50"}))
     pods.apply("ADDED", pod("b", {GPU: "50"}, on="node", allocated=half()))
-    assert list(cluster.nodes) == list(cluster.devices) == ["node"]
+    assert list(cluster.node_cache.nodes) == list(cluster.node_cache.devices) == ["node"]
     assert list(cluster.pending) == ["uid-a"]
     assert list(cluster.fleet.charges) == ["uid-b"]
 

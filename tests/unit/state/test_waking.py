@@ -223,10 +223,10 @@ class Story:
         if found := self.asleep():
             chosen, on = self.random.choice(found), self.random.choice(NODES)
             if chosen.uid in self.cluster.fleet.nominees:
-                self.cluster.queue.put(self.cluster.withdraw(chosen))
+                self.cluster.queue.put(self.cluster.nominator.withdraw(chosen))
             elif on in self.nodes:
                 kept = charge(chosen.name, node=on, resources=(("cpu", 1000), ("pods", 1)))
-                self.cluster.queue.put(self.cluster.nominate(chosen, kept))
+                self.cluster.queue.put(self.cluster.nominator.nominate(chosen, kept))
 
     def namespace_changes(self) -> None:
         self.cluster.put_namespace("ns", self.random.choice(({}, {"team": "x"})))
@@ -247,7 +247,7 @@ class Story:
         while (each := popped(queue)) is not None:
             outcome = queue.parked_failure(each) or decide(self.cluster.fleet, each, Policy())
             if isinstance(outcome, Placement):
-                self.cluster.assume(outcome)
+                self.cluster.placements.assume(outcome)
             else:
                 queue.park(each, outcome)
 
@@ -527,7 +527,7 @@ def test_whoever_others_make_room_for_is_woken_by_whatever_its_node_says() -> No
     chosen = cluster.pending["uid-high"]
     failure = cluster.queue.parked_failure(chosen)
     assert failure is not None
-    cluster.queue.put(cluster.nominate(chosen, charge("high", node="a", resources=(("cpu", 2000),))))
+    cluster.queue.put(cluster.nominator.nominate(chosen, charge("high", node="a", resources=(("cpu", 2000),))))
     nominated = popped(cluster.queue)
     assert nominated is not None
     cluster.queue.park(nominated, replace(failure, wakes_on=failure.wakes_on | Change.NODE_TAINTS))

@@ -443,7 +443,7 @@ def _decided(cluster: Cluster) -> Placement | Failure | None:
         return None
     outcome = decide(cluster.fleet, waiting, Policy())
     if isinstance(outcome, Placement):
-        cluster.assume(outcome)
+        cluster.placements.assume(outcome)
     else:
         cluster.queue.park(waiting, outcome)
     return outcome

@@ -218,5 +218,5 @@ def test_the_cluster_reads_pods_and_nodes_by_its_plug_ins() -> None:
     assert cluster.pending["uid-a"].request.devices.parts[0].type == "npu"
     cluster.put_bound(pod("b", {NPU: "1"}, on="n", allocated=HELD))
     assert cluster.fleet.cards["npu"].users[cluster.fleet.rows["n"]].tolist() == [1]
-    assert cluster.nodes["n"].allocatable == {NPU: 2}
-    assert cluster.node_view("n").kinds.names == ("gpu", "rdma", "fpga", "npu")
+    assert cluster.node_cache.nodes["n"].allocatable == {NPU: 2}
+    assert cluster.node_cache.view("n").kinds.names == ("gpu", "rdma", "fpga", "npu")

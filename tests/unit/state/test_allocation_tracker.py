@@ -10,7 +10,9 @@ from berth_api.names import EPOCH, GPU_CORE
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state import devices, sinks
-from berth_operator.state.cluster import KUBELET_SECONDS, Cluster
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.kubelet_reports import KubeletReports
+from berth_operator.state.unknown_allocations import KUBELET_SECONDS
 from berth_operator.state.views import GpuPodView, StatusKind
 from tests.builders import (
     GPU,
@@ -73,7 +75,7 @@ class World:
             outcome = decide(self.cluster.fleet, each, Policy())
             found.append(outcome)
             if isinstance(outcome, Placement):
-                self.cluster.assume(outcome)
+                self.cluster.placements.assume(outcome)
             else:
                 self.cluster.queue.park(each, outcome)
         return found
@@ -209,7 +211,7 @@ def test_without_a_word_the_promise_counts_again(last: Event) -> None:
     for event in (add(bound("p", 0)), give("p", "GPU-2"), last):
         event(world)
     assert world.used() == [100, 0, 0, 0]
-    assert not world.cluster.ledger.drifted
+    assert not world.cluster.allocations.drifted
 
 
 def test_a_pod_of_another_scheduler_may_hold_any_card_until_it_is_told() -> None:
@@ -227,11 +229,11 @@ def test_a_pod_that_kubelet_may_yet_tell_of_is_not_reported_at_once() -> None:
     for name in ("slow", "soon"):
         add(stranger(name))(world)
     add(pod("share", {GPU: "50"}, on="node"))(world)
-    world.cluster.report_unknown()
+    world.cluster.unknown_allocations.report()
     assert [charge.pod for charge in world.heard.unknown] == ["ns/share"]
     give("soon", "GPU-1")(world)
     world.now += KUBELET_SECONDS
-    world.cluster.report_unknown()
+    world.cluster.unknown_allocations.report()
     assert [charge.pod for charge in world.heard.unknown] == ["ns/share", "ns/slow"]
 
 
@@ -449,10 +451,10 @@ def test_a_drift_begins_and_ends() -> None:
         event(world)
     assert world.heard.drifts == 0
     give("p", "GPU-1")(world)
-    assert (world.heard.drifts, list(world.cluster.ledger.drifted)) == (1, ["uid-p"])
+    assert (world.heard.drifts, list(world.cluster.allocations.drifted)) == (1, ["uid-p"])
     world.heard.changed.clear()
     world.pods.apply("MODIFIED", bound("p", 1))
-    assert (world.heard.drifts, world.cluster.ledger.drifted) == (2, {})
+    assert (world.heard.drifts, world.cluster.allocations.drifted) == (2, {})
     assert world.heard.names(StatusKind.GPU_POD) == ["ns/p"]
     assert world.used() == [0, 100, 0, 0]
 
@@ -461,7 +463,7 @@ def test_a_pod_that_goes_drifts_no_more() -> None:
     world = World()
     for event in (add(bound("p", 0)), give("p", "GPU-1"), gone(bound("p", 0))):
         event(world)
-    assert (world.heard.drifts, world.cluster.ledger.drifted) == (2, {})
+    assert (world.heard.drifts, world.cluster.allocations.drifted) == (2, {})
 
 
 def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
@@ -485,12 +487,14 @@ def test_charges_and_bookkeeping_end_with_the_pods() -> None:
         add(bound(f"p{number}", number))(world)
         give(f"p{number}", f"GPU-{(number + 1) % 4}")(world)
     assert world.used() == [100] * 4
-    assert len(world.cluster.ledger.drifted) == 4
+    assert len(world.cluster.allocations.drifted) == 4
     for number in range(4):
         gone(bound(f"p{number}", number))(world)
         world.gpu_pods.apply("DELETED", gpu_pod(f"p{number}"))
     assert world.used() == [0] * 4
-    kept = [each for each in vars(world.cluster.ledger).values() if isinstance(each, dict)]
+    tracker = vars(world.cluster.allocations)
+    parts = [tracker, *(vars(part) for part in tracker.values() if isinstance(part, KubeletReports))]
+    kept = [each for part in parts for each in part.values() if isinstance(each, dict)]
     # What is said of the node, and in which boot it is, stays with the node.
     assert sorted(map(len, kept)) == [0, 0, 0, 0, 1, 1]
 

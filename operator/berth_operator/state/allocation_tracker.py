@@ -1,0 +1,242 @@
+"""What pods are charged for: their allocation, corrected by what kubelet gave.
+
+A pod's *promised* charge is what its allocation says; its *effective* charge is what it takes by everything that is
+known. The Fleet has effective charges, and this tracker keeps the promised one of each pod for which the two differ. It
+also charges what pods that are gone still hold, and what processes outside Kubernetes use.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api.allocation import Grant
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import Case, Given
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.verdict import Change
+from berth_operator.state import charges, kubelet
+from berth_operator.state.devices import DeviceRecord
+from berth_operator.state.kubelet import Consistency, GpuPodRecord
+from berth_operator.state.kubelet_reports import KubeletReports
+from berth_operator.state.listener import Listener
+from berth_operator.state.views import StatusKind
+from berth_operator.state.waker import Waker
+
+Object = Mapping[str, Any]
+
+AS_ALLOCATED: Final[Consistency] = ("True", "AsAllocated", "kubelet gave the pod nothing but what it was allocated")
+NOTHING_ALLOCATED: Final[Consistency] = (
+    "True",
+    "NothingAllocated",
+    "the pod has no allocation; what it holds is charged to it",
+)
+DRIFTED: Final = "Drifted"
+
+
+class AllocationTracker:
+    """Keeps the charges of a Fleet in agreement with what agents report."""
+
+    def __init__(self, *, fleet: Fleet, waker: Waker, listener: Listener, charges_foreign: bool) -> None:
+        """`charges_foreign`: whether cards that processes outside Kubernetes use are charged."""
+        self._fleet, self._waker, self._listener = fleet, waker, listener
+        self._charges_foreign = charges_foreign
+        self._reports = KubeletReports()
+        self._promised: dict[str, Charge] = {}
+        """UID -> the promised charge of a pod that is charged for something else."""
+        self.drifted: dict[str, Case] = {}
+        """UID -> a pod that holds other devices than it was promised."""
+
+    # --- what agents report -----------------------------------------------------------------------------------
+
+    def put_gpu_pod(self, raw: Object) -> None:
+        """Add or update what kubelet gave a pod."""
+        record = kubelet.gpu_pod(raw)
+        before = self._reports.put_gpu_pod(record)
+        for given in filter(None, {before, record.given}):
+            self._update(given.node, given.uid)
+        self._listener.status_changed(StatusKind.GPU_POD, record.key)
+
+    def remove_gpu_pod(self, key: str) -> None:
+        """Remove what kubelet gave a pod."""
+        if (given := self._reports.remove_gpu_pod(key)) is not None:
+            self._update(given.node, given.uid)
+
+    def apply_report(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
+        """Apply what a node's agent reports of kubelet; `known` is its Device as it was before."""
+        name, before = record.name, () if known is None else known.word.withheld
+        if known is not None or record.word.boot_id:
+            # An agent that puts a deleted Device back reports its inventory first, and only then what is held.
+            self._reports.put_word(name, record.word)
+        self._update_node(name)
+        if known is None or known.word is not record.word:
+            # Its minors are of the inventory that the agent saw then; from here on those cards count by their ids.
+            used = self._reports.foreign(name) if self._charges_foreign else ()
+            self._set_charge(kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign(self._fleet, name, used))
+        if before or record.word.withheld:
+            self._fleet.withhold(name, record.word.withheld)
+            self._waker.happened(ClusterEvent(change=Change.RELEASED, node=name))
+
+    def put_boot(self, node: str, boot_id: str) -> None:
+        """Set in which boot a node is: what was held before it is free."""
+        if self._reports.put_boot(node, boot_id):
+            self._update_node(node)
+
+    def forget_node(self, node: str) -> None:
+        """Forget a node that has neither Node nor Device."""
+        self._reports.forget_node(node)
+        self._update_node(node)
+        self._set_charge(kubelet_allocation.foreign_uid(node), None)
+
+    # --- pods -------------------------------------------------------------------------------------------------
+
+    def effective_charge(self, promised: Charge) -> Charge:
+        """Return what a pod is charged for, given what it was promised."""
+        return self._effective(promised, self._reports.given(promised))
+
+    def track(self, promised: Charge) -> Charge:
+        """Return a pod's effective charge on the cards as they are now, and keep its promise if that differs."""
+        promised = self._fleet.resolved(promised)
+        given = self._reports.given(promised)
+        effective = self._effective(promised, given)
+        if effective is promised:
+            self._promised.pop(promised.uid, None)
+        else:
+            self._promised[promised.uid] = promised
+        self._set_drift(promised, given)
+        return effective if effective is promised else self._fleet.resolved(effective)
+
+    def pod_charged(self, charge: Charge) -> None:
+        """Correct the other charges of a node after a pod was charged there."""
+        self._set_charge(kubelet_allocation.left_uid(charge.node, charge.uid), None)
+        self._update_drifted(charge.node)
+        if self._reports.gpu_pod(charge.pod) is not None:
+            self._listener.status_changed(StatusKind.GPU_POD, charge.pod)
+
+    def release(self, charge: Charge) -> None:
+        """Release the charge of a pod that is gone; what its containers still hold stays charged."""
+        # First: between the two no other pod may take what its containers still use.
+        left_uid = kubelet_allocation.left_uid(charge.node, charge.uid)
+        self._set_charge(left_uid, self._left_behind(charge.node, charge.uid))
+        self._fleet.release(charge.uid)
+        self._promised.pop(charge.uid, None)
+        if self.drifted.pop(charge.uid, None) is not None:
+            self._drift_changed(charge)
+        self._update_drifted(charge.node)
+
+    # --- what others ask --------------------------------------------------------------------------------------
+
+    def gpu_pod(self, key: str) -> GpuPodRecord | None:
+        """Return a GpuPod by namespace/name."""
+        return self._reports.gpu_pod(key)
+
+    def gpu_pod_names(self) -> list[str]:
+        """Return namespace/name of all GpuPods, sorted."""
+        return sorted(self._reports.gpu_pod_names())
+
+    def consistency(self, record: GpuPodRecord) -> Consistency | None:
+        """Return whether a pod holds what it was allocated; None if the pod is not known."""
+        known = self._fleet.charges.get(record.given.uid)
+        if known is None or (known.pod, known.node) != (record.given.pod, record.given.node):
+            return None
+        promised = self._promised_of(known)
+        if difference := kubelet_allocation.difference(promised, record.given):
+            return "False", DRIFTED, difference
+        return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
+
+    def to_be_rewritten(self, node: str) -> Iterator[tuple[Case, Mapping[str, Grant]]]:
+        """Return the pods of a node whose allocations are to be rewritten, with the grant that replaces each id."""
+        consistent = (
+            charge
+            for charge in self._fleet.on_node(node)
+            if kubelet_allocation.is_pod(charge) and charge.uid not in self.drifted
+        )
+        others = [given for charge in consistent if (given := self._reports.given(charge)) is not None]
+        return kubelet_allocation.to_be_rewritten(self._fleet, self._drifted_on(node), others)
+
+    # --- charges ----------------------------------------------------------------------------------------------
+
+    def _effective(self, promised: Charge, given: Given | None) -> Charge:
+        if given is None:
+            return promised
+        return kubelet_allocation.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
+
+    def _promised_of(self, known: Charge) -> Charge:
+        return self._promised.get(known.uid, known)
+
+    def _is_claimed(self, promised: Charge, given: Given) -> bool:
+        """Return whether a pod holds what was promised to another that kubelet has given nothing yet."""
+        unexpected = kubelet_allocation.surprising(promised, given)
+        return bool(unexpected) and any(
+            kubelet_allocation.is_of(grant, device)
+            for other in self._fleet.on_node(given.node)
+            if other.uid != given.uid and kubelet_allocation.by_kubelet(other) and self._reports.given(other) is None
+            for grant in other.grants
+            for device in unexpected
+        )
+
+    def _left_behind(self, node: str, uid: str) -> Charge | None:
+        """Return the charge of what a pod that is gone still holds, if anything."""
+        given = self._reports.held(node).get(uid)
+        return None if given is None else kubelet_allocation.left_behind(self._fleet, given)
+
+    def _update_node(self, node: str) -> None:
+        """Correct the charge of every pod about which anything is or was reported on a node."""
+        on_node = self._fleet.on_node(node)
+        has_gpu_pod = self._reports.has_gpu_pod_of
+        reported = {charge.uid for charge in on_node if has_gpu_pod(charge.uid) or charge.uid in self._promised}
+        left = {charge.uid.rpartition("/")[2] for charge in on_node if not kubelet_allocation.is_pod(charge)}
+        for uid in reported | left | self._reports.reported_on(node):
+            self._update(node, uid)
+
+    def _update(self, node: str, uid: str) -> None:
+        """Correct what a pod, or what it has left behind, is charged for on a node."""
+        known, left_uid = self._fleet.charges.get(uid), kubelet_allocation.left_uid(node, uid)
+        if known is None or known.node != node:
+            self._set_charge(left_uid, self._left_behind(node, uid))
+        else:
+            self._set_charge(left_uid, None)
+            self._set_charge(uid, self.track(self._promised_of(known)))
+        self._update_drifted(node)
+
+    def _update_drifted(self, node: str) -> None:
+        """Correct the charges of pods that drifted: what they keep of their promise depends on other pods."""
+        for case in self._drifted_on(node) if self.drifted else ():
+            self._set_charge(case.given.uid, self.track(case.promised))
+
+    def _set_charge(self, uid: str, wanted: Charge | None) -> None:
+        """Charge this under a UID, in place of what is; None to charge nothing."""
+        known = self._fleet.charges.get(uid)
+        wanted = None if wanted is None else self._fleet.resolved(wanted)
+        if wanted is None:
+            if known is not None:
+                self._fleet.release(uid)
+                self._listener.status_changed(StatusKind.NODE, known.node)
+                self._waker.pod_left(known)
+        elif known is None or not charges.is_same(known, wanted):
+            self._waker.note_change()
+            self._fleet.charge(wanted)
+            self._listener.status_changed(StatusKind.NODE, wanted.node)
+            if known is not None:
+                self._waker.happened(ClusterEvent(change=Change.RELEASED, node=wanted.node))
+
+    # --- drift ------------------------------------------------------------------------------------------------
+
+    def _drifted_on(self, node: str) -> list[Case]:
+        return [case for case in self.drifted.values() if case.given.node == node]
+
+    def _set_drift(self, promised: Charge, given: Given | None) -> None:
+        """Record whether a pod holds other devices than it was promised."""
+        drifts = given is not None and kubelet_allocation.difference(promised, given)
+        case = Case(promised=promised, given=given) if given is not None and drifts else None
+        if case == self.drifted.get(promised.uid):
+            return
+        if case is None:
+            del self.drifted[promised.uid]
+        else:
+            self.drifted[promised.uid] = case
+        self._drift_changed(promised)
+
+    def _drift_changed(self, promised: Charge) -> None:
+        self._listener.status_changed(StatusKind.GPU_POD, promised.pod)
+        self._listener.drift_changed()

@@ -1,0 +1,30 @@
+"""What tells two charges of one pod apart."""
+
+from dataclasses import replace
+
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.verdict import Change
+
+
+def is_same(known: Charge, charge: Charge) -> bool:
+    """Return whether two charges take the same; what the Fleet filled in by itself does not count."""
+    if known == charge:
+        return True
+    if replace(known, grants=()) != replace(charge, grants=(), chosen=known.chosen):
+        return False
+    # The annotation has the types in another order than the decision.
+    before, after = _by_card(known), _by_card(charge)
+    return len(before) == len(after) and all(
+        old[:-1] == new[:-1] and new[-1].items() <= old[-1].items() for old, new in zip(before, after, strict=True)
+    )
+
+
+def change(known: Charge, charge: Charge) -> Change:
+    """Return what it means to other pods that a pod takes something else than before."""
+    relabelled = replace(known, identity=charge.identity, terminating=charge.terminating)
+    return Change.POD_LABELS if is_same(relabelled, charge) else Change.POD_LABELS | Change.RELEASED
+
+
+def _by_card(charge: Charge) -> list[tuple[str, int, tuple[str, ...], dict[str, int]]]:
+    grants = sorted(charge.grants, key=lambda grant: (grant.type, grant.minor, grant.handles))
+    return [(grant.type, grant.minor, grant.handles, dict(grant.amounts)) for grant in grants]

@@ -1,0 +1,153 @@
+"""PodGroups and the gangs of pods: what the API server shows of them, and the units that they put into the queue."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.queue.gang_tracker import Group, Roster
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import Membership, PendingPod
+from berth_operator.state import groups
+from berth_operator.state.listener import Listener
+from berth_operator.state.nominator import Nominator
+from berth_operator.state.views import GroupView, StatusKind
+from berth_operator.state.waker import Waker
+
+Object = Mapping[str, Any]
+
+
+class Gangs:
+    """All gangs. After every change of one, the queue has its waiting members as one unit, or nothing of it."""
+
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        queue: Queue[PendingPod | Gang],
+        nominator: Nominator,
+        waker: Waker,
+        listener: Listener,
+        clock: Callable[[], float],
+    ) -> None:
+        self._roster, self._queue, self._nominator = roster, queue, nominator
+        self._waker, self._listener, self._clock = waker, listener, clock
+        self._schedulers: Collection[str] | None = None
+        self._groups: dict[str, tuple[Group, Object]] = {}
+        """namespace/name of a PodGroup -> the PodGroup and its status, as they were read."""
+
+    def set_schedulers(self, names: Collection[str]) -> None:
+        """Set the scheduler names whose gangs are ours; at first those of all are."""
+        self._schedulers = names
+
+    def is_ours(self, gang: Membership) -> bool:
+        """Return whether we schedule a gang; another scheduler's gangs are its own business."""
+        return self._schedulers is None or gang.scheduler in self._schedulers
+
+    # --- PodGroups --------------------------------------------------------------------------------------------
+
+    def put_group(self, raw: Object) -> None:
+        """Add or update a PodGroup."""
+        group = groups.group(raw)
+        self._groups[group.name] = group, raw.get("status") or {}
+        self._roster.put_group(group)
+        self.gather(Membership(group=group.name))
+
+    def remove_group(self, name: str) -> None:
+        """Remove a PodGroup."""
+        del self._groups[name]
+        self._roster.remove_group(name)
+        self.gather(Membership(group=name))
+
+    def group_names(self) -> list[str]:
+        """Return namespace/name of all PodGroups, sorted."""
+        return sorted(self._groups)
+
+    def view(self, name: str) -> GroupView | None:
+        """Return what is known of a PodGroup; None if there is none of this name."""
+        if (known := self._groups.get(name)) is None:
+            return None
+        return GroupView(group=known[0], status=known[1], counts=self._roster.counts(name))
+
+    # --- members ----------------------------------------------------------------------------------------------
+
+    def wait(self, pod: PendingPod, gang: Membership) -> None:
+        """Add or update a waiting member."""
+        self._roster.wait(pod, gang)
+        self.gather(gang)
+
+    def no_longer_waits(self, uid: str, gang: Membership) -> None:
+        """Remove a waiting member."""
+        self._roster.no_longer_waits(uid)
+        self.gather(gang)
+
+    def assume(self, charge: Charge, gang: Membership) -> None:
+        """Record that a member is assumed; the caller gathers the gang once all its members are."""
+        self._roster.hold(charge, gang, bound=False)
+
+    def bind(self, charge: Charge, gang: Membership, *, running: bool = False) -> None:
+        """Record that a member is bound."""
+        self._roster.hold(charge, gang, bound=True, running=running)
+        self.gather(gang)
+
+    def release(self, uid: str, gang: Membership) -> None:
+        """Record that a member has no node any more."""
+        self._roster.release(uid)
+        self.gather(gang)
+
+    def put_ended(self, raw: Object) -> None:
+        """Record that a pod has succeeded or failed."""
+        gang = groups.of_placed(raw)
+        if gang is not None:
+            succeeded = raw["status"]["phase"] == "Succeeded"
+            self._roster.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
+            self.gather(gang)
+
+    def remove_ended(self, uid: str) -> None:
+        """Remove a pod that had ended."""
+        gang = self._roster.gang_of(uid)
+        self._roster.remove_ended(uid)
+        if gang is not None:
+            self.gather(gang)
+
+    # --- units ------------------------------------------------------------------------------------------------
+
+    def unit(self, gang: Membership) -> Gang | None:
+        """Return a gang's waiting members as they are decided; None if they are too few."""
+        return self._roster.ready(gang, self._clock())
+
+    def gather(self, gang: Membership) -> None:
+        """Put a gang's waiting members into the queue if there are enough of them, else remove them from it."""
+        if (unit := self.unit(gang)) is None:
+            self._queue.remove(gang.key)
+            self._nominator.withdraw_gang(gang)
+        else:
+            self._waker.put(unit)
+        if gang.minimum is None:
+            self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
+
+    def begin(self, placements: Iterable[Placement]) -> None:
+        """Record that the Bindings of an assumed gang are about to be sent."""
+        for gang in gangs_of(placements):
+            self._roster.begin(gang, self._clock())
+
+    def back_off(self, gang: Membership) -> None:
+        """Let a gang wait for its back-off once it is gathered again."""
+        self._roster.back_off(gang, self._clock())
+
+    def put_off(self, gang: Membership) -> None:
+        """Decide a gang again after its back-off: it can be neither bound nor helped as it was decided."""
+        self.back_off(gang)
+        self.gather(gang)
+
+    def abort(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
+        """Give up completing a gang whose time is up; return why, and the members that are to be deleted."""
+        aborted = self._roster.undo(gang, self._clock(), keep=keep)
+        self.gather(gang)
+        return aborted
+
+
+def gangs_of(placements: Iterable[Placement]) -> set[Membership]:
+    """Return the gangs of these placements' pods."""
+    return {placement.pod.gang for placement in placements if placement.pod.gang is not None}

@@ -1,0 +1,78 @@
+"""Pods that wait for a node, as the API server shows them."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from berth_api.request import Kinds
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state import pods
+from berth_operator.state.gangs import Gangs
+from berth_operator.state.listener import Listener
+from berth_operator.state.nominator import Nominator
+from berth_operator.state.waker import Waker
+
+Object = Mapping[str, Any]
+
+
+class PendingPods:
+    """Puts pods into the queue while they wait, alone or with their gang."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        kinds: Kinds,
+        by_uid: dict[str, PendingPod],
+        queue: Queue[PendingPod | Gang],
+        gangs: Gangs,
+        nominator: Nominator,
+        waker: Waker,
+        listener: Listener,
+    ) -> None:
+        """`by_uid` is kept up to date: it has every pod that has no node on the API server."""
+        self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
+        self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
+        self._arrivals = itertools.count()
+
+    def get(self, uid: str) -> PendingPod | None:
+        """Return a pod that waits."""
+        return self._by_uid.get(uid)
+
+    def put(self, raw: Object) -> None:
+        """Add or update a pod without a node; one that is gated or being deleted does not wait."""
+        uid = raw["metadata"]["uid"]
+        if pods.is_gated(raw):
+            self.remove(uid)
+            return
+        known, pod = self._by_uid.get(uid), self._read(raw)
+        if known is not None and known.gang != pod.gang:
+            self.remove(uid)
+        if known is None and uid not in self._fleet.charges:
+            self._fleet.workload.see(pod.request)
+        self._by_uid[uid] = pod
+        if pod.gang is not None:
+            self._gangs.wait(pod, pod.gang)
+        elif uid not in self._fleet.charges:
+            self._waker.put(pod)
+
+    def _read(self, raw: Object) -> PendingPod:
+        pod = pods.pending(raw, self._kinds)
+        known = self._by_uid.get(pod.uid)
+        if known is None:
+            return replace(pod, arrived=next(self._arrivals))
+        # Our own nomination counts: the watch may be behind.
+        return replace(pod, arrived=known.arrived, nominated=known.nominated)
+
+    def remove(self, uid: str) -> None:
+        """Remove a pod that waits no more: it is bound, or gone."""
+        if (pod := self._by_uid.pop(uid, None)) is not None:
+            self._queue.remove(uid)
+            self._listener.pod_settled(uid)
+            self._nominator.release(uid)
+            if pod.gang is not None:
+                self._gangs.no_longer_waits(uid, pod.gang)

@@ -1,0 +1,39 @@
+"""Bound pods whose allocation is missing or not trusted: they block devices of their node, and are reported."""
+
+from collections.abc import Callable
+from typing import Final
+
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.state.listener import Listener
+from berth_operator.state.node_cache import NodeCache
+
+KUBELET_SECONDS: Final = 5.0
+"""How long kubelet and its node's agent may take to report what a pod was given."""
+
+
+class UnknownAllocations:
+    """Reports each such pod once; lists arrive in any order, so only once its Node and its Device are known, too."""
+
+    def __init__(self, *, fleet: Fleet, node_cache: NodeCache, listener: Listener, clock: Callable[[], float]) -> None:
+        self._fleet, self._node_cache, self._listener, self._clock = fleet, node_cache, listener, clock
+        self._since: dict[str, float] = {}
+        """UID of a pod that is still to be reported -> since when."""
+
+    def add(self, uid: str) -> None:
+        """Report a pod later, should its devices still be unknown then."""
+        self._since[uid] = self._clock()
+
+    def discard(self, uid: str) -> None:
+        """Do not report a pod."""
+        self._since.pop(uid, None)
+
+    def report(self) -> None:
+        """Report the pods that are due."""
+        for uid, since in list(self._since.items()):
+            charge = self._fleet.charges[uid]
+            patience = KUBELET_SECONDS if kubelet_allocation.by_kubelet(charge) else 0.0
+            if self._node_cache.is_complete(charge.node) and self._clock() - since >= patience:
+                del self._since[uid]
+                if charge.unknown:
+                    self._listener.allocation_unknown(charge)

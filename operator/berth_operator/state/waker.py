@@ -1,0 +1,92 @@
+"""Wakes parked pods when something happens that may help them."""
+
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.preemption import Emptied
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.queue import NOT_CONCERNED, Hint, Queue
+from berth_operator.core.queue.waking import EventHint
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
+from berth_operator.state.listener import Listener
+
+Unit = PendingPod | Gang
+
+
+class Waker:
+    """Moves units to the active queue, and calls the listener when one may be decided."""
+
+    def __init__(self, *, fleet: Fleet, queue: Queue[Unit], listener: Listener) -> None:
+        self._fleet, self._queue, self._listener = fleet, queue, listener
+        self.version = 0
+        """Grows with every change that may change why a pod waits; nominations do not count."""
+
+    def put(self, unit: Unit) -> None:
+        """Put a unit into the queue, or replace what the queue has of it."""
+        self._queue.put(unit)
+        self._listener.work_ready()
+
+    def back_off(self, pod: PendingPod, now: float) -> None:
+        """Let a pod wait for its back-off."""
+        self._queue.back_off(pod, now)
+        self._listener.work_ready()
+
+    def note_change(self) -> None:
+        """Record a change that wakes no pod, but may change why it waits."""
+        self.version += 1
+
+    def changed(self, change: Change) -> None:
+        """Wake the pods that a change may help."""
+        self.version += 1
+        self._queue.wake(change)
+        self._listener.work_ready()
+
+    def changed_for(self, change: Change, hint: Hint[Unit]) -> None:
+        """Wake those of the pods that wait for a change which the hint finds helped."""
+        self.version += 1
+        if self._queue.wake(change, hint):
+            self._listener.work_ready()
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Wake the pods that an event may help."""
+        self.version += 1
+        if not self._queue.awaits(event.change):
+            return
+        # What is kept on the node for a pod must not let that pod sleep, nor one above it.
+        with self._fleet.without(self._nominees(event.node)):
+            woken = self._queue.wake(event.change, EventHint(self._fleet, event))
+        if woken:
+            self._listener.work_ready()
+
+    def pod_assigned(self, charge: Charge) -> None:
+        """Wake the pods that wait for such a pod."""
+        self.happened(ClusterEvent(change=Change.PLACED, node=charge.node, after=charge))
+
+    def pod_bound(self) -> None:
+        """Wake the pods that could evict none because a bind was under way."""
+        if self._queue.wake(Change.BOUND):
+            self._listener.work_ready()
+
+    def pod_left(self, gone: Charge) -> None:
+        """Wake the pods that may fit, or may evict others, after a pod has left its node."""
+        change = Change.GONE | Change.RELEASED
+        # The volumes that were chosen for it are free again.
+        self.happened(
+            ClusterEvent(change=change | Change.VOLUME if gone.chosen else change, node=gone.node, before=gone)
+        )
+        if self._queue.awaits(Change.EVICTABLE) and gone.node in self._fleet.rows:
+            self._wake_preempting(gone)
+
+    def _wake_preempting(self, gone: Charge) -> None:
+        with self._fleet.without(self._nominees(gone.node)):
+            emptied = Emptied(self._fleet, gone.node)
+            woken = self._queue.wake(
+                Change.EVICTABLE,
+                lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.asked) else NOT_CONCERNED,
+            )
+        if woken:
+            self._listener.work_ready()
+
+    def _nominees(self, node: str) -> list[Charge]:
+        return [nominee for nominee in self._fleet.nominees.values() if nominee.node == node]
