@@ -19,6 +19,7 @@ from berth_api.allocation import REPLICAS, Function, Grant
 from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import Part
 from berth_api.selectors import Requirement
+from berth_client.reflector import Sink
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
@@ -39,7 +40,6 @@ from berth_operator.core.values.request import (
 )
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import PodTable, Selection
-from berth_operator.state.reflector import Sink
 
 Raw = dict[str, Any]
 
@@ -447,4 +447,4 @@ def relist(sink: Sink, objects: list[Raw], *, requested_at: float = 0.0) -> None
     """Hand a list to a sink, all of it on one page."""
     listing = sink.listing(requested_at=requested_at)
     listing.put(objects)
-    listing.end()
+    listing.end("")

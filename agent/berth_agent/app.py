@@ -14,10 +14,10 @@ from typing import Final
 import structlog
 
 from berth_agent.boot import boot_id
-from berth_agent.cluster import DEVICES, CallError, Cluster, connect
+from berth_agent.cluster import DEVICES, connect
 from berth_agent.configuration import options
 from berth_agent.configuration.settings import Settings
-from berth_agent.following import Object, follow
+from berth_agent.following import follow
 from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.interface import Inventory
@@ -33,6 +33,9 @@ from berth_agent.readings import Reading
 from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
+from berth_client.objects import Object
 
 LEAVE_SECONDS: Final = 2.0
 """Seconds that the last publication may take: the end of the agent's pod must not wait for it."""
@@ -69,14 +72,14 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
     if settings.device_plugin:
         # Report a mistake in the options before the first request to the cluster.
         options.load(settings)
-    async with connect(settings) as cluster:
-        usage = reporter.of(settings, cluster=cluster)
+    async with connect(settings) as client:
+        usage = reporter.of(settings, client=client)
         plugin = _plugin(settings, usage)
         async with asyncio.TaskGroup() as tasks:
             if plugin:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
                 tasks.create_task(_serve(plugin, usage))
-            agent = Agent(settings, cluster=cluster, inventory=inventory, plugin=plugin, usage=usage, tasks=tasks)
+            agent = Agent(settings, client=client, inventory=inventory, plugin=plugin, usage=usage, tasks=tasks)
             try:
                 await agent.serve()
             except asyncio.CancelledError:
@@ -114,7 +117,7 @@ class Agent:
         self,
         settings: Settings,
         *,
-        cluster: Cluster,
+        client: ApiClient,
         inventory: Inventory,
         plugin: PluginManager | None,
         usage: UsageReporter | None,
@@ -123,11 +126,11 @@ class Agent:
         self._settings = settings
         self._inventory = inventory
         self._plugin = plugin
-        self._cluster = cluster
-        self._nodes = NodeCache(cluster=cluster)
-        self._publisher = Publisher(cluster=cluster, nodes=self._nodes, concurrency=settings.concurrency)
-        self._labeller = Labeller(cluster=cluster, nodes=self._nodes)
-        self._heartbeat = Heartbeat(cluster=cluster, nodes=self._nodes, settings=settings, tasks=tasks)
+        self._client = client
+        self._nodes = NodeCache(client=client)
+        self._publisher = Publisher(client=client, nodes=self._nodes, concurrency=settings.concurrency)
+        self._labeller = Labeller(client=client, nodes=self._nodes)
+        self._heartbeat = Heartbeat(client=client, nodes=self._nodes, settings=settings, tasks=tasks)
         self._monitor = HealthMonitor(
             boot_id=boot_id(settings.proc_root), quiet=settings.quiet_period, clock=time.monotonic
         )
@@ -168,9 +171,9 @@ class Agent:
     async def _listen(self, node: str) -> None:
         """Watch the annotations of a node's Device by which people cordon devices or call them recovered."""
         await follow(
-            self._cluster,
+            self._client,
             DEVICES,
-            field=f"metadata.name={node}",
+            selector=f"metadata.name={node}",
             listed=lambda devices, _: self._heard(*devices),
             changed=lambda _, device: self._heard(device),
         )

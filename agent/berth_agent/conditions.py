@@ -5,10 +5,10 @@ The server's object is the memory of "since when": a condition keeps its lastTra
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from berth_api.device import Condition, DeviceInfo
+from berth_client import times
 
 HEALTHY: Final = "Healthy"
 """The condition type of a card. Only an unhealthy card carries it."""
@@ -30,7 +30,7 @@ class Finding:
             status="True" if self.ok else "False",
             reason=self.reason,
             message=self.message,
-            last_transition_time=rfc3339(now()),
+            last_transition_time=times.time(times.now()),
         )
 
 
@@ -62,13 +62,3 @@ def keep_card_times(fresh: Sequence[DeviceInfo], before: Sequence[DeviceInfo]) -
         else card
         for card in fresh
     ]
-
-
-def now() -> datetime:
-    """Return the current time."""
-    return datetime.now(UTC)
-
-
-def rfc3339(time: datetime) -> str:
-    """Write a time as conditions do, in whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

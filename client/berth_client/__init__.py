@@ -1,1 +1,1 @@
-"""How operator and agent log in to the API server."""
+"""The client of the API server that operator and agent share: login, requests, lists and watches."""

@@ -1,7 +1,8 @@
-"""Where the API server is and who we are: by a kubeconfig, or the service account of the pod.
+"""The API server's address and our identity: from a kubeconfig, or the service account of the pod.
 
-It knows what works without a program or provider beside it: tokens, token files and client certificates. Whatever else
-a kubeconfig asks for is an error with the field's name, for a login that is half understood fails later, and says less.
+Supported is what works without another program or provider: tokens, token files and client certificates. Any other
+field of a kubeconfig is an error with the field's name, because a login that is half understood fails later, and with a
+worse message.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -19,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNKNOWN: Final = "extra_forbidden"
-"""What pydantic calls the mistake of a field that a model lacks."""
+"""Pydantic's type of the error for a field that a model lacks."""
 
 
 class CredentialsError(Exception):
@@ -27,48 +28,50 @@ class CredentialsError(Exception):
 
 
 class UnknownLoginError(CredentialsError):
-    """The kubeconfig is sound as far as it is understood, and asks for what only others know."""
+    """The kubeconfig is valid as far as it is understood, and has fields that are not supported here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """How to reach an API server; files are read when they are used."""
+    """How to reach an API server; files are read when they are used. Secrets are not in its `repr`."""
 
     server: str
     """URL without a slash at its end."""
     authority: Path | bytes | None = None
-    """Whom the server's certificate must come from; None for those that the system trusts."""
+    """Certificates of the authority that must have signed the server's; None for those that the system trusts."""
     verified: bool = True
-    """Whether the server's certificate is looked at."""
+    """Whether the server's certificate is verified."""
     server_name: str | None = None
-    """Name in the server's certificate, where it is not that of the URL."""
+    """Name in the server's certificate, if it is not that of the URL."""
     certificate: Path | bytes | None = None
-    key: Path | bytes | None = None
-    token: Path | str | None = None
+    key: Path | bytes | None = field(default=None, repr=False)
+    token: Path | str | None = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
+    """URL of the HTTP proxy to connect through, with its password if it has one."""
 
-    def authorization(self) -> dict[str, str]:
-        """Give the header of a request sent now: a token file is read for each, so no rotation is missed.
+    def authorization(self) -> str | None:
+        """Return the Authorization header that goes with the token, read now if it is in a file.
 
         Raises:
             OSError: the token file cannot be read.
         """
-        found = self.token.read_text() if isinstance(self.token, Path) else self.token or ""
-        token = found.strip()
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        text = self.token.read_text() if isinstance(self.token, Path) else self.token or ""
+        token = text.strip()
+        return f"Bearer {token}" if token else None
 
 
 def load(kubeconfig: Path | None, *, pod: Path = SERVICE_ACCOUNT) -> Login:
-    """Read a kubeconfig, or the service account in the folder `pod` where none is named.
+    """Read a kubeconfig, or without one the service account in the folder `pod`.
 
     Raises:
-        UnknownLoginError: it asks for what only others know, or there are several.
+        UnknownLoginError: it has fields that are not supported here, or there are several.
         CredentialsError: it cannot be used.
     """
     if kubeconfig is None:
-        return _tried(of_pod(os.environ, pod))
+        return _checked(of_pod(os.environ, pod))
     file = kubeconfig.expanduser()
     try:
-        return _tried(of_kubeconfig(yaml.safe_load(file.read_bytes()), file.parent))
+        return _checked(of_kubeconfig(yaml.safe_load(file.read_bytes()), file.parent))
     except UnknownLoginError as error:
         raise UnknownLoginError(f"{kubeconfig}: {error}") from error
     except FileNotFoundError as error:
@@ -80,7 +83,7 @@ def load(kubeconfig: Path | None, *, pod: Path = SERVICE_ACCOUNT) -> Login:
 
 
 def tls(login: Login) -> ssl.SSLContext:
-    """Make the TLS settings: the cluster's authority, our certificate.
+    """Return the TLS settings: the cluster's authority, our certificate.
 
     Raises:
         CredentialsError: a certificate or key cannot be used.
@@ -106,7 +109,7 @@ def _trusting(authority: Path | bytes | None) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _file(pem: Path | bytes) -> Iterator[Path]:
-    """Give the file of a certificate or key; TLS takes nothing else."""
+    """Yield the file of a certificate or key; `ssl` accepts only files."""
     if isinstance(pem, Path):
         yield pem
         return
@@ -116,8 +119,8 @@ def _file(pem: Path | bytes) -> Iterator[Path]:
         yield Path(file.name)
 
 
-def _tried(login: Login) -> Login:
-    """Tell at the start, in one line, of a token that cannot be read."""
+def _checked(login: Login) -> Login:
+    """Report a token that cannot be read at the start, in one line."""
     try:
         if isinstance(login.token, Path) and not login.authorization():
             raise CredentialsError(f"{login.token}: the token is empty")
@@ -127,10 +130,10 @@ def _tried(login: Login) -> Login:
 
 
 def of_pod(environment: Mapping[str, str], folder: Path) -> Login:
-    """Give the login of a pod, as kubelet tells it.
+    """Return the login of a pod, from the variables and files that kubelet provides.
 
     Raises:
-        CredentialsError: this is no pod with a service account.
+        CredentialsError: this is not a pod with a service account.
     """
     host, port = (environment.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if not host or not port:
@@ -186,10 +189,10 @@ Kind = Literal["cluster", "user", "context"]
 
 
 def of_kubeconfig(document: Any, folder: Path) -> Login:
-    """Read what the current context of a kubeconfig says; relative paths are seen from its folder.
+    """Return the login of a kubeconfig's current context; relative paths start from its folder.
 
     Raises:
-        UnknownLoginError: it asks for what only others know.
+        UnknownLoginError: it has fields that are not supported here.
         CredentialsError: it cannot be used.
     """
     if not isinstance(document, dict):
@@ -215,22 +218,22 @@ def _below(folder: Path, path: Path | None) -> Path | None:
 
 
 def _entry(shape: type[_F], document: Mapping[str, Any], kind: Kind, name: Any) -> _F:
-    """Read the entry of this name; entries that nobody names are not looked at."""
+    """Read the entry of this name; entries that the context does not name are not read."""
     listed = document.get(f"{kind}s")
-    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    entry = next((each.get(kind) for each in found if each.get("name") == name), None)
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    entry = next((entry.get(kind) for entry in entries if entry.get("name") == name), None)
     if not name or entry is None:
         raise CredentialsError(f"{kind}s: none is named {name!r}" if name else "current-context: is not set")
     try:
         return shape.model_validate(entry)
     except ValidationError as error:
-        told = "; ".join(_plain(f"{kind}s[{name}]", each) for each in error.errors())
-        unknown = all(each["type"] == UNKNOWN for each in error.errors())
-        raise (UnknownLoginError if unknown else CredentialsError)(told) from error
+        text = "; ".join(_plain(f"{kind}s[{name}]", problem) for problem in error.errors())
+        is_unknown = all(problem["type"] == UNKNOWN for problem in error.errors())
+        raise (UnknownLoginError if is_unknown else CredentialsError)(text) from error
 
 
-def _plain(where: str, mistake: ErrorDetails) -> str:
-    field = ".".join(map(str, (where, *mistake["loc"])))
-    if mistake["type"] == UNKNOWN:
+def _plain(entry: str, problem: ErrorDetails) -> str:
+    field = ".".join(map(str, (entry, *problem["loc"])))
+    if problem["type"] == UNKNOWN:
         return f"{field}: not supported; supported are token, tokenFile and client certificates"
-    return f"{field}: {mistake['msg'].removeprefix('Value error, ')}"
+    return f"{field}: {problem['msg'].removeprefix('Value error, ')}"

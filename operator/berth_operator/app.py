@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from berth_client.reflector import Reflector
 from berth_operator.binding import confirmation
 from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
@@ -42,7 +43,6 @@ from berth_operator.state import sources, storage
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.listener import Listener
 from berth_operator.state.pod_watches import PodWatches
-from berth_operator.state.reflector import Reflector
 
 STUCK_SECONDS: Final = 60.0
 """A scheduler that has had no turn for so long is taken for dead."""

@@ -39,7 +39,7 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
     async with contextlib.AsyncExitStack() as stack:
         # Of its own, so that renewals never queue behind a thousand binds.
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
-        stack.push_async_callback(lease_client.close)
+        stack.callback(lease_client.close)
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))
         return await _until_the_end(_work(settings, configuration, plugins, election))
@@ -82,7 +82,7 @@ async def _work(settings: Settings, configuration: Configuration, plugins: Plugi
         )
         await operator.run()
     finally:
-        await client.close()
+        client.close()
 
 
 async def _until_the_end(work: Awaitable[None]) -> int:

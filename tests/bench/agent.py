@@ -134,9 +134,7 @@ class Node:
             "cdi-folder": self.folder / "cdi",
         }
         words = ["--device-plugin", *machine.agent_options(), *(f"--{key}={value}" for key, value in options.items())]
-        # As in the manifest: a pod trusts the cluster's authority and no other.
-        authority = {"SSL_CERT_FILE": str(self.arena.cluster.ca_file)}
-        environment = {**BYTECODE, **authority, "BERTH_NVML_STATE": str(machine.state)}
+        environment = {**BYTECODE, "BERTH_NVML_STATE": str(machine.state)}
         command = [sys.executable, "-c", SHIPPED, *words]
         process = Process(name="agent", command=command, folder=self.folder, environment=environment)
         try:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from berth_client.errors import Unreachable
 from berth_operator.binding import confirmation
-from berth_operator.clients.kube import Unreachable
 from tests.builders import NVIDIA, pod
 from tests.component.world import World
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from structlog.testing import capture_logs
 
-from berth_operator.clients.kube import ApiError
+from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.extender import debug

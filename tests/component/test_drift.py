@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from berth_api import names
+from berth_client.errors import Unreachable
 from berth_operator.binding.drift import PATIENCE, DriftKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.reporter import Reporter
-from berth_operator.clients.kube import Unreachable
 from berth_operator.metrics import counters
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_client.errors import Unreachable
 from berth_operator.binding.gangs import AGAIN
-from berth_operator.clients.kube import Unreachable
 from berth_operator.core.decision.policy import Policy
 from tests.builders import NVIDIA, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal

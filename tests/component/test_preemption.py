@@ -5,7 +5,7 @@ import copy
 
 import pytest
 
-from berth_operator.clients.kube import Unreachable
+from berth_client.errors import Unreachable
 from tests.builders import NVIDIA, Raw, node, pod, whole
 from tests.component.world import World, refusal
 

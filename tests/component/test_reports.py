@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.calm import PATIENCE, Calm
 from berth_operator.binding.events import MAX_QUEUED, Event, EventQueue, Subject
 from berth_operator.binding.waiting_pods import LONGEST_HOLD, LONGEST_RETRY, LOOK, QUIET, RATE, SERIES, SETTLE
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
 from tests.builders import NVIDIA, Raw, condition, grant, node, pod, waiting

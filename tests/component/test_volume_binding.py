@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.storage import Storage

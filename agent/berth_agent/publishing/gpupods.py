@@ -1,14 +1,16 @@
 """Brings the GpuPods of one node up to what its pods hold, and writes only what changed."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
 
-from berth_agent.cluster import Cluster
 from berth_agent.inventory.interface import label_value
 from berth_api import names
 from berth_api.gpupod import GpuPodSpec
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
 
 ALL: Final = f"/apis/{names.API_VERSION}/{names.GPUPODS}"
 Key = tuple[str, str]
@@ -20,8 +22,8 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class GpuPods:
     """Owner of one node's GpuPods."""
 
-    def __init__(self, *, cluster: Cluster, node: str) -> None:
-        self._cluster = cluster
+    def __init__(self, *, client: ApiClient, node: str) -> None:
+        self._client = client
         self._label = f"{names.NODE_LABEL}={label_value(node)}"
         self._node = node
         self._known: dict[Key, tuple[GpuPodSpec, str]] = {}
@@ -33,9 +35,9 @@ class GpuPods:
         Raises:
             CallError: the list could not be read.
         """
-        found, _ = await self._cluster.list(ALL, label=self._label)
+        objects, _ = await self._client.list(ALL, {"labelSelector": self._label})
         # Nodes whose names begin alike may share a label.
-        mine = [each for each in found if each["spec"].get("nodeName") == self._node]
+        mine = [obj for obj in objects if obj["spec"].get("nodeName") == self._node]
         self._known = {_key(each): (GpuPodSpec.model_validate(each["spec"]), each["metadata"]["uid"]) for each in mine}
 
     async def apply(self, wanted: Mapping[Key, GpuPodSpec]) -> None:
@@ -48,11 +50,19 @@ class GpuPods:
             if key not in self._known or self._known[key][0] != spec:
                 await self._apply(key, spec)
         for key in self._known.keys() - wanted.keys():
-            await self._cluster.delete(_path(key), uid=self._known[key][1])
+            await self._delete(key)
             del self._known[key]
 
+    async def _delete(self, key: Key) -> None:
+        """Delete a GpuPod; one that is gone, or has another UID, is not ours any more."""
+        try:
+            await self._client.delete(_path(key), uid=self._known[key][1])
+        except CallError as error:
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise
+
     async def _apply(self, key: Key, spec: GpuPodSpec) -> None:
-        applied = await self._cluster.apply(_path(key), body(key, spec))
+        applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
         self._known[key] = (spec, applied["metadata"]["uid"])
         _log.info("GpuPod published", pod="/".join(key), containers=len(spec.containers))
 

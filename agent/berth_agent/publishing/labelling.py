@@ -8,11 +8,13 @@ from typing import Any
 
 import structlog
 
-from berth_agent.cluster import NODES, CallError, Cluster
+from berth_agent.cluster import NODES
 from berth_agent.publishing import labels
 from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.readings import Reading
 from berth_api import names
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -22,8 +24,8 @@ Labels = Mapping[str, str]
 class Labeller:
     """Owner of this agent's labels on Nodes."""
 
-    def __init__(self, *, cluster: Cluster, nodes: NodeCache) -> None:
-        self._cluster = cluster
+    def __init__(self, *, client: ApiClient, nodes: NodeCache) -> None:
+        self._client = client
         self._nodes = nodes
         self._applied: dict[str, Labels] = {}
         self._failures: dict[str, str] = {}
@@ -51,7 +53,7 @@ class Labeller:
 
     async def _guarded(self, name: str, wanted: Labels) -> None:
         try:
-            applied = await self._cluster.apply(f"{NODES}/{name}", _body(name, wanted), manager=names.AGENT_LABELS)
+            applied = await self._client.apply(f"{NODES}/{name}", _body(name, wanted), names.AGENT_LABELS)
         except CallError as error:
             if self._failures.get(name) != str(error):
                 self._failures[name] = str(error)

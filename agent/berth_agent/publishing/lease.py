@@ -7,14 +7,17 @@ leaves the Lease as it is: an agent that is being replaced is back before it run
 import asyncio
 import random
 from collections.abc import Collection
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
 
-from berth_agent.cluster import CONFLICT, NAMESPACES, NOT_FOUND, CallError, Cluster
-from berth_agent.conditions import now
+from berth_agent.cluster import NAMESPACES
 from berth_agent.configuration.settings import Settings
 from berth_agent.publishing.node_cache import NodeCache
+from berth_client import times
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
 
 FIRST_RETRY: Final = 0.5
 """Seconds before the first retry of a failed renewal; they double up to the renew interval."""
@@ -25,8 +28,8 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Heartbeat:
     """Renews the Leases of any number of nodes, each in a task of its own."""
 
-    def __init__(self, *, cluster: Cluster, nodes: NodeCache, settings: Settings, tasks: asyncio.TaskGroup) -> None:
-        self._cluster = cluster
+    def __init__(self, *, client: ApiClient, nodes: NodeCache, settings: Settings, tasks: asyncio.TaskGroup) -> None:
+        self._client = client
         self._nodes = nodes
         self._settings = settings
         self._tasks = tasks
@@ -76,20 +79,20 @@ class Heartbeat:
         """Renew the Lease; create it, and its namespace, where they are missing."""
         name = lease["metadata"]["name"]
         try:
-            await self._cluster.merge(f"{self._leases}/{name}", lease)
+            await self._client.merge_patch(f"{self._leases}/{name}", lease)
         except CallError as error:
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             await self._create(lease)
 
     async def _create(self, lease: dict[str, Any]) -> None:
         try:
-            await self._cluster.create(self._leases, lease)
+            await self._client.create(self._leases, lease)
         except CallError as error:
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             await self._create_namespace()
-            await self._cluster.create(self._leases, lease)
+            await self._client.create(self._leases, lease)
 
     async def _create_namespace(self) -> None:
         """Create the namespace; of many that miss it at once, one does so and the others wait for that."""
@@ -98,9 +101,9 @@ class Heartbeat:
             if in_hand:
                 return
             try:
-                await self._cluster.create(NAMESPACES, {"metadata": {"name": self._settings.lease_namespace}})
+                await self._client.create(NAMESPACES, {"metadata": {"name": self._settings.lease_namespace}})
             except CallError as error:
-                if error.status != CONFLICT:
+                if error.status != HTTPStatus.CONFLICT:
                     raise
 
     def _lease(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class Heartbeat:
             "spec": {
                 "holderIdentity": self._settings.pod_name or name,
                 "leaseDurationSeconds": self._settings.lease_duration,
-                "renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                "renewTime": times.micro_time(times.now()),
             },
         }
 

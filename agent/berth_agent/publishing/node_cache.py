@@ -3,14 +3,15 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from berth_agent.cluster import NODES, Cluster
+from berth_agent.cluster import NODES, list_metadata
+from berth_client.client import ApiClient
 
 
 class NodeCache:
     """What is known of Nodes; shared by the publisher, the heartbeat and the labeller."""
 
-    def __init__(self, *, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, *, client: ApiClient) -> None:
+        self._client = client
         self._uids: dict[str, str] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
 
@@ -20,7 +21,7 @@ class NodeCache:
         Raises:
             CallError: the list could not be read; the old one stays.
         """
-        found = await self._cluster.metadata(NODES, only=only(names))
+        found = await list_metadata(self._client, NODES, only=only(names))
         self._uids = {name: found[name]["uid"] for name in names if name in found}
         self._labels = {name: found[name].get("labels", {}) for name in self._uids}
 

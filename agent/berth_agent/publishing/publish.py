@@ -8,16 +8,19 @@ tried again at the next call, so there is no queue here.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import structlog
 
-from berth_agent.cluster import CONFLICT, DEVICES, NOT_FOUND, CallError, Cluster
+from berth_agent.cluster import DEVICES, list_metadata
 from berth_agent.conditions import keep_card_times, keep_times
 from berth_agent.publishing.node_cache import NodeCache, only
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -61,8 +64,8 @@ class PublishedDevice(NamedTuple):
 class Publisher:
     """Owner of this agent's Devices."""
 
-    def __init__(self, *, cluster: Cluster, nodes: NodeCache, concurrency: int) -> None:
-        self._cluster = cluster
+    def __init__(self, *, client: ApiClient, nodes: NodeCache, concurrency: int) -> None:
+        self._client = client
         self._nodes = nodes
         self._gate = asyncio.Semaphore(concurrency)
         self._known: dict[str, _Known] = {}
@@ -75,7 +78,7 @@ class Publisher:
         Raises:
             CallError: the list could not be read.
         """
-        found = await self._cluster.metadata(DEVICES, only=only(readings))
+        found = await list_metadata(self._client, DEVICES, only=only(readings))
         self._present = found
         self._known = {
             name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
@@ -104,7 +107,7 @@ class Publisher:
         """
         metadata = self._present[name]
         body = {"resourceVersion": metadata["resourceVersion"], "annotations": {annotation: None}}
-        changed = await self._cluster.merge(f"{DEVICES}/{name}", {"metadata": body})
+        changed = await self._client.merge_patch(f"{DEVICES}/{name}", {"metadata": body})
         self._present[name] = changed["metadata"]
 
     async def publish(self, readings: Mapping[str, Reading]) -> None:
@@ -131,7 +134,7 @@ class Publisher:
         if self._failures.get(name) == str(error):
             return
         self._failures[name] = str(error)
-        if error.status == CONFLICT:
+        if error.status == HTTPStatus.CONFLICT:
             _log.error("another manager owns a field of the Device; left to it", node=name, conflict=str(error))
         else:
             _log.warning("Device not published, will try again", node=name, error=str(error))
@@ -149,9 +152,9 @@ class Publisher:
         if name not in self._present:
             return _Known()
         try:
-            found = await self._cluster.get(f"{DEVICES}/{name}")
+            found = await self._client.get(f"{DEVICES}/{name}")
         except CallError as error:
-            if error.status == NOT_FOUND:
+            if error.status == HTTPStatus.NOT_FOUND:
                 return _Known()
             raise
         device = Device.model_validate(found)
@@ -168,7 +171,7 @@ class Publisher:
         body = device_body(name, reading=reading, cards=cards, owner=self._nodes.owner_reference(name))
         if body == known.device:
             return
-        applied = await self._cluster.apply(f"{DEVICES}/{name}", body)
+        applied = await self._client.apply(f"{DEVICES}/{name}", body, names.AGENT)
         known.device, known.cards, known.generation = body, cards, applied["metadata"]["generation"]
         _log.info("Device published", node=name, devices=len(cards), healthy=sum(card.health for card in cards))
 
@@ -177,7 +180,7 @@ class Publisher:
         use = reading.use or known.use
         if known.reading is not None and fresh == known.conditions and use == known.use:
             return
-        await self._cluster.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh, use=use))
+        await self._client.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh, use=use), names.AGENT)
         known.conditions, known.use = fresh, use
         for condition in fresh:
             if condition.status != "True":

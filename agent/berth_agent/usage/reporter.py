@@ -13,7 +13,6 @@ from typing import Final
 import structlog
 
 from berth_agent.boot import boot_id
-from berth_agent.cluster import CallError, Cluster
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
@@ -25,6 +24,8 @@ from berth_agent.readings import NodeUse, Process, Reading
 from berth_agent.usage import processes, use
 from berth_api.gpupod import GpuPodSpec
 from berth_api.names import GPU
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
 
 UNSETTLED_SECONDS: Final = 0.05
 """Kubelet records an allocation some milliseconds after our answer."""
@@ -137,17 +138,17 @@ class UsageReporter:
                 await self.admission.changed.wait()
 
 
-def of(settings: Settings, *, cluster: Cluster) -> UsageReporter | None:
+def of(settings: Settings, *, client: ApiClient) -> UsageReporter | None:
     """Return the reporter of the settings' node; None for a simulated fleet, or if it is switched off."""
     if settings.inventory != "nvml" or not settings.truth:
         return None
     boot = boot_id(settings.proc_root)
-    pods = NodePods(cluster=cluster, node=settings.node_name)
+    pods = NodePods(client=client, node=settings.node_name)
     admission = Admission(
         kubelet=PodResources(settings.pod_resources_socket),
         server=pods,
         memory=Checkpoint(path=settings.checkpoint, boot_id=boot),
         running=lambda: processes.pods_with_processes(settings.proc_root),
     )
-    gpu_pods = GpuPods(cluster=cluster, node=settings.node_name)
+    gpu_pods = GpuPods(client=client, node=settings.node_name)
     return UsageReporter(settings, boot_id=boot, pods=pods, admission=admission, gpu_pods=gpu_pods)

@@ -10,12 +10,13 @@ What the API server answers decides what becomes of the assumed charge:
 """
 
 import enum
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
 from berth_api import names
-from berth_operator.clients.kube import ApiError, Unreachable
+from berth_client.errors import ApiError, Unreachable
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.record import annotations
 
@@ -23,9 +24,6 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 """Seconds between two sends of one Binding."""
 
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
-_SERVER_ERRORS: Final = 500
 _WEBHOOK: Final = "failed calling webhook"
 """An internal error (500) of admission, where nothing has been written."""
 
@@ -72,11 +70,11 @@ async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tup
 
 
 async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[Outcome, str]:
-    if error.status == _CONFLICT:
+    if error.status == HTTPStatus.CONFLICT:
         return await _compare(pods, placement)
-    if error.status == _NOT_FOUND:
+    if error.status == HTTPStatus.NOT_FOUND:
         return Outcome.GONE, error.message
-    if error.status >= _SERVER_ERRORS and _WEBHOOK not in error.message:
+    if not error.is_refused and _WEBHOOK not in error.message:
         return Outcome.UNKNOWN, error.message
     if names.FENCE in error.message:
         return Outcome.FENCED, error.message
@@ -91,7 +89,7 @@ async def _compare(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
     except Unreachable as error:
         return Outcome.UNKNOWN, str(error)
     except ApiError as error:
-        return (Outcome.GONE if error.status == _NOT_FOUND else Outcome.UNKNOWN), error.message
+        return (Outcome.GONE if error.status == HTTPStatus.NOT_FOUND else Outcome.UNKNOWN), error.message
     return (Outcome.BOUND, "") if _carries(found, placement) else (Outcome.GONE, "bound by somebody else")
 
 

@@ -5,18 +5,19 @@ pod that stays unseen is asked for, and released if it is gone or has ended.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
 
-from berth_operator.clients.kube import ApiError, Object, Unreachable
+from berth_client.errors import CallError
+from berth_client.objects import Object
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 5.0
 PATIENCE: Final = 10.0
 """Seconds for which a watch may be late: it is taken up again within a few."""
-_NOT_FOUND: Final = 404
 _ENDED: Final = ("Succeeded", "Failed")
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -44,9 +45,7 @@ async def _is_gone(pods: Pods, charge: Charge) -> bool:
     namespace, _, name = charge.pod.partition("/")
     try:
         found = await pods.get_pod(namespace, name)
-    except ApiError as error:
-        return error.status == _NOT_FOUND
-    except Unreachable:
-        return False
+    except CallError as error:
+        return error.status == HTTPStatus.NOT_FOUND
     ended = (found.get("status") or {}).get("phase") in _ENDED
     return ended or bool(found["metadata"]["uid"] != charge.uid)

@@ -7,14 +7,16 @@ pod that differs from its allocation without any other is charged for what it ho
 
 import asyncio
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
 from berth_api import names
 from berth_api.allocation import Grant
+from berth_client.errors import CallError
+from berth_client.objects import Object
 from berth_operator.binding.reporter import Reporter
-from berth_operator.clients.kube import ApiError, Object, Unreachable
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.kubelet_allocation import Case
@@ -27,8 +29,6 @@ PATIENCE: Final = 2.0
 """Seconds in which a drift may end before it is told: the other half of a swap may be on its way."""
 PAUSES: Final = (1.0, 30.0)
 """Seconds until a write that failed is tried again: at first, and at most."""
-_GONE: Final = 404
-_CONFLICT: Final = 409
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -117,17 +117,17 @@ class DriftKeeper:
             if (annotations := _annotations(pod, case, instead)) is None:
                 return  # it is another by now, and the watch will say so
             await self._pods.annotate_pod(pod, annotations)
-        except (ApiError, Unreachable) as error:
+        except CallError as error:
             self._failed(case, error)
         else:
             counters.REWRITES.inc()
             log.info("allocation rewritten", pod=case.given.pod, node=case.given.node, instead=_words(instead))
 
-    def _failed(self, case: Case, error: Exception) -> None:
-        if isinstance(error, ApiError) and error.status == _GONE:
+    def _failed(self, case: Case, error: CallError) -> None:
+        if error.status == HTTPStatus.NOT_FOUND:
             return
         uid, (first, longest) = case.given.uid, PAUSES
-        changed = isinstance(error, ApiError) and error.status == _CONFLICT
+        changed = error.status == HTTPStatus.CONFLICT
         pause = first if changed or uid not in self._again else min(longest, 2 * self._again[uid][1])
         self._again[uid] = self._cluster.clock() + pause, pause
         log.warning("allocation not rewritten", pod=case.given.pod, error=str(error), again_in=pause)

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_client import times
+from berth_client.errors import CallError
 from berth_operator.binding.calm import PATIENCE, Calm
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 
@@ -24,9 +25,6 @@ MAX_NOTE: Final = 1024
 """Bytes of an Event's note."""
 MAX_NAME: Final = 200
 """Characters of a pod's name in the names of its Events."""
-_ALREADY_EXISTS: Final = 409
-_NOT_FOUND: Final = 404
-_SERVER_ERRORS: Final = 500
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -56,7 +54,7 @@ class Subject:
 
 def microtime() -> str:
     """Return the current time as a Kubernetes MicroTime."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return times.micro_time(times.now())
 
 
 def event_name(pod: str, suffix: str = "") -> str:
@@ -138,14 +136,12 @@ class EventQueue:
                 await asyncio.sleep(2.0 ** (attempt - 1))
             try:
                 await self._api.create_event(event.subject.namespace, event.body(self._instance))
-            except ApiError as refusal:
-                if refusal.status in (_ALREADY_EXISTS, _NOT_FOUND):
+            except CallError as failure:
+                if failure.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                     return  # an answer got lost, or its namespace is gone
-                error = refusal
-                if refusal.status < _SERVER_ERRORS:
-                    break
-            except Unreachable as failure:
                 error = failure
+                if failure.is_refused:
+                    break
             else:
                 return
         counters.REPORTS_LOST.labels("event").inc()

@@ -9,15 +9,16 @@ it ended are treated the same.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_client.errors import CallError
 from berth_operator.binding import binder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
@@ -32,7 +33,7 @@ PERIOD: Final = 1.0
 """Seconds between two looks of the keeper."""
 AGAIN: Final = 5.0
 """Seconds until a deletion that shows no effect is sent again."""
-_GONE: Final = (404, 409)
+_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 """There is no such pod, or another one of its name."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -210,6 +211,6 @@ class GangKeeper:
         self._again[charge.uid] = self._cluster.clock() + AGAIN
         try:
             await self._pods.delete_pod(namespace, name, charge.uid)
-        except (ApiError, Unreachable) as error:
-            if not (isinstance(error, ApiError) and error.status in _GONE):
+        except CallError as error:
+            if error.status not in _GONE:
                 log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error), again_in=AGAIN)

@@ -10,13 +10,14 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_client import times
+from berth_client.errors import CallError
 from berth_operator.binding.reporter import Reporter
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
@@ -32,9 +33,6 @@ EVICTIONS: Final = 16
 """Victims told to leave at once."""
 PAUSES: Final = (1.0, 2.0, 4.0)
 """Seconds between two sends of one request; if the last fails, the pod chooses anew after its back-off."""
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
-_SERVER_ERRORS: Final = 500
 
 _NODE_CHANGES: Final = (
     Change.RELEASED
@@ -224,7 +222,7 @@ class Preemptor:
                 await self._evict(pod, victim)
             except TermOverError:
                 continue
-            except (ApiError, Unreachable) as error:
+            except CallError as error:
                 self._failed(pod, victim, error)
             else:
                 counters.VICTIMS.inc()
@@ -249,11 +247,10 @@ class Preemptor:
                 raise TermOverError
             try:
                 await send()
-            except (ApiError, Unreachable) as error:
-                status = error.status if isinstance(error, ApiError) else _SERVER_ERRORS
-                if status in (_CONFLICT, _NOT_FOUND):
+            except CallError as error:
+                if error.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                     return
-                if status < _SERVER_ERRORS or pause is None:
+                if error.is_refused or pause is None:
                     raise
                 await asyncio.sleep(pause)
             else:
@@ -284,5 +281,5 @@ def _condition(pod: PendingPod) -> dict[str, str]:
         "status": "True",
         "reason": "PreemptionByScheduler",
         "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
-        "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastTransitionTime": times.time(times.now()),
     }

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from berth_operator.clients.kube import ApiError, Unreachable
+from berth_client.errors import CallError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import reaching
 from berth_operator.core.values.storage import Claim, Volume
@@ -79,7 +79,7 @@ class VolumeBinder:
                 await self._bound(placement, written, holds)
         except TimeoutError:
             raise VolumeError(f"binding volumes: not done within {self._timeout:g} s") from None
-        except (ApiError, Unreachable) as error:
+        except CallError as error:
             raise VolumeError(f"binding volumes: {error}") from error
         finally:
             for path in begun:

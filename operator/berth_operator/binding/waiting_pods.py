@@ -18,15 +18,16 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_client import times
+from berth_client.errors import ApiError, CallError
 from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventApi, Subject, event_name, microtime
 from berth_operator.clients.bucket import Bucket
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.core.values.request import PendingPod
 
 RATE: Final = 250.0
@@ -47,10 +48,6 @@ LOOK: Final = 0.5
 """Seconds between two looks at reports that are held back."""
 LONGEST_RETRY: Final = 60.0
 """Seconds between two tries of a report that fails."""
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
-_UNPROCESSABLE: Final = 422
-_SERVER_ERRORS: Final = 500
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -275,7 +272,7 @@ class WaitingPods:
                 # The first condition of another pod is worth more than an Event; what is owed then comes later.
                 if not self._first:
                     await self._write_events(record)
-            except (ApiError, Unreachable) as error:
+            except CallError as error:
                 self._failed(record, error)
             else:
                 record.failures, record.retry_at = 0, -math.inf
@@ -308,19 +305,19 @@ class WaitingPods:
             try:
                 await self._api.patch_event(event.subject.namespace, event.name, series.shown())
             except ApiError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 series.recorded = 0  # somebody deleted it
         if not series.recorded:
             try:
                 await self._api.create_event(event.subject.namespace, event.body(self._instance) | series.shown())
             except ApiError as error:
-                if error.status != _CONFLICT:
+                if error.status != HTTPStatus.CONFLICT:
                     raise
                 count = 1  # an answer got lost, and the Event is as it was sent first
         series.recorded = count
 
-    def _failed(self, record: _Record, error: ApiError | Unreachable) -> None:
+    def _failed(self, record: _Record, error: CallError) -> None:
         """Drop the record if its pod is gone or bound, and try again later otherwise."""
         pod = record.pod
         if isinstance(error, ApiError) and _is_over(error):
@@ -328,7 +325,7 @@ class WaitingPods:
             if self._records.get(pod.uid) is record:
                 self.dismiss(pod.uid)
             return
-        refused = isinstance(error, ApiError) and error.status < _SERVER_ERRORS
+        refused = error.is_refused
         pause = LONGEST_RETRY if refused else min(LONGEST_RETRY, 2.0**record.failures)
         if not record.failures:
             log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
@@ -338,9 +335,9 @@ class WaitingPods:
 
 def _is_over(error: ApiError) -> bool:
     """Return whether the API server refused a report because its pod is gone, replaced by another, or bound."""
-    if error.status in (_NOT_FOUND, _CONFLICT):
+    if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         return True
-    return error.status == _UNPROCESSABLE and "nominatedNodeName" in error.message
+    return error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "nominatedNodeName" in error.message
 
 
 def _event(pod: PendingPod, reason: Reason) -> Event:
@@ -365,5 +362,5 @@ def _condition(pod: PendingPod, reason: Reason, *, first: bool) -> dict[str, Any
     if pod.generation:
         condition["observedGeneration"] = pod.generation
     if first:
-        condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition["lastTransitionTime"] = times.time(times.now())
     return condition

@@ -7,12 +7,14 @@ that the fence lets through is a 404, and nothing is ever written.
 
 import asyncio
 from collections.abc import Coroutine
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
 from berth_api import names
-from berth_operator.clients import kube
+from berth_client.client import Params
+from berth_client.errors import ApiError, CallError
 from berth_operator.metrics import counters
 
 FIRST_PAUSE: Final = 0.05
@@ -22,7 +24,6 @@ NO_TERM: Final = 0
 """Terms begin at 1."""
 NO_POD: Final = "no-such-pod"
 """Its name is in every answer, and so must not look like that of a policy of the fence."""
-_NOT_FOUND: Final = 404
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -30,7 +31,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Api(Protocol):
     """What the test needs of a `kube.KubeClient`."""
 
-    def request(self, method: str, path: str, *, params: kube.Params, body: Any) -> Coroutine[Any, Any, Any]:
+    def request(self, method: str, path: str, *, params: Params, body: Any) -> Coroutine[Any, Any, Any]:
         """Return the decoded answer."""
 
 
@@ -63,7 +64,7 @@ class Fence:
         """Return why nothing may be bound in this term yet; empty if it may."""
         try:
             ours, other = await asyncio.gather(self._refusal(term), self._refusal(NO_TERM))
-        except (kube.ApiError, kube.Unreachable) as error:
+        except CallError as error:
             return str(error)
         if ours:
             return ours
@@ -89,7 +90,7 @@ class Fence:
         }
         try:
             await self._api.request("POST", self._path, params={"dryRun": "All"}, body=body)
-        except kube.ApiError as error:
+        except ApiError as error:
             return "" if _is_past_the_fence(error) else str(error)
         return ""
 
@@ -101,6 +102,6 @@ class Fence:
             log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
 
 
-def _is_past_the_fence(error: kube.ApiError) -> bool:
+def _is_past_the_fence(error: ApiError) -> bool:
     """Return whether an error comes from behind the admission policies: a webhook's, or that there is no such pod."""
-    return "webhook" in error.message or (error.status == _NOT_FOUND and NO_POD in error.message)
+    return "webhook" in error.message or (error.status == HTTPStatus.NOT_FOUND and NO_POD in error.message)

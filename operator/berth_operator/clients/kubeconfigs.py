@@ -1,6 +1,5 @@
-"""Kubeconfigs that ask for a program or a provider (`exec`, OIDC), or a proxy: as kubernetes-asyncio reads them."""
+"""Kubeconfigs with a program or a provider (`exec`, OIDC), or a proxy: as kubernetes-asyncio reads them."""
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -8,12 +7,13 @@ import aiohttp
 from kubernetes_asyncio import client, config
 
 from berth_client.credentials import CredentialsError, Login
+from berth_client.tokens import Renew
 
 REFUSALS: Final = (
     config.ConfigException,
     aiohttp.ClientError,
     OSError,
-    # To a file of another form the library says what Python says.
+    # For a file of another form the library raises what Python raises.
     AttributeError,
     LookupError,
     TypeError,
@@ -22,8 +22,8 @@ REFUSALS: Final = (
 """What it raises where it cannot log in."""
 
 
-async def load(kubeconfig: str) -> tuple[Login, Callable[[], Awaitable[Login]], str | None]:
-    """Give the login, how to renew it, and the proxy; of several files (`a:b`) the first that says something counts.
+async def load(kubeconfig: str) -> tuple[Login, Renew]:
+    """Return the login, and how to read it again; of several files (`a:b`) the first that sets a field counts.
 
     Raises:
         CredentialsError: it cannot be used.
@@ -41,7 +41,7 @@ async def load(kubeconfig: str) -> tuple[Login, Callable[[], Awaitable[Login]], 
             raise CredentialsError(f"{kubeconfig}: {type(error).__name__}: {error}") from error
         return _login(configuration)
 
-    return _login(configuration), renew, configuration.proxy
+    return _login(configuration), renew
 
 
 def _login(configuration: client.Configuration) -> Login:
@@ -54,6 +54,7 @@ def _login(configuration: client.Configuration) -> Login:
         certificate=_path(configuration.cert_file),
         key=_path(configuration.key_file),
         token=token.removeprefix("Bearer ") if token else None,
+        proxy=configuration.proxy,
     )
 
 

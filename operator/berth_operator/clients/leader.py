@@ -17,12 +17,15 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
 from berth_api import names
-from berth_operator.clients import kube
+from berth_client import times
+from berth_client.errors import ApiError, CallError, Unreachable
+from berth_client.objects import Object
 
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
 """Second 0 of the terms that a new LeaderLease starts from."""
@@ -30,7 +33,7 @@ EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
 COPIES: Final = 5
 """How often a request is sent while no answer to it comes, spread evenly over the renew deadline."""
 
-_CHANGED: Final = {404, 409}
+_CHANGED: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}
 """Answers to a write of a lease that was deleted or written since it was read."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -70,8 +73,8 @@ class LeaderElection:
     follows_drained: bool = field(default=False, init=False)
     """Whether the leader before our last term said that of itself."""
 
-    _lease: kube.Object | None = field(default=None, init=False)  # as last answered
-    _seen: kube.Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
+    _lease: Object | None = field(default=None, init=False)  # as last answered
+    _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
     _seen_at: float = field(default=0.0, init=False)
     _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
     _ends_at: float = field(default=0.0, init=False)
@@ -118,7 +121,7 @@ class LeaderElection:
         try:
             if not await self._renewed():
                 await self._compete()
-        except (kube.ApiError, kube.Unreachable) as error:
+        except CallError as error:
             # A write may have happened all the same: then the next one is a conflict, and the lease is read.
             log.warning("election turn failed", lease=self.name, term=self.term, error=_explained(error))
 
@@ -127,7 +130,7 @@ class LeaderElection:
             return False
         try:
             await self._hold(self._number)
-        except kube.ApiError as error:
+        except ApiError as error:
             if error.status not in _CHANGED:
                 raise
             return False
@@ -146,20 +149,20 @@ class LeaderElection:
             self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(last)
             await self._hold(1 + max(self._highest, _created(self._lease)))
 
-    async def _read(self) -> kube.Object:
+    async def _read(self) -> Object:
         """Return the lease, made without a holder if there is none; note when it changed."""
         try:
             lease = await self._call("GET", f"/{self.name}")
-        except kube.ApiError as error:
+        except ApiError as error:
             # Deleted under a leader that may not know yet: its time must run out first.
-            if error.status != 404 or not self._is_free(self._seen):  # noqa: PLR2004 - not found
+            if error.status != HTTPStatus.NOT_FOUND or not self._is_free(self._seen):
                 raise
             lease = await self._call("POST", "", _new(self.name))
         if lease["spec"] != self._seen:
             self._seen, self._seen_at = lease["spec"], self.clock()
         return lease
 
-    def _is_free(self, spec: kube.Object) -> bool:
+    def _is_free(self, spec: Object) -> bool:
         # Our own name: a term that lapsed, or a write whose answer was lost.
         if spec.get("holderIdentity") in {None, "", self.identity}:
             return True
@@ -181,7 +184,7 @@ class LeaderElection:
     async def _write(self, number: int, holder: str, seconds: int) -> None:
         # Carries resourceVersion and uid: a lease that was changed, deleted or created again since then is in _CHANGED.
         lease = copy.deepcopy(self._lease or {})
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people; nobody compares it
+        now = times.micro_time(times.now())  # for people; no program compares it
         if lease["spec"]["term"] != number:
             lease["spec"]["acquireTime"] = now
         lease["spec"] |= {"renewTime": now, "term": number}
@@ -195,10 +198,10 @@ class LeaderElection:
             return
         try:
             await self._write(self._lease["spec"]["term"], "", 1)
-        except (kube.ApiError, kube.Unreachable) as error:
+        except CallError as error:
             log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
-    async def _call(self, method: str, path: str, body: kube.Object | None = None) -> kube.Object:
+    async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
         """Return the first answer to a request, which is sent `COPIES` times while none comes.
 
         A slow API server is waited for as long as a term lasts, and a request that hangs in a broken connection delays
@@ -209,7 +212,7 @@ class LeaderElection:
             Unreachable: there is no answer within the renew deadline.
         """
         url = f"/apis/{names.API_VERSION}/namespaces/{self.namespace}/{names.LEADER_LEASES}{path}"
-        requests: list[asyncio.Task[kube.Object]] = []
+        requests: list[asyncio.Task[Object]] = []
         try:
             for _ in range(COPIES):
                 request = self.api.request(method, url, body=body, timeout=self.renew_deadline)
@@ -219,7 +222,7 @@ class LeaderElection:
                 )
                 if answered:
                     return answered.pop().result()
-            raise kube.Unreachable(f"{method} {url}: no answer within {self.renew_deadline:g} s")
+            raise Unreachable(f"{method} {url}: no answer within {self.renew_deadline:g} s")
         finally:
             for task in requests:
                 task.cancel()
@@ -233,7 +236,7 @@ class LeaderElection:
             self._changed = asyncio.Event()
 
 
-def _new(name: str) -> kube.Object:
+def _new(name: str) -> Object:
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.LEADER_LEASE,
@@ -245,17 +248,17 @@ def _new(name: str) -> kube.Object:
 def _explained(error: Exception) -> str:
     """Return an error's text, with what to do where the API server does not serve the kind."""
     # That answer comes without a Status object; of a missing lease or namespace there is one.
-    if isinstance(error, kube.ApiError) and error.status == 404 and error.reason == "Unknown":  # noqa: PLR2004
+    if isinstance(error, ApiError) and error.status == HTTPStatus.NOT_FOUND and error.reason == "Unknown":
         return f"the API server serves no {names.LEADER_LEASES}.{names.GROUP}: apply crds/"
     return str(error)
 
 
-def _drained(lease: kube.Object) -> str | None:
+def _drained(lease: Object) -> str | None:
     """Return the number of the last term that ended with nothing on its way, if any."""
     annotations: dict[str, str] = lease["metadata"].get("annotations") or {}
     return annotations.get(names.DRAINED)
 
 
-def _created(lease: kube.Object) -> int:
+def _created(lease: Object) -> int:
     """Return the seconds from EPOCH to the lease's creation, by the API server's clock."""
-    return int((datetime.fromisoformat(lease["metadata"]["creationTimestamp"]) - EPOCH).total_seconds())
+    return int((times.parse(lease["metadata"]["creationTimestamp"]) - EPOCH).total_seconds())

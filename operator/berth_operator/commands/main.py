@@ -18,8 +18,9 @@ import structlog
 from berth_api import names
 from berth_api.plugins import PluginError
 from berth_client.credentials import CredentialsError
+from berth_client.errors import CallError
 from berth_operator import configuration, device_plugins
-from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
+from berth_operator.clients.kube import KubeClient
 from berth_operator.commands import reports, snapshots, tables, workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         status: int = options.answer(options)
-    except (InputError, ConfigurationError, PluginError, ApiError, Unreachable) as error:
+    except (InputError, ConfigurationError, PluginError, CallError) as error:
         sys.stderr.write(f"berth-operator {options.command}: {error}\n")
         return NOT_ASKED
     return status
@@ -116,7 +117,7 @@ async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object
         taken = snapshot.taken(client, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
         return [each async for each in taken]
     finally:
-        await client.close()
+        client.close()
 
 
 def _kubeconfig(given: Path | None) -> Path | None:

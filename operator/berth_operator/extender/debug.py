@@ -19,7 +19,8 @@ import orjson
 import structlog
 from aiohttp import web
 
-from berth_operator.clients.kube import ApiError, KubeClient, Unreachable
+from berth_client.errors import CallError
+from berth_operator.clients.kube import KubeClient
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.extender.access import UNAUTHORIZED, Guard, RefusedError
@@ -98,7 +99,7 @@ class DebugApi:
         except RefusedError as refused:
             headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
             return _message(refused.status, str(refused), headers)
-        except (ApiError, Unreachable) as error:
+        except CallError as error:
             return _message(UNAVAILABLE, f"the API server does not answer: {error}")
         except UnreadError as error:
             return _message(UNAVAILABLE, str(error))

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from berth_client.reflector import Api, Reflector
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, BOUND, pods_where
-from berth_operator.state.reflector import Api, Reflector
 from berth_operator.state.sinks import Once
 
 KEPT_SECONDS: Final = 10.0

@@ -87,7 +87,7 @@ class Memo:
             self.writing.cancel()
             with suppress(asyncio.CancelledError):
                 await self.writing
-        await self.client.close()
+        self.client.close()
 
     async def _write(self) -> None:
         """Open the writer, and let it look at every node once: much may have happened before this term."""

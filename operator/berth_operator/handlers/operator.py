@@ -6,7 +6,7 @@ from typing import Final
 import kopf
 
 from berth_api import names
-from berth_operator.clients.credentials import RELOAD_SECONDS
+from berth_client.tokens import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.stateless import NoDiffBase, NoProgress
@@ -41,7 +41,7 @@ async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> 
 async def login(*, memo: Memo, **_: object) -> kopf.ConnectionInfo:
     """Log kopf in as the rest of the operator is, and again before the token is rotated."""
     expiration = datetime.now(UTC) + timedelta(seconds=RELOAD_SECONDS)
-    return kopf.ConnectionInfo(**await memo.client.facts(), expiration=expiration)
+    return kopf.ConnectionInfo(**await memo.client.connection_info(), expiration=expiration)
 
 
 @kopf.on.probe(registry=REGISTRY, id="alive")

@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -19,7 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from berth_operator.clients.kube import STRATEGIC, ApiError, KubeClient
+from berth_client.client import STRATEGIC
+from berth_client.errors import ApiError
+from berth_operator.clients.kube import KubeClient
 
 SKEW: Final = timedelta(minutes=5)
 """By how much others' clocks may be behind."""
@@ -27,8 +30,6 @@ TRIES: Final = 5
 """Of renewing at the same time as another replica."""
 WEBHOOK: Final = "injection.berth.dev"
 """The name of the webhook in its configuration."""
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 
 class Source(Protocol):
@@ -145,12 +146,11 @@ class Shared:
 
     async def _read(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = await self.api.request("GET", self._path)
+            return await self.api.get(self._path)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return {}
-        return found
 
     async def _renew(self, known: dict[str, Any], before: Pair) -> dict[str, Any] | None:
         """Put a new one into the Secret; None if another replica was faster."""
@@ -168,7 +168,7 @@ class Shared:
         try:
             renewed: dict[str, Any] = await self.api.request(method, path, body=body)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != HTTPStatus.CONFLICT:
                 raise
             return None
         return renewed

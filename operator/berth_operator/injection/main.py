@@ -110,7 +110,7 @@ async def _serve(settings: Settings) -> None:
     try:
         await _serve_by(_shared(settings, client), settings)
     finally:
-        await client.close()
+        client.close()
 
 
 async def _serve_by(source: Source, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from berth_operator.clients.kube import ApiError, Unreachable
+from berth_client.errors import CallError
 from berth_operator.injection.certificates import CertificateError, Source
 from berth_operator.injection.mutations import Mutations
 from berth_operator.injection.review import ReviewError, answer
@@ -60,7 +60,7 @@ class Server:
             if self._loaded:
                 await asyncio.sleep(SETTLE)
             _load(self._tls, current)
-        except (ApiError, Unreachable, CertificateError, ssl.SSLError) as error:
+        except (CallError, CertificateError, ssl.SSLError) as error:
             log.warning("certificate not renewed", error=str(error), again_in=self._period)
             return
         self._loaded = current

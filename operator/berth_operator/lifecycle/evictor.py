@@ -7,11 +7,12 @@ rate, so that a mistake about many cards at once does little before somebody see
 
 import asyncio
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
 
-from berth_operator.clients.kube import ApiError, Unreachable
+from berth_client.errors import CallError
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
 from berth_operator.metrics import counters
@@ -23,7 +24,7 @@ PATIENCE: Final = 60.0
 """Seconds for which a card must have failed: whoever reads the fault may see more than we do."""
 AGAIN: Final = 60.0
 """Seconds until a pod is asked to leave once more: a budget was used up, or something went wrong."""
-_GONE: Final = (404, 409)
+_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 """There is no such pod, or another one of its name."""
 
 Card = tuple[str, str, str]
@@ -111,8 +112,8 @@ class Evictor:
         self._again[charge.uid] = self._cluster.clock() + AGAIN
         try:
             await self._pods.evict_pod(namespace, name, charge.uid)
-        except (ApiError, Unreachable) as error:
-            if not (isinstance(error, ApiError) and error.status in _GONE):
+        except CallError as error:
+            if error.status not in _GONE:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             return False
         counters.EVICTIONS.inc()

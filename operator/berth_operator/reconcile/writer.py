@@ -11,14 +11,15 @@ import asyncio
 import functools
 import math
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
 from berth_api import names
+from berth_client import times
+from berth_client.errors import CallError
 from berth_operator.clients.bucket import Bucket
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.metrics import counters
 from berth_operator.reconcile import gpupods, groups, status, sums
 from berth_operator.state.views import GpuPodView, GroupView, NodeView, StatusKind, View
@@ -33,8 +34,6 @@ RECENT: Final = 60.0
 """Seconds for which it is remembered when a status was written."""
 LOOK: Final = 0.1
 """Seconds between two looks whether binds are still under way."""
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -49,7 +48,7 @@ class Api(Protocol):
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a JSON merge patch."""
 
-    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> None:
+    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> object:
         """Apply an object on the server's side, without force."""
 
 
@@ -131,11 +130,9 @@ class Writer:
     async def _turn(self, name: str, write: Awaitable[None], mark: Callable[[], None]) -> None:
         try:
             await write
-        except ApiError as error:
-            if error.status != _NOT_FOUND:
-                self._again(name, error, CONFLICT_RETRY if error.status == _CONFLICT else RETRY, mark)
-        except Unreachable as error:
-            self._again(name, error, RETRY, mark)
+        except CallError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                self._again(name, error, CONFLICT_RETRY if error.status == HTTPStatus.CONFLICT else RETRY, mark)
 
     def _again(self, name: str, error: Exception, pause: float, mark: Callable[[], None]) -> None:
         counters.STATUS_CONFLICTS.inc()
@@ -196,4 +193,4 @@ class Writer:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return times.time(times.now())

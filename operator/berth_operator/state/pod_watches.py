@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api import names
+from berth_client.reflector import Api, Kind, Reflector, Sink, Source
 from berth_operator.state import groups, pods, sinks
 from berth_operator.state.cluster import Cluster
-from berth_operator.state.reflector import Api, Kind, Reflector, Sink, Source
 from berth_operator.state.sinks import Listing
 
 Object = dict[str, Any]
@@ -116,7 +116,7 @@ class PodWatches:
         self._stop(f"pods of {name}")
         self._stop(f"ended pods of {name}")
         self._table.leave(name)
-        self._ended.pop(name).listing(requested_at=self._table.cluster.clock()).end()
+        self._ended.pop(name).listing(requested_at=self._table.cluster.clock()).end("")
 
     def _start(self, tasks: asyncio.TaskGroup, what: str, source: Source, sink: Sink) -> None:
         made = Reflector(api=self._api, source=source, sink=sink)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from berth_api import injection, interning, model, names, nonzero_requested, req
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
+from berth_client import times
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
@@ -279,7 +279,7 @@ def charge(
 
 def _started(status: Object) -> int:
     at = status.get("startTime")
-    return int(datetime.fromisoformat(at).timestamp()) if at else NOT_STARTED
+    return int(times.parse(at).timestamp()) if at else NOT_STARTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from berth_client.reflector import Kind
 from berth_operator.state import budgets, wishes
 from berth_operator.state.cluster import Cluster
-from berth_operator.state.reflector import Kind
 
 Object = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Listing:
         """Take a page."""
         self._found.update(map(self._put, objects))
 
-    def end(self) -> None:
+    def end(self, _version: str, /) -> None:
         """Know that it was the last."""
         self._listed(self._found)
 
@@ -81,7 +81,7 @@ class Once:
         for each in objects:
             self._put(each)
 
-    def end(self) -> None:
+    def end(self, _version: str, /) -> None:
         """Know that it was the last."""
 
     def apply(self, kind: Kind, obj: Object) -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api.request import BUILT_IN, Kinds
+from berth_client.reflector import Api, Reflector, Source
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state import groups, kubelet, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
-from berth_operator.state.reflector import Api, Reflector, Source
 from berth_operator.state.storage import Storage
 
 Object = dict[str, Any]

@@ -1,8 +1,8 @@
 """What is read of the cluster beside pods, and where it goes."""
 
 from berth_api import names
+from berth_client.reflector import Source
 from berth_operator.state import nodes, sinks, storage
-from berth_operator.state.reflector import Source
 from berth_operator.state.sinks import Table
 
 Sources = dict[str, tuple[Source, Table]]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from berth_client.reflector import Source
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.events import ClusterEvent
@@ -12,7 +13,6 @@ from berth_operator.core.values.storage import Volume
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import volumes
 from berth_operator.state.cluster import Cluster
-from berth_operator.state.reflector import Source
 from berth_operator.state.sinks import Table
 
 Object = dict[str, Any]

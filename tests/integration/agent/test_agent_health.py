@@ -159,7 +159,7 @@ def test_people_are_heard_by_an_agent_that_may_not_watch(
     watch.wait()
     annotate(arena, node, names.CORDONED_DEVICES, "1")
     wait_for(arena, node, ["", "Cordoned"])
-    assert "not watched, will try again" in agent.log
+    assert "watch interrupted" in agent.log
 
 
 def test_the_node_has_the_labels_of_its_cards_and_loses_them_with_them(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,14 @@ import pytest
 import yaml
 
 from berth_agent import cluster
-from berth_agent.cluster import CallError
 from berth_client import credentials
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
 from devcluster import Arena, waiting
 
 Start = Callable[..., Any]
 START = 60.0
 """Seconds that an agent may take to start, or to try again, on a busy machine."""
-UNAUTHORIZED = 401
-FORBIDDEN = 403
 
 
 def token_of(arena: Arena, account: str) -> str:
@@ -56,12 +56,12 @@ def test_an_agent_takes_up_each_token_that_its_file_holds(arena: Arena, start: S
     arena.wait(lambda: renewed() > last, deadline=START, what="a heartbeat by the second token")
 
 
-async def allowed(api: cluster.Cluster, namespace: str) -> bool:
+async def allowed(client: ApiClient, namespace: str) -> bool:
     """Tell whether a namespace can be read; a fresh account may do nothing for a moment."""
     try:
-        return list(await api.metadata(cluster.NAMESPACES, only=namespace)) == [namespace]
+        return list(await cluster.list_metadata(client, cluster.NAMESPACES, only=namespace)) == [namespace]
     except CallError as error:
-        if error.status != FORBIDDEN:
+        if error.status != HTTPStatus.FORBIDDEN:
             raise
         return False
 
@@ -75,11 +75,12 @@ async def test_the_service_account_of_a_pod_opens_the_server(
     (tmp_path / "ca.crt").write_bytes(arena.cluster.ca_file.read_bytes())
     exchange(tmp_path / "token", token_of(arena, "pod"))
     login = credentials.load(None, pod=tmp_path)
-    async with cluster.opened(login, timeout=START, connections=1) as api:
-        async with asyncio.timeout(START):
-            while not await allowed(api, arena.namespace):  # noqa: ASYNC110 -- the server tells nobody
-                await asyncio.sleep(waiting.POLL_SECONDS)
-        exchange(tmp_path / "token", "worn-out")
-        with pytest.raises(CallError, match="Unauthorized") as raised:
-            await api.get(cluster.NODES)
-        assert raised.value.status == UNAUTHORIZED
+    client = cluster.client_of(login, timeout=START, connections=1)
+    async with asyncio.timeout(START):
+        while not await allowed(client, arena.namespace):  # noqa: ASYNC110 -- the server reports it to no client
+            await asyncio.sleep(waiting.POLL_SECONDS)
+    exchange(tmp_path / "token", "worn-out")
+    with pytest.raises(CallError, match="Unauthorized") as raised:
+        await client.get(cluster.NODES)
+    assert raised.value.status == HTTPStatus.UNAUTHORIZED
+    client.close()

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_client.errors import ApiError
+from berth_client.objects import Object
 from berth_operator.clients import kube
 from devcluster import Arena, Cluster
 from tests import fence
@@ -23,14 +25,14 @@ ACTIVE_SECONDS = 15.0
 async def admin(cluster: Cluster) -> AsyncIterator[kube.KubeClient]:
     client = await kube.KubeClient.connect(cluster.kubeconfig, "berth-test/admin")
     yield client
-    await client.close()
+    client.close()
 
 
 @pytest.fixture
 async def proxied(cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[kube.KubeClient]:
     client = await kube.KubeClient.connect(proxy.kubeconfig(cluster.token), "berth-test/proxied")
     yield client
-    await client.close()
+    client.close()
 
 
 @dataclass(kw_only=True)
@@ -48,7 +50,7 @@ class Fenced:
         self.arena.create([self.arena.pod(name)])
         return name
 
-    def binding(self, pod: str, *, epoch: object = None, label: str | None = None) -> kube.Object:
+    def binding(self, pod: str, *, epoch: object = None, label: str | None = None) -> Object:
         metadata: dict[str, Any] = {"name": pod}
         if label is not None:
             metadata["labels"] = {"berth.dev/fenced-by": label}
@@ -69,7 +71,7 @@ class Fenced:
         binding = self.binding(pod, epoch=epoch, label=label)
         try:
             await (client or self.client).bind(self.arena.namespace, pod, binding)
-        except kube.ApiError as error:
+        except ApiError as error:
             return error.status
         return 201
 
@@ -94,7 +96,7 @@ async def fenced(arena: Arena) -> AsyncIterator[Fenced]:
     finally:
         for document in documents:
             arena.cluster.api.delete(arena.cluster.api.path_of(document))
-        await client.close()
+        client.close()
 
 
 def manifests(name: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from berth_client.errors import ApiError
 from berth_operator.clients import kube
 from devcluster import Arena, waiting
 from tests.integration.clients.conftest import Fenced
@@ -24,7 +25,7 @@ async def set_term(admin: kube.KubeClient, arena: Arena, term: int) -> None:
     body = {"spec": {"term": term}}
     try:
         await admin.merge_patch(f"{leases(arena)}/{arena.lease_name}", body)
-    except kube.ApiError as error:
+    except ApiError as error:
         if error.status != 404:
             raise
         kind = {"apiVersion": "berth.dev/v1alpha1", "kind": "LeaderLease"}
@@ -55,7 +56,7 @@ async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.Kub
     await set_term(admin, fenced.arena, 7)
     await until_seen(fenced, 7)
     pod = fenced.pod()
-    with pytest.raises(kube.ApiError, match=r"epoch 6 is over, the LeaderLease berth-\w+ is in term 7"):
+    with pytest.raises(ApiError, match=r"epoch 6 is over, the LeaderLease berth-\w+ is in term 7"):
         await fenced.client.bind(
             fenced.arena.namespace, pod, fenced.binding(pod, epoch=6, label=fenced.arena.lease_name)
         )
@@ -80,7 +81,7 @@ async def test_the_older_way_to_bind_is_fenced_as_well(fenced: Fenced, admin: ku
     path = f"/api/v1/namespaces/{arena.namespace}/bindings"
     for epoch, label in ((7, None), (6, arena.lease_name)):
         body = fenced.binding(fenced.pod(), epoch=epoch, label=label)
-        with pytest.raises(kube.ApiError, match="403 Forbidden"):
+        with pytest.raises(ApiError, match="403 Forbidden"):
             await fenced.client.request("POST", path, body=body)
 
 
@@ -99,10 +100,10 @@ async def test_a_bind_that_was_under_way_when_the_term_ended_is_refused(
     await set_term(admin, arena, 8)
     await until_seen(fenced, 8)
     held.release()
-    with pytest.raises(kube.ApiError, match="epoch 7 is over"):
+    with pytest.raises(ApiError, match="epoch 7 is over"):
         await bind
     assert "nodeName" not in (await admin.get_pod(arena.namespace, pod))["spec"]
-    await sender.close()
+    sender.close()
 
 
 async def test_an_old_term_is_refused_long_before_a_new_leader_reads(fenced: Fenced, admin: kube.KubeClient) -> None:
@@ -140,7 +141,7 @@ async def test_the_definition_keeps_terms_growing(
     await admin.merge_patch(path, {"spec": {"term": 9, "holderIdentity": "b"}})
     await admin.merge_patch(path, {"spec": {"holderIdentity": "b"}})
     await admin.merge_patch(path, {"spec": {"term": 10, "holderIdentity": "a"}})
-    with pytest.raises(kube.ApiError, match=why):
+    with pytest.raises(ApiError, match=why):
         await admin.merge_patch(path, {"spec": change})
 
 

@@ -2,12 +2,14 @@
 
 import pytest
 
+from berth_client.errors import ApiError, Unreachable
+from berth_client.objects import Object
 from berth_operator.clients import kube
 from devcluster import Arena
 from tests.proxy import FaultProxy
 
 
-def binding(pod: str, uid: str) -> kube.Object:
+def binding(pod: str, uid: str) -> Object:
     metadata = {"name": pod, "uid": uid, "annotations": {"berth.dev/epoch": "1"}}
     return {"metadata": metadata, "target": {"kind": "Node", "name": "nowhere"}}
 
@@ -18,7 +20,7 @@ async def test_a_bind_gives_node_and_annotations_and_only_once(admin: kube.KubeC
     pod = await admin.get_pod(arena.namespace, "p")
     assert pod["spec"]["nodeName"] == "nowhere"
     assert pod["metadata"]["annotations"]["berth.dev/epoch"] == "1"
-    with pytest.raises(kube.ApiError, match="409 Conflict"):
+    with pytest.raises(ApiError, match="409 Conflict"):
         await admin.bind(arena.namespace, "p", binding("p", uid))
 
 
@@ -58,7 +60,7 @@ async def test_apply_never_takes_a_field_unless_forced(admin: kube.KubeClient, a
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "1"}}
     await admin.apply(path, body, "one")
     theirs = {**body, "data": {"k": "2"}}
-    with pytest.raises(kube.ApiError, match="409 Conflict"):
+    with pytest.raises(ApiError, match="409 Conflict"):
         await admin.apply(path, theirs, "two")
     await admin.apply(path, theirs, "two", force=True)
     assert (await admin.request("GET", path))["data"] == {"k": "2"}
@@ -70,7 +72,7 @@ async def test_a_lost_answer_is_unreachable_and_the_bind_stands(
 ) -> None:
     uid = arena.create([arena.pod("p")])[0]["metadata"]["uid"]
     lost = proxy.lose("POST", r"/binding$", count=1)
-    with pytest.raises(kube.Unreachable):
+    with pytest.raises(Unreachable):
         await proxied.bind(arena.namespace, "p", binding("p", uid))
     assert (await proxied.get_pod(arena.namespace, "p"))["spec"]["nodeName"] == "nowhere"
     assert len(lost.caught) == len(proxy.sent("POST", r"/binding$")) == 1  # not sent again by itself

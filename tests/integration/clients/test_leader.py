@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from berth_client.errors import ApiError
 from berth_operator.clients import kube, leader
 from devcluster import Arena, waiting
 from tests.proxy import FaultProxy
@@ -69,7 +70,7 @@ async def test_renewing_a_deleted_lease_does_not_bring_it_back(admin: kube.KubeC
     async with running(election) as term:
         lease = await admin.request("GET", path(arena))
         await admin.request("DELETE", path(arena))
-        with pytest.raises(kube.ApiError) as refused:
+        with pytest.raises(ApiError) as refused:
             await admin.request("PUT", path(arena), body=lease)
         assert refused.value.status in {404, 409}
         await election.lost(term)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from berth_client.errors import ApiError, Unreachable
 from berth_operator.clients import kube
 from devcluster import Arena, Cluster, waiting
 from tests.proxy import FaultProxy
@@ -20,9 +21,9 @@ async def test_everything_else_passes_with_its_identity(
     assert [item["metadata"]["name"] for item in page["items"]] == ["p"]
     assert proxy.requests[-1].agent == "berth-test/proxied"
     anonymous = await kube.KubeClient.connect(proxy.kubeconfig("wrong"), "stranger")
-    with pytest.raises(kube.ApiError, match="401"):
+    with pytest.raises(ApiError, match="401"):
         await anonymous.request("GET", pods)
-    await anonymous.close()
+    anonymous.close()
 
 
 async def test_a_watch_streams(proxied: kube.KubeClient, arena: Arena) -> None:
@@ -40,7 +41,7 @@ async def test_the_second_match_is_answered_here(proxied: kube.KubeClient, proxy
         status = None
         try:
             await proxied.request("GET", "/version")
-        except kube.ApiError as error:
+        except ApiError as error:
             status = error.status
         assert status == expected
     assert (rule.matched, len(rule.caught)) == (3, 1)
@@ -57,7 +58,7 @@ async def test_a_held_request_arrives_although_its_sender_has_gone(
 ) -> None:
     path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
     held = proxy.hold("POST", r"/configmaps$")
-    with pytest.raises(kube.Unreachable):
+    with pytest.raises(Unreachable):
         await proxied.request("POST", path, body={"metadata": {"name": "late"}}, timeout=0.2)
     held.wait()
     assert not arena.cluster.api.exists(f"{path}/late")

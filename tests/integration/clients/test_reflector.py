@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from berth_client import lists, reflector
+from berth_client.objects import Object
 from berth_operator.clients import kube
-from berth_operator.state import reflector
 from devcluster import Arena, waiting
 from tests.proxy import FaultProxy
 
-MANY = 2 * reflector.PAGE + 1
+MANY = 2 * lists.PAGE + 1
 
 
 class Picture:
@@ -26,13 +27,13 @@ class Picture:
         self.objects = {}
         return self
 
-    def put(self, objects: list[reflector.Object]) -> None:
+    def put(self, objects: list[Object]) -> None:
         self.objects |= {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in objects}
 
-    def end(self) -> None:
+    def end(self, _version: str, /) -> None:
         self.lists += 1
 
-    def apply(self, kind: reflector.Kind, obj: reflector.Object) -> None:
+    def apply(self, kind: reflector.Kind, obj: Object) -> None:
         name = obj["metadata"]["name"]
         assert "managedFields" not in obj["metadata"]
         if kind == "DELETED":
@@ -66,7 +67,7 @@ def config_maps(arena: Arena) -> str:
     return f"/api/v1/namespaces/{arena.namespace}/configmaps"
 
 
-def config_map(name: str) -> kube.Object:
+def config_map(name: str) -> Object:
     return {"metadata": {"name": name, "labels": {"test": "yes"}}}
 
 

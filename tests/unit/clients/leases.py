@@ -11,24 +11,25 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from berth_operator.clients import kube
+from berth_client.errors import ApiError, Unreachable
+from berth_client.objects import Object
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def conflict() -> kube.ApiError:
-    return kube.ApiError(409, "Conflict", "the object has been modified")
+def conflict() -> ApiError:
+    return ApiError(409, "Conflict", "the object has been modified")
 
 
-def not_found(name: str) -> kube.ApiError:
-    return kube.ApiError(404, "NotFound", f'leaderleases.berth.dev "{name}" not found')
+def not_found(name: str) -> ApiError:
+    return ApiError(404, "NotFound", f'leaderleases.berth.dev "{name}" not found')
 
 
 @dataclass
 class LeaseStore:
     """LeaderLeases by name; creation times follow the loop's time."""
 
-    leases: dict[str, kube.Object] = field(default_factory=dict)
+    leases: dict[str, Object] = field(default_factory=dict)
     version: int = 0
     numbers: list[int] = field(default_factory=list)
     """Every term that was ever written, without repetitions in a row."""
@@ -38,7 +39,7 @@ class LeaseStore:
     def client(self) -> "LeaseClient":
         return LeaseClient(store=self)
 
-    def add(self, spec: kube.Object) -> None:
+    def add(self, spec: Object) -> None:
         """Create the LeaderLease that was there before the test."""
         self._create({"metadata": {"name": "berth"}, "spec": spec})
 
@@ -49,12 +50,12 @@ class LeaseStore:
         self.version += 1
         self.leases[name]["metadata"]["resourceVersion"] = str(self.version)
 
-    def handle(self, method: str, path: str, body: Any) -> kube.Object:
+    def handle(self, method: str, path: str, body: Any) -> Object:
         prefix, _, name = path.rpartition("/leaderleases")
         assert prefix == "/apis/berth.dev/v1alpha1/namespaces/ns"
         name = name.lstrip("/")
         if not self.served:
-            raise kube.ApiError(404, "Unknown", "404 page not found")
+            raise ApiError(404, "Unknown", "404 page not found")
         if method == "POST":
             return self._create(body)
         lease = self.leases.get(name)
@@ -65,15 +66,15 @@ class LeaseStore:
         assert method == "PUT"
         return self._replace(name, lease, body)
 
-    def _create(self, body: Any) -> kube.Object:
+    def _create(self, body: Any) -> Object:
         name = body["metadata"]["name"]
         if name in self.leases:
-            raise kube.ApiError(409, "AlreadyExists", f'leaderleases.berth.dev "{name}" already exists')
+            raise ApiError(409, "AlreadyExists", f'leaderleases.berth.dev "{name}" already exists')
         created = STARTED + timedelta(seconds=asyncio.get_running_loop().time())
         metadata = {"uid": f"uid-{self.version}", "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ")}
         return self._store(name, {**body, "metadata": {**body["metadata"], **metadata}})
 
-    def _replace(self, name: str, lease: kube.Object | None, body: Any) -> kube.Object:
+    def _replace(self, name: str, lease: Object | None, body: Any) -> Object:
         if lease is None:
             raise not_found(name)
         for key in ("uid", "resourceVersion"):
@@ -81,7 +82,7 @@ class LeaseStore:
                 raise conflict()
         return self._store(name, body)
 
-    def _store(self, name: str, lease: kube.Object) -> kube.Object:
+    def _store(self, name: str, lease: Object) -> Object:
         self.leases[name] = copy.deepcopy(lease)
         self.touch(name)
         number = lease["spec"]["term"]
@@ -117,11 +118,11 @@ class LeaseClient:
         await self.resumed.wait()
         if self.down:
             await asyncio.sleep(max(0.0, timeout - latency))
-            raise kube.Unreachable("down")
+            raise Unreachable("down")
         late = self.answer_latency()
         try:
             return self.store.handle(method, path, body)
         finally:
             await asyncio.sleep(max(0.0, min(late, timeout - latency)))
             if self.deaf or latency + late >= timeout:
-                raise kube.Unreachable("the answer was lost")
+                raise Unreachable("the answer was lost")

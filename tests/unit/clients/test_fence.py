@@ -8,6 +8,8 @@ import pytest
 import structlog
 
 from berth_api import names
+from berth_client.errors import ApiError, Unreachable
+from berth_client.objects import Object
 from berth_operator.clients import fence, kube
 
 pytestmark = pytest.mark.looptime
@@ -16,46 +18,46 @@ TERM = 7
 Answers = Callable[[int], Exception | None]
 
 
-def missing(_: int = 0) -> kube.ApiError:
-    return kube.ApiError(404, "NotFound", f'pods "{fence.NO_POD}" not found')
+def missing(_: int = 0) -> ApiError:
+    return ApiError(404, "NotFound", f'pods "{fence.NO_POD}" not found')
 
 
-def refused(why: str, status: int = 403) -> kube.ApiError:
+def refused(why: str, status: int = 403) -> ApiError:
     policy = "ValidatingAdmissionPolicy 'berth-fence-epoch' with binding 'berth-fence-epoch' denied request"
-    return kube.ApiError(status, "Forbidden", f'pods "{fence.NO_POD}" is forbidden: {policy}: {why}')
+    return ApiError(status, "Forbidden", f'pods "{fence.NO_POD}" is forbidden: {policy}: {why}')
 
 
-def stands(epoch: int) -> kube.ApiError:
+def stands(epoch: int) -> ApiError:
     return missing() if epoch == TERM else refused(f"epoch {epoch} is over")
 
 
-def unloaded(_: int) -> kube.ApiError:
+def unloaded(_: int) -> ApiError:
     return refused("failed to configure binding: failed to find resource referenced by paramKind", 422)
 
 
-def stale(epoch: int) -> kube.ApiError:
+def stale(epoch: int) -> ApiError:
     return missing() if epoch == TERM - 1 else refused(f"epoch {epoch} is over")
 
 
-def forbidden(_: int) -> kube.ApiError:
-    return kube.ApiError(403, "Forbidden", 'User "x" cannot create resource "pods/binding"')
+def forbidden(_: int) -> ApiError:
+    return ApiError(403, "Forbidden", 'User "x" cannot create resource "pods/binding"')
 
 
-def webhook(epoch: int) -> kube.ApiError:
+def webhook(epoch: int) -> ApiError:
     denied = 'admission webhook "x.example.com" denied the request: no such pod'
-    return kube.ApiError(403, "Forbidden", denied) if epoch == TERM else stands(epoch)
+    return ApiError(403, "Forbidden", denied) if epoch == TERM else stands(epoch)
 
 
-def other_policy(_: int) -> kube.ApiError:
-    return kube.ApiError(422, "Invalid", "ValidatingAdmissionPolicy 'other' denied request")
+def other_policy(_: int) -> ApiError:
+    return ApiError(422, "Invalid", "ValidatingAdmissionPolicy 'other' denied request")
 
 
-def busy(_: int) -> kube.ApiError:
-    return kube.ApiError(429, "TooManyRequests", "try again later")
+def busy(_: int) -> ApiError:
+    return ApiError(429, "TooManyRequests", "try again later")
 
 
-def unreachable(_: int) -> kube.Unreachable:
-    return kube.Unreachable("no answer")
+def unreachable(_: int) -> Unreachable:
+    return Unreachable("no answer")
 
 
 class Server:
@@ -63,7 +65,7 @@ class Server:
 
     def __init__(self, first: Answers, later: Answers, seconds: float) -> None:
         self.first, self.later, self.seconds = first, later, seconds
-        self.sent: list[kube.Object] = []
+        self.sent: list[Object] = []
 
     async def request(self, method: str, path: str, *, params: kube.Params, body: Any) -> Any:
         assert (method, path) == ("POST", f"/api/v1/namespaces/ns/pods/{fence.NO_POD}/binding")

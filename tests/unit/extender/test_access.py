@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.clients.kube import ApiError
+from berth_client.errors import ApiError
 from berth_operator.extender import access
 from berth_operator.extender.access import Guard, RefusedError
 

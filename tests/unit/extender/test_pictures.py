@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from berth_api.request import BUILT_IN, Kinds
-from berth_operator.clients.kube import ApiError
+from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.extender.pictures import KEPT_SECONDS, Listed, Live, UnreadError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_client.errors import ApiError, Unreachable
 from berth_operator.clients.bucket import Bucket
-from berth_operator.clients.kube import ApiError, Unreachable
 from berth_operator.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.views import StatusKind, View

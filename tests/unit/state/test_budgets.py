@@ -48,7 +48,7 @@ def test_what_may_go_and_who_is_gone_already() -> None:
 def list_anew(table: sinks.Table, *objects: dict[str, Any]) -> None:
     listing = table.listing(requested_at=0.0)
     listing.put(list(objects))
-    listing.end()
+    listing.end("")
 
 
 def test_budgets_come_change_and_go() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from berth_client.reflector import Sink
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
-from berth_operator.state.reflector import Sink
 from berth_operator.state.sinks import Table
 from tests.builders import GPU, NVIDIA, device, entry, every_pod, half, lease, node, pod, relist, whole
 
@@ -55,7 +55,7 @@ def test_a_list_is_put_page_by_page() -> None:
     listing.put(objects("a"))
     assert log.take() == ["put a"]
     listing.put(objects("b"))
-    listing.end()
+    listing.end("")
     assert log.take() == ["put b"]
 
 

@@ -5,13 +5,17 @@ from typing import Any, Final
 
 import structlog
 
-from berth_agent.cluster import PODS, CallError, Cluster
-from berth_agent.conditions import now, rfc3339
-from berth_agent.following import Object, follow
+from berth_agent.cluster import PODS
+from berth_agent.following import follow
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.admission import Admission, UnavailableError
 from berth_agent.kubelet.admission.pods import Pod
 from berth_api import names
+from berth_client import times
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
+from berth_client.objects import Object
+from berth_client.reflector import Kind
 
 MAX_MESSAGE: Final = 1000
 """Characters of an Event's message; the server takes 1024."""
@@ -22,10 +26,10 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class NodePods:
     """The pods of one node on the API server."""
 
-    def __init__(self, *, cluster: Cluster, node: str) -> None:
-        self._cluster = cluster
+    def __init__(self, *, client: ApiClient, node: str) -> None:
+        self._client = client
         self._node = node
-        self._field = f"spec.nodeName={node}"
+        self._selector = f"spec.nodeName={node}"
         self._warned: set[tuple[str, str]] = set()
         """(UID, message) of the Events that were created."""
 
@@ -36,10 +40,10 @@ class NodePods:
             Away: the server does not answer.
         """
         try:
-            objects, version = await self._cluster.list(PODS, field=self._field)
+            objects, version = await self._client.list(PODS, {"fieldSelector": self._selector})
         except CallError as error:
             raise UnavailableError(str(error)) from error
-        return [pods.of_object(raw) for raw in objects], int(version)
+        return [pods.of_object(obj) for obj in objects], int(version)
 
     async def warn(self, of: Sequence[Pod], text: str) -> None:
         """Create an Event on pods that kubelet was refused, once for each text."""
@@ -50,7 +54,7 @@ class NodePods:
 
     async def _warn(self, pod: Pod, text: str) -> None:
         try:
-            await self._cluster.create(f"/api/v1/namespaces/{pod.namespace}/events", event(pod, text, node=self._node))
+            await self._client.create(f"/api/v1/namespaces/{pod.namespace}/events", event(pod, text, node=self._node))
         except CallError as error:
             _log.warning("Event not written", pod=pod.key, error=str(error))
 
@@ -58,21 +62,22 @@ class NodePods:
         """Keep the mirror's pods up to date until cancelled."""
 
         def replace_pods(objects: list[Object], version: str) -> None:
-            current = [pods.of_object(raw) for raw in objects]
-            admission.replace_pods(current, int(version))
-            self._warned = {key for key in self._warned if key[0] in {pod.uid for pod in current}}
+            present = [pods.of_object(obj) for obj in objects]
+            admission.replace_pods(present, int(version))
+            uids = {pod.uid for pod in present}
+            self._warned = {(uid, text) for uid, text in self._warned if uid in uids}
 
-        def changed(kind: str, raw: Object) -> None:
-            take = admission.mirror.remove if kind == "DELETED" else admission.mirror.put
-            if take(pods.of_object(raw)):
+        def changed(kind: Kind, obj: Object) -> None:
+            update = admission.mirror.remove if kind == "DELETED" else admission.mirror.put
+            if update(pods.of_object(obj)):
                 admission.changed.set()
 
-        await follow(self._cluster, PODS, field=self._field, listed=replace_pods, changed=changed)
+        await follow(self._client, PODS, selector=self._selector, listed=replace_pods, changed=changed)
 
 
 def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:
     """Return the Event that says why kubelet was refused."""
-    time = rfc3339(now())
+    time = times.time(times.now())
     return {
         "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},
         "involvedObject": {

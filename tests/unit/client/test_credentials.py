@@ -191,7 +191,7 @@ def test_a_token_file_is_read_for_each_request(tmp_path: Path) -> None:
         fresh = tmp_path / "fresh"
         fresh.symlink_to(token)
         fresh.rename(link)
-        assert login.authorization() == {"Authorization": f"Bearer {token}"}
+        assert login.authorization() == f"Bearer {token}"
 
 
 @pytest.mark.parametrize(

@@ -1,55 +1,53 @@
 """HTTP/1.1 for requests whose answers are read whole: what a thousand binds a second are sent with.
 
-aiohttp takes 175 µs of processor time a request, this 70 (docs/performance.md). It knows what an API server needs and
-no more: one request at a time on a kept connection, no redirects, no cookies, no proxy.
+aiohttp takes 175 µs of processor time a request, this 70 (docs/performance.md). It implements what an API server needs
+and no more: one request at a time on a kept connection, no redirects, no cookies.
 """
 
 import asyncio
-import ssl
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
+from berth_client.endpoints import Endpoint
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came back."""
+class Response:
+    """A whole answer."""
 
     status: int
     retry_after: str | None
     payload: bytes
 
 
-class Wire:
+class ConnectionPool:
     """Connections to one server, at most `limit` of them."""
 
-    def __init__(
-        self, *, host: str, port: int, tls: ssl.SSLContext | None, server_name: str | None, limit: int
-    ) -> None:
-        self._host, self._port, self._tls = host, port, tls
-        self._server_name = (server_name or host) if tls else None
+    def __init__(self, endpoint: Endpoint, *, limit: int) -> None:
+        self._endpoint = endpoint
         self._turns = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
-        """The last used comes last, and is used first: the others may be closed by the server, unneeded."""
+        """The last used comes last and is used first: the server may close the others if they are not needed."""
 
-    async def exchange(self, request: bytes, seconds: float) -> Answer:
-        """Send a request and give its answer.
+    async def exchange(self, request: bytes, seconds: float) -> Response:
+        """Send a request and return its answer.
 
         Raises:
             OSError: there was none, or not in time (TimeoutError); the request may have been executed.
         """
         async with asyncio.timeout(seconds), self._turns:
-            connection = self._kept() or await self._open()
+            connection = self._kept() or await self._endpoint.connect(_Connection)
             try:
-                answer = await connection.exchange(request)
+                response = await connection.exchange(request)
             except BaseException:
-                # What is still to come would be taken for the next request's answer.
+                # The rest of this answer would be taken for the answer to the next request.
                 connection.abort()
                 raise
             if connection.usable:
                 self._idle.append(connection)
-            return answer
+            return response
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -62,29 +60,22 @@ class Wire:
                 return connection
         return None
 
-    async def _open(self) -> "_Connection":
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            _Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
-        )
-        return connection
-
 
 class _Connection(asyncio.Protocol):
     """One request at a time; the parser calls the `on_` methods."""
 
     def __init__(self) -> None:
         self.usable = False
-        self._answer: asyncio.Future[Answer] | None = None
+        self._response: asyncio.Future[Response] | None = None
         self._body: list[bytes] = []
         self._retry_after: str | None = None
 
-    async def exchange(self, request: bytes) -> Answer:
-        self._answer = asyncio.get_running_loop().create_future()
+    async def exchange(self, request: bytes) -> Response:
+        self._response = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._body, self._retry_after = [], None
         self._transport.write(request)
-        return await self._answer
+        return await self._response
 
     def abort(self) -> None:
         self.usable = False
@@ -96,8 +87,8 @@ class _Connection(asyncio.Protocol):
         self._transport, self.usable = cast("asyncio.Transport", transport), True
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None or self._answer.done():
-            self.abort()  # nobody asked
+        if self._response is None or self._response.done():
+            self.abort()  # an answer without a request
             return
         try:
             self._parser.feed_data(data)
@@ -107,11 +98,11 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
-        self._fail(f"connection lost: {exc}")
+        self._fail(f"connection lost: {exc or 'closed by the server'}")
 
-    def _fail(self, why: str) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError(why))
+    def _fail(self, reason: str) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionError(reason))
 
     # --- called by the parser ---------------------------------------------------------------------------------
 
@@ -124,7 +115,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self.usable = self._parser.should_keep_alive()
-        if self._answer is not None and not self._answer.done():
+        if self._response is not None and not self._response.done():
             payload = b"".join(self._body)
             status = self._parser.get_status_code()
-            self._answer.set_result(Answer(status=status, retry_after=self._retry_after, payload=payload))
+            self._response.set_result(Response(status=status, retry_after=self._retry_after, payload=payload))

@@ -7,18 +7,19 @@ from typing import Any
 
 import orjson
 
-from berth_operator.clients import kube
-from berth_operator.state import reflector
+from berth_client import reflector
+from berth_client.errors import Unreachable
+from berth_client.objects import Object
 
 Step = bytes | float | Exception
 """Of a watch: a line, seconds of silence, or a failure."""
 
 
-def item(name: str, version: int = 1) -> kube.Object:
+def item(name: str, version: int = 1) -> Object:
     return {"metadata": {"name": name, "resourceVersion": str(version)}}
 
 
-def page(*names: str, version: int, more: str = "") -> kube.Object:
+def page(*names: str, version: int, more: str = "") -> Object:
     return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [item(n) for n in names]}
 
 
@@ -34,7 +35,7 @@ def error_line(code: int) -> bytes:
 class ScriptedApi:
     """Plays its lists and watches in order, then an endless silent watch."""
 
-    lists: list[kube.Object | Exception]
+    lists: list[Object | Exception]
     watches: list[list[Step]] = field(default_factory=list)
     list_params: list[dict[str, str]] = field(default_factory=list)
     watch_params: list[dict[str, str]] = field(default_factory=list)
@@ -65,7 +66,7 @@ class ScriptedApi:
                 continue
             await asyncio.sleep(min(step, idle_timeout))
             if step > idle_timeout:
-                raise kube.Unreachable("idle")
+                raise Unreachable("idle")
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Recorder:
         self.requested.append(requested_at)
         return RecordedListing(self)
 
-    def apply(self, kind: reflector.Kind, obj: reflector.Object) -> None:
+    def apply(self, kind: reflector.Kind, obj: Object) -> None:
         if self.failure is not None:
             raise self.failure
         self.note(f"{kind} {obj['metadata']['name']}")
@@ -98,9 +99,9 @@ class RecordedListing:
 
     recorder: Recorder
 
-    def put(self, objects: list[reflector.Object]) -> None:
+    def put(self, objects: list[Object]) -> None:
         self.recorder.on_put()
         self.recorder.note("put " + ",".join(obj["metadata"]["name"] for obj in objects))
 
-    def end(self) -> None:
+    def end(self, _version: str, /) -> None:
         self.recorder.note("end")

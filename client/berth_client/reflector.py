@@ -1,18 +1,18 @@
-"""Keeps a consumer's picture of one selection of objects the same as the API server's.
+"""Keeps a consumer's copy of one selection of objects equal to the API server's, as client-go's Reflector does.
 
-A reflector lists (in pages, at quorum: a new leader must not decide on an old picture), hands page after page
-to its sink, and watches from there. Three things can happen to a watch:
+A reflector lists (in pages, at quorum: a new leader must not decide on old state), passes page after page to its sink,
+and watches from there. Three things can happen to a watch:
 
-* it ends or breaks: it is taken up again from the last version seen; nothing is lost, nothing is listed.
-  A silent connection counts as broken: bookmarks come about once a minute, so 90 s without a byte may be a
-  stall. (The server skips one now and then; taking a sound watch up again costs one request);
-* the server no longer has that version (410), or says anything that we do not understand: list again.
-  The sink then gets the whole truth, deletions at its end;
-* the server is busy or away: both are tried for ever, since there is nothing else to do, at growing
-  intervals up to half a minute. `last_event_age` tells liveness probes how long ago that was.
+* it ends or breaks: it continues from the last version seen; nothing is lost, nothing is listed. A silent connection
+  counts as broken: bookmarks come about once a minute, so 90 s without a byte may be a stall. (The server skips one
+  now and then; to open a working watch again costs one request);
+* the server no longer has that version (410), or sends anything that is not understood: list again. The sink then gets
+  all objects, and removes those that are gone at the end;
+* the server is busy or does not answer: list and watch are retried forever, since there is nothing else to do, at
+  growing intervals up to half a minute. `last_event_age` tells liveness probes how long ago the last answer was.
 
-The sink is called in the order of the server's versions and never between a list's request and its end with
-anything older. No list ever stands in memory whole, and between two pages others have their turn.
+The sink is called in the order of the server's versions and, between a list's request and its end, with nothing
+older. A list is never whole in memory, and between two pages other tasks run.
 """
 
 import asyncio
@@ -21,71 +21,70 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol
 
 import orjson
 import structlog
 
-from berth_operator.clients import kube
+from berth_client.client import IDLE_SECONDS
+from berth_client.errors import ApiError, CallError, Unreachable
+from berth_client.lists import pages
+from berth_client.objects import Object, without_managed_fields
 
-PAGE: Final = 250
-"""Objects per page: two pages of each kind stand in memory at a time, and one of pods is decoded in some 10 ms."""
-
-IDLE_SECONDS: Final = 90.0
 WATCH_SECONDS: Final = (300, 600)
-"""Range of a watch's life, drawn anew each time so that watches do not all end together."""
+"""Range of a watch's life, drawn again each time so that watches do not all end together."""
 
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 SHORT_SECONDS: Final = 1.0
 """A watch that ends sooner than this and without a line counts as failed."""
 
 ABSENT_SECONDS: Final = 15.0
-"""How often a kind that is unknown to the server is asked for again."""
-NOT_FOUND: Final = 404
+"""How often to list a kind again that the server does not serve."""
 
-BUSY: Final = frozenset({429, 500, 502, 503})
-"""Refusals that say nothing about our version: listing now would only add to the load."""
+BUSY: Final = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    }
+)
+"""Refusals that do not concern our version: listing now would only add to the load."""
 
-Object = dict[str, Any]
 Kind = Literal["ADDED", "MODIFIED", "DELETED"]
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 class Listing(Protocol):
-    """Who takes one list; it may break off before its end, and another begin."""
+    """Takes one list; it may break off before its end, and another begin."""
 
     def put(self, objects: list[Object]) -> None:
         """Take a page."""
 
-    def end(self) -> None:
-        """Know that it was the last: what stood on none is gone."""
+    def end(self, version: str, /) -> None:
+        """Take the end, and the list's version: objects that were on no page are gone."""
 
 
 class Sink(Protocol):
-    """Who wants to know."""
+    """Consumes what a reflector reads."""
 
     def listing(self, *, requested_at: float) -> Listing:
-        """Begin to take the whole truth, as of some moment after `requested_at` (monotonic seconds)."""
+        """Begin to take all objects, as of some moment after `requested_at` (monotonic seconds)."""
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Take one change."""
 
 
 class Api(Protocol):
-    """What a reflector needs of a `kube.KubeClient`."""
+    """What a reflector needs of an `ApiClient`."""
 
     async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
         """Return the decoded answer."""
 
     def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
         """Yield an empty line once the watch is accepted, then its lines."""
-
-
-def without_managed_fields(obj: Object) -> Object:
-    """Drop what nobody reads and is often half of an object."""
-    obj["metadata"].pop("managedFields", None)
-    return obj
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +96,14 @@ class Source:
     """`fieldSelector`, `labelSelector`."""
 
     keep: Callable[[Object], Object] = without_managed_fields
-    """Applied page by page, so that a long list never stands in memory whole."""
+    """Applied page by page, so that a long list is never whole in memory."""
 
     optional: bool = False
-    """Whether the kind may be unknown to the server: there are none then, until it is known."""
+    """Whether the server may not serve the kind: then there are no objects until it does."""
 
 
 class _RelistError(Exception):
-    """The watch cannot go on from its version."""
+    """The watch cannot continue from its version."""
 
 
 class Reflector:
@@ -152,7 +151,7 @@ class Reflector:
             try:
                 await self._follow()
                 self._failures = 0
-            except (kube.ApiError, kube.Unreachable, _RelistError) as error:
+            except (CallError, _RelistError) as error:
                 self._note(error)
                 await asyncio.sleep(self._backoff())
 
@@ -165,42 +164,29 @@ class Reflector:
         started = self._clock()
         lines = await self._watch(self._version)
         if lines == 0 and self._clock() - started < SHORT_SECONDS:
-            raise kube.Unreachable("the watch ended as soon as it began")
+            raise Unreachable("the watch ended as soon as it began")
 
     async def _list(self) -> str | None:
         """Hand a list to the sink; return its version, or None if the kind is unknown to the server."""
         listing = self._sink.listing(requested_at=self._clock())
         version = None
         try:
-            async with contextlib.aclosing(self._pages()) as pages:
-                async for page in pages:
+            async with contextlib.aclosing(pages(self._fetch, self._source.params)) as fetched:
+                async for page in fetched:
                     self._heard_at = self._clock()
                     listing.put([self._source.keep(item) for item in page.get("items") or ()])
                     version = str(page["metadata"]["resourceVersion"])
-        except kube.ApiError as error:
-            if not (self._source.optional and error.status == NOT_FOUND):
+        except ApiError as error:
+            if not (self._source.optional and error.status == HTTPStatus.NOT_FOUND):
                 raise
             self._heard_at = self._clock()
-        listing.end()
+        listing.end(version or "")
         self.synced.set()
         return version
 
-    async def _pages(self) -> AsyncGenerator[Object, None]:
-        """Yield the pages of a list; the server prepares the next one while the last is read."""
-        more, asked = "first", self._ask("")
-        try:
-            while more:
-                page = await asked
-                if more := page["metadata"].get("continue") or "":
-                    asked = self._ask(more)
-                    await asyncio.sleep(0)  # now it is sent; reading the page gives nobody else a turn
-                yield page
-        finally:
-            asked.cancel()
-
-    def _ask(self, more: str) -> asyncio.Task[Object]:
-        params = {**self._source.params, "limit": str(PAGE), **({"continue": more} if more else {})}
-        return asyncio.ensure_future(self._api.request("GET", self._source.path, params=params))
+    async def _fetch(self, params: Mapping[str, str]) -> Object:
+        page: Object = await self._api.request("GET", self._source.path, params=params)
+        return page
 
     async def _watch(self, version: str) -> int:
         """Pass on what happens until the watch ends; return how many lines came."""
@@ -229,12 +215,12 @@ class Reflector:
         self._failures = 0
 
     def _note(self, error: Exception) -> None:
-        stale = isinstance(error, _RelistError) or (isinstance(error, kube.ApiError) and error.status not in BUSY)
+        stale = isinstance(error, _RelistError) or (isinstance(error, ApiError) and error.status not in BUSY)
         if stale:
             self._version = None
         # A single break is daily life; one that repeats, or costs a list, is not.
-        tell = log.warning if stale or self._failures else log.info
-        tell("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
+        log = _log.warning if stale or self._failures else _log.info
+        log("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
 
     def _backoff(self) -> float:
         first, last = BACKOFF_SECONDS
@@ -250,7 +236,7 @@ def _parse(line: bytes) -> tuple[Kind | Literal["BOOKMARK"], Object, str]:
         event = orjson.loads(line)
         kind, obj = event["type"], event["object"]
         if kind == "ERROR":
-            raise _RelistError(str(kube.ApiError.of_status(obj)))
+            raise _RelistError(str(ApiError.of_status(obj)))
         version = str(obj["metadata"]["resourceVersion"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise _RelistError(f"not a watch event: {line[:200]!r}") from error

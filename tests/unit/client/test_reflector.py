@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth_operator.clients import kube
-from berth_operator.state import reflector
-from tests.unit.clients.watches import Recorder, ScriptedApi, Step, error_line, item, line, page
+from berth_client import lists, reflector
+from berth_client.errors import ApiError, Unreachable
+from berth_client.objects import without_managed_fields
+from tests.unit.client.watches import Recorder, ScriptedApi, Step, error_line, item, line, page
 
 pytestmark = pytest.mark.looptime
 
-BUSY = kube.ApiError(429, "TooManyRequests", "later")
-EXPIRED = kube.ApiError(410, "Expired", "too old")
-AWAY = kube.Unreachable("away")
+BUSY = ApiError(429, "TooManyRequests", "later")
+EXPIRED = ApiError(410, "Expired", "too old")
+AWAY = Unreachable("away")
 
 
 @contextlib.asynccontextmanager
@@ -39,8 +40,8 @@ async def test_all_pages_are_handed_over() -> None:
         await asyncio.sleep(1)
     assert sink.told == ["put a,b", "put c", "end"]
     assert api.list_params == [
-        {"fieldSelector": "x=y", "limit": str(reflector.PAGE)},  # no resourceVersion: at quorum
-        {"fieldSelector": "x=y", "limit": str(reflector.PAGE), "continue": "t"},
+        {"fieldSelector": "x=y", "limit": str(lists.PAGE)},  # no resourceVersion: at quorum
+        {"fieldSelector": "x=y", "limit": str(lists.PAGE), "continue": "t"},
     ]
     watch = api.watch_params[0]
     assert 300 <= int(watch.pop("timeoutSeconds")) <= 600
@@ -61,9 +62,7 @@ async def test_the_list_is_dated_before_its_request() -> None:
 
 
 async def test_managed_fields_are_dropped() -> None:
-    assert reflector.without_managed_fields({"metadata": {"name": "a", "managedFields": []}}) == {
-        "metadata": {"name": "a"}
-    }
+    assert without_managed_fields({"metadata": {"name": "a", "managedFields": []}}) == {"metadata": {"name": "a"}}
 
 
 async def test_events_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was() -> None:
@@ -96,7 +95,7 @@ async def test_a_bookmark_moves_the_version_and_tells_nobody() -> None:
         pytest.param(b'{"type":"ERROR","object":null}', id="ERROR without Status"),
         pytest.param(line("SURPRISE", "a", 9), id="unknown type"),
         pytest.param(EXPIRED, id="410"),
-        pytest.param(kube.ApiError(400, "BadRequest", "invalid version"), id="400"),
+        pytest.param(ApiError(400, "BadRequest", "invalid version"), id="400"),
     ],
 )
 async def test_what_the_watch_cannot_survive_is_followed_by_a_new_list(end: bytes | Exception) -> None:
@@ -182,7 +181,7 @@ def broken() -> None:
 
 
 async def test_a_watch_that_is_refused_for_ever_does_not_make_lists_in_a_hurry() -> None:
-    forbidden = kube.ApiError(403, "Forbidden", "may not watch")
+    forbidden = ApiError(403, "Forbidden", "may not watch")
     api = ScriptedApi(lists=[page(version=1)] * 50, watches=[[forbidden]] * 50)
     async with reflecting(api, Recorder()):
         await asyncio.sleep(300)
@@ -220,7 +219,7 @@ async def test_only_what_is_kept_reaches_the_sink() -> None:
 # --- kinds that the server may not know ---------------------------------------------------------------------------
 
 
-UNKNOWN = kube.ApiError(404, "NotFound", "the server could not find the requested resource")
+UNKNOWN = ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
 async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_known() -> None:

@@ -1,0 +1,259 @@
+"""The client of the API server: JSON in and out, and two kinds of failure.
+
+* The server answered with an error: `ApiError`, with what its Status says.
+* It did not answer, or not in time: `Unreachable`. A write may or may not have been executed, so this client never
+  repeats it; the caller knows how to find out.
+
+Only requests that were refused for now (429, or 503 with Retry-After; neither has been executed) are sent again, within
+the call's own time and at most `tries` times.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import orjson
+
+from berth_client.connections import ConnectionPool, Response
+from berth_client.endpoints import Endpoint
+from berth_client.errors import ApiError, Unreachable
+from berth_client.lists import pages
+from berth_client.objects import Object
+from berth_client.streams import StreamPool, lines
+from berth_client.tokens import TokenSource
+
+TRIES: Final = 5
+"""Sends of one call at most; the usual Retry-After is one second."""
+TIMEOUT_SECONDS: Final = 30.0
+IDLE_SECONDS: Final = 90.0
+"""A watch that is silent for so long may be broken: the server sends a bookmark about once a minute."""
+
+JSON: Final = "application/json"
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+Params = Mapping[str, str]
+
+
+class ApiClient:
+    """Requests to one API server as one user; watches have connections of their own."""
+
+    def __init__(
+        self,
+        *,
+        tokens: TokenSource,
+        endpoint: Endpoint,
+        user_agent: str,
+        limit: int,
+        tries: int,
+        timeout: float,
+    ) -> None:
+        self._tokens = tokens
+        self._target = endpoint.target
+        self._head = f"{endpoint.headers}User-Agent: {user_agent}\r\n"
+        self._connections = ConnectionPool(endpoint, limit=limit)
+        self._streams = StreamPool(endpoint, limit=limit)
+        self._tries, self._timeout = tries, timeout
+
+    @classmethod
+    def of(
+        cls,
+        tokens: TokenSource,
+        *,
+        user_agent: str,
+        limit: int = 64,
+        tries: int = TRIES,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> Self:
+        """Return the client of a login.
+
+        Args:
+            tokens: the login and its token.
+            user_agent: also the name of the field manager where none is given.
+            limit: connections for requests at most, and as many for watches.
+            tries: sends of one call at most.
+            timeout: seconds of a call, its waits included, where it names none.
+
+        Raises:
+            CredentialsError: the login cannot be used.
+        """
+        endpoint = Endpoint.of(tokens.login)
+        return cls(tokens=tokens, endpoint=endpoint, user_agent=user_agent, limit=limit, tries=tries, timeout=timeout)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._connections.close()
+
+    # --- objects ----------------------------------------------------------------------------------------------
+
+    async def get(self, path: str) -> Object:
+        """Read an object at quorum."""
+        obj: Object = await self.request("GET", path)
+        return obj
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Create an object."""
+        obj: Object = await self.request("POST", path, body=body)
+        return obj
+
+    async def apply(self, path: str, body: Mapping[str, Any], field_manager: str, *, force: bool = False) -> Object:
+        """Apply a manager's fields of an object; a field that another manager owns is a 409 unless forced."""
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        obj: Object = await self.request("PATCH", path, params=params, body=body, content_type=APPLY)
+        return obj
+
+    async def merge_patch(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Patch an object that exists by JSON merge patch; costs the server a third of an apply."""
+        obj: Object = await self.request("PATCH", path, body=body, content_type=MERGE)
+        return obj
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object if it still has this UID; another one of its name is a 409."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        await self.request("DELETE", path, body=body, decode=False)
+
+    async def list(self, path: str, params: Params | None = None, *, accept: str = JSON) -> tuple[list[Object], str]:
+        """Return all objects, and the version of the list.
+
+        Args:
+            path: of the collection.
+            params: `fieldSelector`, `labelSelector`.
+            accept: media type, such as `METADATA_LIST`.
+        """
+        objects: list[Object] = []
+        version = ""
+        fetched = pages(lambda query: self.request("GET", path, params=query, accept=accept), params or {})
+        async with contextlib.aclosing(fetched):
+            async for page in fetched:
+                objects += page["items"] or ()
+                version = str(page["metadata"]["resourceVersion"])
+        return objects, version
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float | None = None,  # noqa: ASYNC109 - of the whole call, its waits included
+        decode: bool = True,
+    ) -> Any:
+        """Send one request and return the decoded answer, or None if it is not to be decoded.
+
+        Raises:
+            ApiError: the server refused it, or was busy too often.
+            Unreachable: there is no answer within the time.
+        """
+        url = self._url(path, params)
+        name = f"{method} {url}"
+        request = await self._encode(method, url, body, content_type, accept)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + (self._timeout if timeout is None else timeout)
+        for attempt in range(1, self._tries + 1):
+            try:
+                payload = await self._send(request, name, deadline - clock())
+            except ApiError as error:
+                wait = _wait(error)
+                if attempt == self._tries or wait is None or clock() + wait >= deadline:
+                    raise
+                await asyncio.sleep(wait)
+            else:
+                return _decode(payload, name) if decode else None
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def stream(
+        self,
+        path: str,
+        params: Params,
+        *,
+        idle_timeout: float = IDLE_SECONDS,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch: first an empty one once the server has accepted it.
+
+        Raises:
+            ApiError: the server refused the watch.
+            Unreachable: the connection broke, or nothing arrived for `idle_timeout` seconds.
+        """
+        request = await self._encode("GET", self._url(path, params), None, JSON, JSON)
+        try:
+            async with self._streams.open(request, idle_timeout) as stream:
+                chunks = stream.chunks(idle_timeout)
+                if stream.status != HTTPStatus.OK:
+                    payload = b"".join([chunk async for chunk in chunks])
+                    raise self._error(Response(status=stream.status, retry_after=stream.retry_after, payload=payload))
+                yield b""
+                async for line in lines(chunks):
+                    yield line
+        except OSError as error:
+            raise Unreachable(f"watch {path}: no answer: {_text(error)}") from error
+
+    def _url(self, path: str, params: Params | None) -> str:
+        """Return the target of a request, as it is sent."""
+        return self._target + path + ("?" + urlencode(params) if params else "")
+
+    async def _send(self, request: bytes, name: str, seconds: float) -> bytes:
+        if seconds <= 0:
+            raise Unreachable(f"{name}: no time left")
+        try:
+            response = await self._connections.exchange(request, seconds)
+        except OSError as error:
+            raise Unreachable(f"{name}: no answer: {_text(error)}") from error
+        if response.status >= HTTPStatus.MULTIPLE_CHOICES:  # the API server redirects no call
+            raise self._error(response)
+        return response.payload
+
+    async def _encode(self, method: str, url: str, body: Any, content_type: str, accept: str) -> bytes:
+        """Return a request as bytes, with the present token."""
+        data = b"" if body is None else orjson.dumps(body)
+        authorization = await self._tokens.authorization()
+        own = f"Authorization: {authorization}\r\n" if authorization else ""
+        head = (
+            f"{method} {url} HTTP/1.1\r\n{self._head}{own}Accept: {accept}\r\n"
+            f"Content-Type: {content_type}\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        return head.encode() + data
+
+    def _error(self, response: Response) -> ApiError:
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            self._tokens.refused()
+        return _error_of(response)
+
+
+def _text(error: OSError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _wait(error: ApiError) -> float | None:
+    """Return the seconds to wait before the same request may be sent again, if it may."""
+    is_busy = error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+    return error.retry_after if is_busy else None
+
+
+def _decode(payload: bytes, name: str) -> Any:
+    if not payload:
+        return None
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        raise Unreachable(f"{name}: the answer is not JSON: {payload[:80]!r}") from error
+
+
+def _error_of(response: Response) -> ApiError:
+    seconds = float(response.retry_after) if response.retry_after and response.retry_after.isdecimal() else None
+    try:
+        body = orjson.loads(response.payload)
+    except orjson.JSONDecodeError:  # from something in front of the API: plain text, or a proxy's page
+        text = response.payload[:200].decode(errors="replace").strip()
+        return ApiError(response.status, "Unknown", text, seconds)
+    fields = body if isinstance(body, dict) else {}
+    return ApiError.of_status({**fields, "code": response.status}, retry_after=seconds)

@@ -1,0 +1,47 @@
+"""The operator's login: like the agent's, and by any other kubeconfig as kubernetes-asyncio reads it."""
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from berth_client import credentials
+from berth_client.credentials import Login, UnknownLoginError
+from berth_client.tokens import TokenSource
+
+
+async def load(kubeconfig: Path | None) -> TokenSource:
+    """Read a kubeconfig, or the service account of this pod without one.
+
+    Raises:
+        CredentialsError: it cannot be used.
+    """
+
+    async def read() -> Login:
+        return credentials.load(kubeconfig)
+
+    try:
+        return TokenSource(login=await read(), renew=read)
+    except UnknownLoginError:
+        # kubernetes-asyncio takes 0.15 s to load, and in a cluster it is never needed.
+        from berth_operator.clients import kubeconfigs  # noqa: PLC0415 - see above
+
+        login, renew = await kubeconfigs.load(str(kubeconfig))
+        return TokenSource(login=login, renew=renew)
+
+
+def connection_info(login: Login, authorization: str | None) -> dict[str, Any]:
+    """Return server, authority and identity for a client that opens its own session, under kopf's names."""
+    return {
+        "server": login.server,
+        **_file("ca", login.authority),
+        "insecure": not login.verified,
+        **_file("certificate", login.certificate),
+        **_file("private_key", login.key),
+        "proxy_url": login.proxy,
+        "scheme": "Bearer" if authorization else None,
+        "token": authorization.removeprefix("Bearer ") if authorization else None,
+    }
+
+
+def _file(name: str, pem: Path | bytes | None) -> dict[str, Path | bytes | None]:
+    return {f"{name}_data": b64encode(pem)} if isinstance(pem, bytes) else {f"{name}_path": pem}
