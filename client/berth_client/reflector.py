@@ -9,7 +9,7 @@ and watches from there. Three things can happen to a watch:
 * the server no longer has that version (410), or sends anything that is not understood: list again. The sink then gets
   all objects, and removes those that are gone at the end;
 * the server is busy or does not answer: list and watch are retried forever, since there is nothing else to do, at
-  growing intervals up to half a minute. `last_event_age` tells liveness probes how long ago the last answer was.
+  growing intervals up to half a minute. `last_event_age` is the time since the last answer, for liveness probes.
 
 The sink is called in the order of the server's versions and, between a list's request and its end, with nothing
 older. A list is never whole in memory, and between two pages other tasks run.

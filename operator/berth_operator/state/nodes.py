@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from berth_api import partitions, quantity, request, resources
 from berth_api.request import BUILT_IN, Kinds
+from berth_client.objects import without_managed_fields
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint
 from berth_operator.core.values.verdict import Change
@@ -30,7 +31,7 @@ _KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "im
 
 def keep(node: dict[str, Any]) -> dict[str, Any]:
     """Drop from a node what nobody here reads."""
-    node["metadata"].pop("managedFields", None)
+    without_managed_fields(node)
     status = node.get("status") or {}
     node["status"] = {name: status[name] for name in _KEPT if name in status}
     if "nodeInfo" in status:

@@ -12,6 +12,7 @@ from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
 from berth_client import times
+from berth_client.objects import without_managed_fields
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
@@ -60,7 +61,7 @@ class PodError(ValueError):
 
 def keep(pod: dict[str, Any]) -> dict[str, Any]:
     """Drop from a pod what nobody here reads, so that equal pods look equal."""
-    pod["metadata"].pop("managedFields", None)
+    without_managed_fields(pod)
     spec = pod.get("spec", {})
     for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in _UNREAD:

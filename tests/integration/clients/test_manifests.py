@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_client.client import APPLY
 from berth_operator.clients import kube
 from devcluster import Arena
 from tests.integration.clients.conftest import manifests
@@ -28,7 +29,7 @@ async def test_the_api_server_accepts_every_manifest(admin: kube.KubeClient, are
             api.path_of(document),
             params={"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"},
             body=document,
-            content_type=kube.APPLY,
+            content_type=APPLY,
         )
         assert body["kind"] == document["kind"]
 

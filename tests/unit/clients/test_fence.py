@@ -8,9 +8,10 @@ import pytest
 import structlog
 
 from berth_api import names
+from berth_client.client import Params
 from berth_client.errors import ApiError, Unreachable
 from berth_client.objects import Object
-from berth_operator.clients import fence, kube
+from berth_operator.clients import fence
 
 pytestmark = pytest.mark.looptime
 
@@ -67,7 +68,7 @@ class Server:
         self.first, self.later, self.seconds = first, later, seconds
         self.sent: list[Object] = []
 
-    async def request(self, method: str, path: str, *, params: kube.Params, body: Any) -> Any:
+    async def request(self, method: str, path: str, *, params: Params, body: Any) -> Any:
         assert (method, path) == ("POST", f"/api/v1/namespaces/ns/pods/{fence.NO_POD}/binding")
         assert params == {"dryRun": "All"}
         self.sent.append(body)
