@@ -7,7 +7,7 @@ from typing import Any, Final
 import structlog
 
 from berth_agent.inventory.interface import label_value
-from berth_api import names
+from berth_api import keys, names
 from berth_api.gpupod import GpuPodSpec
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
@@ -64,7 +64,7 @@ class GpuPods:
     async def _apply(self, key: Key, spec: GpuPodSpec) -> None:
         applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
         self._known[key] = (spec, applied["metadata"]["uid"])
-        _log.info("GpuPod published", pod="/".join(key), containers=len(spec.containers))
+        _log.info("GpuPod published", pod=keys.join(*key), containers=len(spec.containers))
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:

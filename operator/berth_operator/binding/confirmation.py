@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from berth_api import keys
 from berth_client.errors import CallError
 from berth_client.objects import Object
 from berth_operator.core.values.charge import Charge
@@ -42,7 +43,7 @@ async def run(cluster: Cluster, pods: Pods) -> None:
 
 async def _is_gone(pods: Pods, charge: Charge) -> bool:
     """Tell whether the pod is certainly no more; without an answer it is asked for again next time."""
-    namespace, _, name = charge.pod.partition("/")
+    namespace, name = keys.split(charge.pod)
     try:
         found = await pods.get_pod(namespace, name)
     except CallError as error:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from berth_api import names
+from berth_api import keys, names
 from berth_api.allocation import Grant
 from berth_client.errors import CallError
 from berth_client.objects import Object
@@ -111,7 +111,7 @@ class DriftKeeper:
 
     async def _rewrite(self, case: Case, instead: Mapping[str, Grant]) -> None:
         """Have a pod's allocation say what it holds."""
-        namespace, _, name = case.given.pod.partition("/")
+        namespace, name = keys.split(case.given.pod)
         try:
             pod = await self._pods.get_pod(namespace, name)
             if (annotations := _annotations(pod, case, instead)) is None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api import keys
 from berth_client.errors import CallError
 from berth_operator.binding import binder
 from berth_operator.binding.preemptor import Preemptor
@@ -207,7 +208,7 @@ class GangKeeper:
     async def _delete(self, charge: Charge) -> None:
         if not self._leads():
             return
-        namespace, _, name = charge.pod.partition("/")
+        namespace, name = keys.split(charge.pod)
         self._again[charge.uid] = self._cluster.clock() + AGAIN
         try:
             await self._pods.delete_pod(namespace, name, charge.uid)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api import keys
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.binding.reporter import Reporter
@@ -229,7 +230,7 @@ class Preemptor:
                 self._reporter.preempted(victim, pod)
 
     async def _evict(self, pod: PendingPod, victim: Charge) -> None:
-        namespace, _, name = victim.pod.partition("/")
+        namespace, name = keys.split(victim.pod)
         patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [_condition(pod)]}}
         await self._send(functools.partial(self._pods.patch_pod_status, namespace, name, patch))
         await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))

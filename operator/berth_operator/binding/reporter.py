@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from berth_api import names
+from berth_api import keys, names
 from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
@@ -137,5 +137,5 @@ class Reporter:
 
 def _bound(charge: Charge, controller: str = names.OPERATOR) -> Subject:
     """Return a bound pod as a subject."""
-    namespace, _, name = charge.pod.partition("/")
+    namespace, name = keys.split(charge.pod)
     return Subject(namespace=namespace, name=name, uid=charge.uid, controller=controller)

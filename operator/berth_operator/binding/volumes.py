@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from berth_api import keys
 from berth_client.errors import CallError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import reaching
@@ -110,7 +111,7 @@ class VolumeBinder:
             self._check(placement, holds)
             claim = self._claim(key)
             if claim.selected_node != placement.node:
-                namespace, _, name = key.partition("/")
+                namespace, name = keys.split(key)
                 path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
                 written[key] = await self._once(path, _for_node(claim, placement.node), begun)
         return written
@@ -164,7 +165,7 @@ class VolumeBinder:
             return False
         if claim.selected_node != placement.node:
             # That is how a provisioner says that it cannot.
-            raise VolumeError(f'binding volumes: provisioning failed for PVC "{key.partition("/")[2]}"')
+            raise VolumeError(f'binding volumes: provisioning failed for PVC "{keys.split(key)[1]}"')
         if claim.volume:
             volume = self._volumes.volumes.get(claim.volume)
             if volume is None:
@@ -189,7 +190,7 @@ class VolumeBinder:
 
     def _claim(self, key: str) -> Claim:
         if (found := self._volumes.claims.get(key)) is None:
-            raise VolumeError(f'binding volumes: persistentvolumeclaim "{key.partition("/")[2]}" not found')
+            raise VolumeError(f'binding volumes: persistentvolumeclaim "{keys.split(key)[1]}" not found')
         return found
 
     def _volume(self, name: str) -> Volume:
@@ -204,7 +205,7 @@ def _claims(placement: Placement) -> Iterable[str]:
 
 def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
     """Give the change that sets a volume aside for a claim."""
-    namespace, _, name = claim.key.partition("/")
+    namespace, name = keys.split(claim.key)
     metadata: dict[str, Any] = {"resourceVersion": volume.version}
     if not volume.is_for(claim):
         metadata["annotations"] = {BOUND_BY_CONTROLLER: "yes"}

@@ -5,7 +5,7 @@ from typing import Final
 
 import kopf
 
-from berth_api import names
+from berth_api import keys, names
 from berth_client.tokens import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
 from berth_operator.handlers.memo import Memo
@@ -61,7 +61,7 @@ async def device_changed(*, name: str | None, memo: Memo, **_: object) -> None:
 @kopf.on.event(names.GROUP, names.VERSION, names.GPUPODS, registry=REGISTRY)
 async def gpu_pod_changed(*, namespace: str | None, name: str | None, memo: Memo, **_: object) -> None:
     """Compare what a pod holds with what it was allocated."""
-    memo.mark(StatusKind.GPU_POD, f"{namespace}/{name}")
+    memo.mark(StatusKind.GPU_POD, keys.join(namespace or "", name or ""))
 
 
 @kopf.on.cleanup(registry=REGISTRY)

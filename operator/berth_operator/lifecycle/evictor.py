@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from berth_api import keys
 from berth_client.errors import CallError
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
@@ -107,7 +108,7 @@ class Evictor:
         """Ask a pod to leave; tell whether it will."""
         if not self._leads():
             return True
-        namespace, _, name = charge.pod.partition("/")
+        namespace, name = keys.split(charge.pod)
         device = f"{card[1]} {self._minor(card)} of node {card[0]}"
         self._again[charge.uid] = self._cluster.clock() + AGAIN
         try:

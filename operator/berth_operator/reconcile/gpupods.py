@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from berth_api import names
+from berth_api import keys, names
 from berth_operator.state.kubelet import Consistency
 from berth_operator.state.views import GpuPodView
 
 
 def path(name: str) -> str:
     """Give the path of a GpuPod's status."""
-    namespace, _, own = name.partition("/")
+    namespace, own = keys.split(name)
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{own}/status"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import keys, names
 from berth_operator.core.queue.gang_tracker import Counts
 from berth_operator.state.views import GroupView
 
@@ -12,7 +12,7 @@ COUNTED: Final = ("phase", "scheduled", "running", "succeeded", "failed")
 
 def path(name: str) -> str:
     """Give the path of a PodGroup's status."""
-    namespace, _, own = name.partition("/")
+    namespace, own = keys.split(name)
     return f"{names.POD_GROUP_API}/namespaces/{namespace}/{names.POD_GROUPS}/{own}/status"
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from berth_api import allocation, mig, names
+from berth_api import allocation, keys, mig, names
 from berth_api.allocation import Grant
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY_RATIO
@@ -125,7 +125,7 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, G
 
 
 def _holder(charge: Charge, grant: Grant) -> Holder:
-    namespace, _, name = charge.pod.partition("/")
+    namespace, name = keys.split(charge.pod)
     known = _shown_amounts(grant.type, dict(grant.amounts))
     piece = grant.id[:MAX_ID] if grant.is_subdevice else None
     uid = charge.uid.rpartition("/")[2]

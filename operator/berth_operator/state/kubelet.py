@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
+from berth_api import keys
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.gpupod import GpuPodSpec
 from berth_operator.core.fleet.kubelet_allocation import Device, Given
@@ -91,7 +92,7 @@ def _held(node: str, told: Iterable[HeldByContainer]) -> dict[str, Given]:
     for each in told:
         known = found.get(each.pod_uid)
         containers = (*(known.containers if known else ()), (each.container, _devices(each.devices)))
-        pod = f"{each.namespace}/{each.pod}"
+        pod = keys.join(each.namespace, each.pod)
         found[each.pod_uid] = Given(uid=each.pod_uid, pod=pod, node=node, containers=containers)
     return found
 

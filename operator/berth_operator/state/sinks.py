@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from berth_api import keys
 from berth_client.reflector import Kind
 from berth_operator.state import budgets, wishes
 from berth_operator.state.cluster import Cluster
@@ -98,7 +99,7 @@ def _name(obj: Mapping[str, Any]) -> str:
 
 
 def _key(obj: Mapping[str, Any]) -> str:
-    return f"{obj['metadata']['namespace']}/{_name(obj)}"
+    return keys.join(obj["metadata"]["namespace"], _name(obj))
 
 
 def ended_pods(cluster: Cluster) -> Table:

@@ -12,6 +12,7 @@ from typing import Final
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.snapshot import NONE, AdmissionSnapshot, ContainerKey, Ids
 from berth_agent.kubelet.admission.units import Units
+from berth_api import keys
 
 RECORDED_SECONDS: Final = 1.0
 """After this kubelet has recorded the allocation, or never will: admission failed elsewhere."""
@@ -178,17 +179,15 @@ class Mirror:
 
     def _named(self, report: ContainerReport) -> ContainerKey:
         """Return the container of a report; a pod named like a removed one owns it only if it has that allocation."""
-        pod = next(
-            (candidate for candidate in self._pods.values() if candidate.key == f"{report.namespace}/{report.pod}"),
-            None,
-        )
-        key = ContainerKey(uid=pod.uid if pod else f"{report.namespace}/{report.pod}", container=report.container)
-        keys = (
+        name = keys.join(report.namespace, report.pod)
+        pod = next((candidate for candidate in self._pods.values() if candidate.key == name), None)
+        key = ContainerKey(uid=pod.uid if pod else name, container=report.container)
+        lingering = (
             other_key
             for other_key, other_report in self._reports.items()
             if other_report == report and other_key in self._lingering
         )
-        return key if self._is_pending(key) else next(keys, key)
+        return key if self._is_pending(key) else next(lingering, key)
 
     def _name_again(self) -> None:
         """Assign reports to pods that kubelet knew before this watch did."""

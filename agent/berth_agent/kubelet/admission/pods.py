@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_api import allocation, mig, names, quantity
+from berth_api import allocation, keys, mig, names, quantity
 from berth_api.allocation import Grant
 
 Object = Mapping[str, Any]
@@ -59,7 +59,7 @@ class Pod:
     @property
     def key(self) -> str:
         """Return namespace/name."""
-        return f"{self.namespace}/{self.name}"
+        return keys.join(self.namespace, self.name)
 
 
 def of_object(raw: Object) -> Pod:

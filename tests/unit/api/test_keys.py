@@ -1,0 +1,8 @@
+"""Keys of namespaced objects."""
+
+from berth_api import keys
+
+
+def test_a_key_has_namespace_and_name() -> None:
+    assert keys.join("ns", "p") == "ns/p"
+    assert keys.split("ns/p") == ("ns", "p")
