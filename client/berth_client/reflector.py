@@ -152,7 +152,7 @@ class Reflector:
                 await self._follow()
                 self._failures = 0
             except (CallError, _RelistError) as error:
-                self._note(error)
+                self._record_failure(error)
                 await asyncio.sleep(self._backoff())
 
     async def _follow(self) -> None:
@@ -214,11 +214,11 @@ class Reflector:
         self._version = version
         self._failures = 0
 
-    def _note(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         stale = isinstance(error, _RelistError) or (isinstance(error, ApiError) and error.status not in BUSY)
         if stale:
             self._version = None
-        # A single break is daily life; one that repeats, or costs a list, is not.
+        # A single break is normal; one that repeats, or costs a list, is not.
         log = _log.warning if stale or self._failures else _log.info
         log("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
 
