@@ -148,7 +148,7 @@ class Agent:
             usage.begin(self._use_changed, tasks)
 
     async def serve(self) -> None:
-        """Read and publish for ever."""
+        """Read and publish until cancelled."""
         loop = asyncio.get_running_loop()
         self._inventory.listen(lambda fault_event: loop.call_soon_threadsafe(self._on_fault_event, fault_event))
         self._tasks.create_task(self._read_forever())

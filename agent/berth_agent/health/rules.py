@@ -16,7 +16,7 @@ from berth_agent.health.faults import Fault
 MAX_RETIRED: Final = 60
 """Retired pages at which NVIDIA takes a card back; at 64 no more can be retired."""
 ANY_INSTANCE: Final = 0xFFFFFFFF
-"""What an event says of its instance where it concerns the whole card."""
+"""The placeholder for the instance in events that concern the whole card."""
 
 # Values of NVML's nvmlDeviceGpuRecoveryAction_t.
 _ACTIONS: Final = {

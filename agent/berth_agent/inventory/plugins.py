@@ -127,7 +127,7 @@ class InventoryWithPlugins:
 
     def _merge(self, node: str, reading: Reading, results: list[PluginResult]) -> tuple[object, Reading]:
         known = self._merged.get(node)
-        # The same object tells the publisher at no cost that nothing changed.
+        # If the object is the same, the publisher need not compare it.
         return (
             known
             if known is not None and known[0] == (reading, results)

@@ -21,7 +21,7 @@ def npus(count: int, amount: int = 100, **fields: Any) -> Part:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         pytest.param({"name": "My NPU"}, "name 'My NPU'; allowed are up to 32 lower-case letters", id="type"),
         pytest.param({"name": "n" * 33}, "up to 32", id="long type"),
@@ -37,10 +37,10 @@ def npus(count: int, amount: int = 100, **fields: Any) -> Part:
         pytest.param({"counted": ("nvidia.com/mig-1g.10gb",)}, "names of the type's own", id="counted instances"),
     ],
 )
-def test_a_wrong_declaration_is_refused_with_what_is_allowed(fields: dict[str, Any], told: str) -> None:
+def test_a_wrong_declaration_is_refused_with_what_is_allowed(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(KindError) as refused:
         Kind(**{**DECLARED, **fields})
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_they_stand_beside_gpus_and_nics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         pytest.param({CORE: 150}, f"{CORE}: 150; allowed are 1 to 100 (part of a device) or mult", id="one and a half"),
         pytest.param({CORE: 50, NPU: 1}, f"{NPU}: 1, {CORE}: 50 is not a request for type npu", id="two at once"),
     ],
 )
-def test_what_means_nothing_is_refused(asked: Mapping[str, int], told: str) -> None:
+def test_what_means_nothing_is_refused(asked: Mapping[str, int], message: str) -> None:
     with pytest.raises(RequestError) as refused:
         request.of_resources(asked, kinds=kinds())
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_without_its_plug_in_it_is_an_ordinary_resource() -> None:
@@ -100,7 +100,7 @@ def part(**fields: Any) -> Part:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "message"),
     [
         pytest.param(lambda _wanted, _hint: None, "made None of it", id="no part"),
         pytest.param(lambda _wanted, _hint: npus(0), "made Part", id="of nothing"),
@@ -111,10 +111,10 @@ def part(**fields: Any) -> Part:
         pytest.param(lambda wanted, _hint: wanted["other"], "failed: KeyError: 'other'", id="raises"),
     ],
 )
-def test_what_it_makes_of_a_request_by_mistake_is_told_to_who_asked(made: Any, told: str) -> None:
+def test_what_it_makes_of_a_request_by_mistake_is_reported(made: Any, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         request.of_resources({CORE: 7}, kinds=kinds(reads=made))
-    assert f"{CORE}: 7: the plug-in of type npu {told}" in str(refused.value)
+    assert f"{CORE}: 7: the plug-in of type npu {message}" in str(refused.value)
     assert str(refused.value).endswith("ask its author")
 
 

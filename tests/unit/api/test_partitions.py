@@ -1,4 +1,4 @@
-"""Partition tables: those that Devices tell, and the one that is built in."""
+"""Partition tables: those of Devices, and the built-in one."""
 
 import contextlib
 from typing import Any
@@ -25,7 +25,7 @@ def table(body: object) -> Table:
         pytest.param(
             {"2": [{"minors": [3, 1], "gpuLinkType": "NVLink", "ringBusBandwidth": "400Gi", "allocationScore": 1}]},
             ((2, (Partition(minors=(1, 3), link="NVLink", bandwidth=400 * GI, score=1),)),),
-            id="all that can be told",
+            id="all fields",
         ),
         pytest.param(
             {"2": [{"minors": [0, 1], "ringBusBandwidth": None, "gpuLinkType": None, "allocationScore": None, "x": 1}]},

@@ -1,4 +1,4 @@
-"""What a pod asks of devices, beside what it says in Koordinator's words: see tests/unit/koordinator for those."""
+"""What a pod requests of devices; tests/unit/koordinator has Koordinator's protocol."""
 
 from typing import Any
 
@@ -131,9 +131,9 @@ def test_instances_are_parts_by_profile(asked: dict[str, int], parts: dict[str, 
         pytest.param({"nvidia.com/mig-1g": 1}, "allowed are names such as nvidia.com/mig-1g.10gb", id="no memory"),
         pytest.param({"nvidia.com/mig-0g.10gb": 1}, "names no MIG profile", id="no compute"),
         pytest.param({"nvidia.com/mig-1g.10GB": 1}, "names no MIG profile", id="large letters"),
-        pytest.param({"nvidia.com/mig-1g.10gb": 1, NVIDIA: 1}, "is not a request for GPUs", id="beside a card"),
-        pytest.param({"nvidia.com/mig-1g.10gb": 1, GPU: 50}, "is not a request for GPUs", id="beside half a card"),
-        pytest.param({SLICES: 1, NVIDIA: 1}, "is not a request for GPUs", id="a slice beside a card"),
+        pytest.param({"nvidia.com/mig-1g.10gb": 1, NVIDIA: 1}, "is not a request for GPUs", id="with a card"),
+        pytest.param({"nvidia.com/mig-1g.10gb": 1, GPU: 50}, "is not a request for GPUs", id="with half a card"),
+        pytest.param({SLICES: 1, NVIDIA: 1}, "is not a request for GPUs", id="a slice with a card"),
         pytest.param(
             {SLICES: 1, "nvidia.com/mig-1g.10gb": 1}, "is not a request for GPUs", id="a slice and an instance"
         ),

@@ -14,7 +14,7 @@ def pod(cpu: str = "2", **fields: Any) -> Raw:
     return {"containers": [container("main", {"cpu": cpu})], **fields}
 
 
-def told(name: str = "main", *, real: Raw | None = None, allocated: Raw | None = None) -> Raw:
+def reported(name: str = "main", *, real: Raw | None = None, allocated: Raw | None = None) -> Raw:
     status: Raw = {"name": name}
     if real is not None:
         status["resources"] = {"requests": real}
@@ -44,23 +44,26 @@ LEVEL = {"requests": {"cpu": "2"}}
 @pytest.mark.parametrize(
     ("spec", "status_", "cpu"),
     [
-        pytest.param(pod(), {}, 2000, id="nothing is told"),
-        pytest.param(pod(), status(), 2000, id="nothing is told of the container"),
-        pytest.param(pod(), status(told("other", real=THREE)), 2000, id="another container's"),
-        pytest.param(pod(), status(told(real=TWO, allocated=TWO)), 2000, id="no resize"),
-        pytest.param(pod(), status(told(real=ONE, allocated=ONE)), 2000, id="up, not yet allocated"),
-        pytest.param(pod(), status(told(real=THREE, allocated=TWO)), 3000, id="down, not yet done"),
-        pytest.param(pod(), status(told(real=TWO, allocated=THREE)), 3000, id="down, still allocated"),
-        pytest.param(pod(), status(told(allocated=THREE)), 2000, id="only allocated is told: an old kubelet"),
-        pytest.param(pod(), status(told(real={})), 2000, id="nothing is real yet"),
-        pytest.param(pod(), status(told(real=ONE, allocated=ONE), pending="Infeasible"), 1000, id="infeasible"),
-        pytest.param(pod(), status(told(real=ONE, allocated=ONE), pending="Deferred"), 2000, id="deferred"),
-        pytest.param(pod(), status(pending="Infeasible"), 2000, id="infeasible, but nothing is told"),
+        pytest.param(pod(), {}, 2000, id="nothing is reported"),
+        pytest.param(pod(), status(), 2000, id="nothing is reported of the container"),
+        pytest.param(pod(), status(reported("other", real=THREE)), 2000, id="another container's"),
+        pytest.param(pod(), status(reported(real=TWO, allocated=TWO)), 2000, id="no resize"),
+        pytest.param(pod(), status(reported(real=ONE, allocated=ONE)), 2000, id="up, not yet allocated"),
+        pytest.param(pod(), status(reported(real=THREE, allocated=TWO)), 3000, id="down, not yet done"),
+        pytest.param(pod(), status(reported(real=TWO, allocated=THREE)), 3000, id="down, still allocated"),
+        pytest.param(pod(), status(reported(allocated=THREE)), 2000, id="only allocated is reported: an old kubelet"),
+        pytest.param(pod(), status(reported(real={})), 2000, id="nothing is real yet"),
+        pytest.param(pod(), status(reported(real=ONE, allocated=ONE), pending="Infeasible"), 1000, id="infeasible"),
+        pytest.param(pod(), status(reported(real=ONE, allocated=ONE), pending="Deferred"), 2000, id="deferred"),
+        pytest.param(pod(), status(pending="Infeasible"), 2000, id="infeasible, but nothing is reported"),
         pytest.param(
-            pod(initContainers=SIDECAR), status(inits=(told("side", real=THREE),)), 5000, id="a sidecar that shrinks"
+            pod(initContainers=SIDECAR),
+            status(inits=(reported("side", real=THREE),)),
+            5000,
+            id="a sidecar that shrinks",
         ),
         pytest.param(
-            pod(initContainers=INIT), status(inits=(told("side", real=THREE),)), 2000, id="an init container is not"
+            pod(initContainers=INIT), status(inits=(reported("side", real=THREE),)), 2000, id="an init container is not"
         ),
         pytest.param(
             pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000, id="the pod's own request shrinks"
@@ -80,7 +83,7 @@ LEVEL = {"requests": {"cpu": "2"}}
         pytest.param(pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000, id="the pod's, nothing real"),
         pytest.param(pod(), status(resources={"requests": THREE}), 2000, id="the pod asks nothing at its own level"),
         pytest.param(
-            pod(overhead={"cpu": "1"}), status(told(real=THREE, allocated=TWO)), 4000, id="overhead comes on top"
+            pod(overhead={"cpu": "1"}), status(reported(real=THREE, allocated=TWO)), 4000, id="overhead comes on top"
         ),
     ],
 )
@@ -89,7 +92,7 @@ def test_a_bound_pod_takes(spec: Raw, status_: Raw, cpu: int) -> None:
 
 
 def test_a_resource_that_vanishes_from_the_spec_is_still_held() -> None:
-    assert resize.held(pod(), status(told(real={"memory": "5"}))) == {"cpu": 2000, "memory": 5}
+    assert resize.held(pod(), status(reported(real={"memory": "5"}))) == {"cpu": 2000, "memory": 5}
 
 
 def test_without_a_status_it_is_what_the_pod_asks() -> None:

@@ -45,7 +45,7 @@ ONE = container(requests={"cpu": "1"})
         pytest.param(
             spec(ONE, inits=(init({"cpu": "2"}, sidecar=True), init({"cpu": "4"}))),
             {"cpu": 6000},
-            id="an init container beside the sidecar before it",
+            id="an init container with the sidecar before it",
         ),
         pytest.param(
             spec(ONE, inits=(init({"cpu": "4"}), init({"cpu": "2"}, sidecar=True))),

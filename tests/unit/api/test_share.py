@@ -61,7 +61,7 @@ def seen(containers: Sequence[Container]) -> dict[str, tuple[int, int]]:
         pytest.param(
             [part("s", nvidia=1, sidecar=True), part("i", nvidia=2, init=True), part("a", nvidia=1)],
             {"s": (0, 1), "i": (1, 3), "a": (1, 2)},
-            id="init beside a sidecar",
+            id="init with a sidecar",
         ),
         pytest.param(
             [part("i", nvidia=3, init=True), part("s", nvidia=1, sidecar=True), part("a", nvidia=1)],

@@ -136,7 +136,7 @@ class PluginManager:
     # --- its life -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Offer devices for ever; at the end take the sockets away.
+        """Offer devices until cancelled, and remove the sockets at the end.
 
         Raises:
             CrashLoopError: the sockets break again and again.

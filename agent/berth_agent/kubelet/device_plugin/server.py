@@ -206,7 +206,7 @@ class PluginServer(DevicePluginServicer):
         request: PreStartContainerRequest,  # noqa: ARG002
         context: _Context,  # noqa: ARG002
     ) -> PreStartContainerResponse:
-        """Do nothing: the options tell kubelet not to call."""
+        """Do nothing: the options make kubelet skip this call."""
         return PreStartContainerResponse()
 
     async def _preferred(self, container: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:

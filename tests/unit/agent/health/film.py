@@ -1,4 +1,4 @@
-"""A GPU's life told in words, played on a monitor with a clock of the test's."""
+"""The history of a GPU as a script, played on a monitor with a clock of the test."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def reading(*devices: DeviceInfo, findings: Sequence[Finding] = (ALL_READ,)) -> 
 
 
 class Film:
-    """GPU 0 of two, which lives through what is told of it. GPU 1 is there to stay well."""
+    """GPU 0 of two, to which the script applies. GPU 1 stays healthy."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -64,7 +64,7 @@ class Film:
         self.monitor.record_event(FaultEvent(node=NODE, card="GPU-0", faults=(fault,)))
 
     def read(self, *kinds: str) -> None:
-        """Read the cards once more: the driver tells these faults of GPU 0."""
+        """Read the cards once more: the driver reports these faults of GPU 0."""
         self.reading = reading(gpu(0, *kinds), gpu(1))
         self.monitor.observe({NODE: self.reading})
 

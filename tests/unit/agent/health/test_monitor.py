@@ -1,4 +1,4 @@
-"""What a monitor makes of readings beside the stories of one GPU."""
+"""What a monitor does with readings, in addition to the scripts of test_recovery."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.unit.agent.health.film import ALL_READ, NODE, SOME_UNREAD, Film, gpu,
 
 def nic(minor: int = 0, *, health: bool = True) -> DeviceInfo:
     card = DeviceInfo(type="rdma", minor=minor, id=f"0000:1a:00.{minor}", health=True)
-    return card if health else unhealthy(card, reason="Overheated", message="as a plug-in tells")
+    return card if health else unhealthy(card, reason="Overheated", message="as a plug-in reports")
 
 
 def test_a_reading_to_which_nothing_is_added_stays_the_very_same() -> None:

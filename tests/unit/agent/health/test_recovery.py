@@ -24,7 +24,7 @@ from tests.unit.agent.health.film import QUIET, Film
         ("xid 94; forgive 0", ""),
         ("xid 94; reboot", ""),
         ("xid 94; wait 299; restart; read", "Xid94"),
-        ("xid 94; wait 299; restart; wait 299; read", "Xid94"),  # the quiet begins anew
+        ("xid 94; wait 299; restart; wait 299; read", "Xid94"),  # the quiet period begins again
         ("xid 94; restart; wait 300; read", ""),
         ("xid 69; xid 94; wait 300; read", ""),
         ("xid 69; wait 200; xid 94; wait 100; read", "Xid94"),
@@ -41,7 +41,7 @@ from tests.unit.agent.health.film import QUIET, Film
         ("xid 95; forgive 0; xid 95", "Xid95"),
         ("xid 95; forgive 1", "Xid95"),
         ("xid 95; forgive 0,7", "Xid95"),  # a word that is not clear is not obeyed
-        ("xid 999; wait 99999; read", "Xid999"),  # one that nobody knows
+        ("xid 999; wait 99999; read", "Xid999"),  # an unknown Xid
         ("xid 999; reset", ""),
         ("xid 48; dbe; read", "DoubleBitEcc Xid48"),
         ("dbe; wait 99999; read", "DoubleBitEcc"),
@@ -71,7 +71,7 @@ from tests.unit.agent.health.film import QUIET, Film
         ("read Unknown; read", "Unknown"),
         ("read Unknown; wait 200; read Unknown; wait 299; read", "Unknown"),
         ("read Unknown; wait 300; read", ""),
-        # What the driver measures anew each time.
+        # What the driver measures at each reading.
         ("read RowRemapFailed", "RowRemapFailed"),
         ("read RowRemapFailed; read", ""),
         ("read RowRemapFailed; forgive 0; read RowRemapFailed", "RowRemapFailed"),

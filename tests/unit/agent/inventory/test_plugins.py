@@ -43,15 +43,15 @@ class Own:
 class Npus:
     """A plug-in that returns what the test gives it."""
 
-    def __init__(self, tell: Callable[[str], Sequence[DeviceInfo]], name: str = "npu") -> None:
-        self.name, self.tell, self.starts = name, tell, 0
+    def __init__(self, list_devices: Callable[[str], Sequence[DeviceInfo]], name: str = "npu") -> None:
+        self.name, self.list_devices, self.starts = name, list_devices, 0
         self.stopped = threading.Event()
 
     def start(self) -> None:
         self.starts += 1
 
     def read(self, node: str) -> Sequence[DeviceInfo]:
-        return self.tell(node)
+        return self.list_devices(node)
 
     def stop(self) -> None:
         self.stopped.set()
@@ -106,8 +106,8 @@ async def test_the_same_devices_are_the_very_same_reading() -> None:
 
 
 async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_again() -> None:
-    told: list[list[DeviceInfo]] = [[device()]]
-    agent = Npus(lambda _node: told.pop())
+    readings: list[list[DeviceInfo]] = [[device()]]
+    agent = Npus(lambda _node: readings.pop())
     made = plugged(agent)
     await made.read()
     reading = (await made.read())["n"]
@@ -116,7 +116,7 @@ async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_a
     assert (ok, reason) == (False, "ReadFailed")
     assert "IndexError: pop from empty list" in message
     assert reading.spec.devices[1].conditions[0].reason == "ReadFailed"
-    told.append([device()])
+    readings.append([device()])
     assert shown((await made.read())["n"]) == [("gpu", 0, True), ("npu", 0, True)]
     assert agent.starts == 2
 
@@ -127,7 +127,7 @@ class UnreadableError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         pytest.param(StopIteration(7), "StopIteration: 7", id="an iterator at its end"),
         pytest.param(SystemExit(3), "SystemExit: 3", id="the end of the process"),
@@ -136,7 +136,9 @@ class UnreadableError(Exception):
         pytest.param(UnreadableError(), "UnreadableError: its text cannot be read: KeyError", id="unreadable"),
     ],
 )
-async def test_an_exception_becomes_a_condition_and_the_others_are_published(error: BaseException, told: str) -> None:
+async def test_an_exception_becomes_a_condition_and_the_others_are_published(
+    error: BaseException, message: str
+) -> None:
     def fail(_node: str) -> Sequence[DeviceInfo]:
         raise error
 
@@ -144,7 +146,7 @@ async def test_an_exception_becomes_a_condition_and_the_others_are_published(err
     reading = (await made.read())["n"]
     assert shown(reading) == [("gpu", 0, True), ("tpu", 0, True)]
     assert found(reading)[:2] == (False, "ReadFailed")
-    assert found(reading)[2].startswith(told)
+    assert found(reading)[2].startswith(message)
     assert found(reading, "tpu") == (True, "Read", "")
 
 
@@ -184,7 +186,7 @@ async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "reason", "told"),
+    ("devices", "reason", "message"),
     [
         pytest.param([device("gpu", 5)], "ReadFailed", "minor 5 is of type gpu; allowed is npu", id="another type"),
         pytest.param([device(), device()], "ReadFailed", "minor 0 stands 2 times", id="a minor twice"),
@@ -199,11 +201,13 @@ async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
         pytest.param([device(minor=n) for n in range(256)], "Misfit", "257 devices in all; allowed are 256", id="many"),
     ],
 )
-async def test_what_the_api_server_would_refuse_is_left_out(devices: list[DeviceInfo], reason: str, told: str) -> None:
+async def test_what_the_api_server_would_refuse_is_left_out(
+    devices: list[DeviceInfo], reason: str, message: str
+) -> None:
     reading = (await plugged(Npus(lambda _node: devices)).read())["n"]
     assert shown(reading) == [("gpu", 0, True)]
     assert found(reading)[:2] == (False, reason)
-    assert told in found(reading)[2]
+    assert message in found(reading)[2]
 
 
 async def test_a_type_that_the_agent_finds_itself_is_left_to_it() -> None:
@@ -226,7 +230,7 @@ async def test_the_end_is_told_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         pytest.param("no_such_module_at_all:x", "cannot be loaded: ModuleNotFoundError", id="import"),
         pytest.param("json:dumps", "cannot be made: TypeError", id="no class without arguments"),
@@ -234,10 +238,10 @@ async def test_the_end_is_told_to_all() -> None:
         pytest.param("threading:Thread", "it has no read", id="a member missing"),
     ],
 )
-def test_a_mistake_names_the_plug_in(value: str, told: str) -> None:
+def test_a_mistake_names_the_plug_in(value: str, message: str) -> None:
     with pytest.raises(PluginError) as refused:
         plugins.load([EntryPoint(name="npu", value=value, group=plugins.GROUP)])
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_alarms_of_the_inventory_pass() -> None:
@@ -272,10 +276,10 @@ def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[i
     assert len(plugins.load(entries(plugins.MOST))) == plugins.MOST
     with pytest.raises(PluginError) as refused:
         plugins.load(entries(plugins.MOST + 1))
-    told = (
+    message = (
         "npu6 of an unknown distribution: there are 6 others already (npu0, npu1, npu2, npu3, npu4, npu5), and a Device"
     )
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 async def test_their_conditions_leave_room_for_those_of_agent_and_operator() -> None:

@@ -78,7 +78,7 @@ CARD = (
     *("compute_cap", "faults", "index", "link GPU0", "memory.total", "mig.mode.current", "minor_number", "name"),
     *("numa", "pci.bus_id", "peer GPU0"),
 )
-"""Fields of a card that has one other beside it."""
+"""Fields of a card that has one other card next to it."""
 
 
 def fields(found: list[str]) -> list[str]:

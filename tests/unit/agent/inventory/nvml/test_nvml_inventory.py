@@ -1,4 +1,4 @@
-"""What the agent says of a machine, against what `nvidia-smi -q` would say of it."""
+"""What the agent reports for a machine, compared with `nvidia-smi -q`."""
 
 import re
 from dataclasses import replace

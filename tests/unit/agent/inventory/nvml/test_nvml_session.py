@@ -1,4 +1,4 @@
-"""One thread owns NVML, whoever asks."""
+"""One thread owns NVML, for all callers."""
 
 import asyncio
 import threading

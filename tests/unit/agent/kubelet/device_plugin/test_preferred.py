@@ -103,7 +103,7 @@ def prefer(node: DeviceSpec, available: str, size: int, must: str = "") -> str:
             wired((0, 1, way("System")), (2, 3, way("SameNUMANode"))), "0123", "", 2, "23", id="NUMA before system"
         ),
         pytest.param(wired((0, 1, way("NVLink", 1))), "0123", "", 1, "2", id="of equals what others miss least"),
-        pytest.param(wired(), "0123", "", 2, "01", id="a driver that tells nothing"),
+        pytest.param(wired(), "0123", "", 2, "01", id="a driver that reports nothing"),
     ],
 )
 def test_cards_that_reach_each_other_best(
@@ -133,7 +133,7 @@ SLICES = [f"GPU-{card}::{number}" for card in (0, 1) for number in range(4)]
             id="of equals the one not picked yet",
         ),
         pytest.param(SLICES, ["GPU-0::3"], 2, "distributed", ["GPU-0::3", "GPU-1::0"], id="what must be is in use"),
-        pytest.param(SLICES, ["GPU-0::3"], 2, "packed", ["GPU-0::3", "GPU-0::0"], id="packed: beside what must be"),
+        pytest.param(SLICES, ["GPU-0::3"], 2, "packed", ["GPU-0::3", "GPU-0::0"], id="packed: next to what must be"),
         pytest.param(["GPU-9::0", *SLICES], [], 1, "distributed", ["GPU-0::0"], id="unknown ones are passed over"),
         pytest.param(SLICES[3:5], [], 2, "packed", ["GPU-0::3", "GPU-1::0"], id="packed: over the edge"),
     ],
