@@ -24,8 +24,16 @@ BANNED = {
 }
 """Pattern of a banned word or turn, and what to write instead."""
 
-NOT_YET = {"agent", "api", "crds", "devcluster", "operator", "tests"}
-"""What is not held to the list yet; entries go, none are added."""
+NOT_YET = {
+    "operator",
+    *(f"tests/{name}" for name in ("bench", "chaos", "component", "differential", "gpu", "integration", "nvml")),
+    *(f"tests/{name}.py" for name in ("builders", "conftest", "devices", "kubelet", "pod_resources", "processes")),
+    *(f"tests/{name}.py" for name in ("proxy", "strangers", "sysfs_tree", "volumes")),
+    *(f"tests/unit/{name}" for name in ("bench", "clients", "commands", "core", "extender", "koordinator")),
+    *(f"tests/unit/{name}" for name in ("reconcile", "state", "test_configuration.py", "test_offers.py")),
+    *(f"tests/unit/{name}" for name in ("test_plugins.py", "test_repository.py")),
+}
+"""Folders and files that are not held to the list yet; entries go, none are added."""
 
 SUFFIXES = {".md", ".py", ".yaml", ".toml"}
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -34,11 +42,17 @@ CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 def sources() -> Iterator[Path]:
     """Yield the files that are held to the list."""
     for top in sorted(ROOT.iterdir()):
-        if top.name.startswith(".") or top.name in NOT_YET:
+        if top.name.startswith("."):
             continue
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if (path.suffix in SUFFIXES or path.name == "Makefile") and path != Path(__file__):
+            if (path.suffix in SUFFIXES or path.name == "Makefile") and path != Path(__file__) and not is_exempt(path):
                 yield path
+
+
+def is_exempt(path: Path) -> bool:
+    """Return whether a file or one of its folders is in NOT_YET."""
+    relative = path.relative_to(ROOT)
+    return not NOT_YET.isdisjoint(map(str, (relative, *relative.parents)))
 
 
 def banned(text: str) -> list[str]:
