@@ -48,13 +48,13 @@ class Place:
     @property
     def env(self) -> list[Object]:
         """Give the container's variables with this one, in front: others may be made of it."""
-        return [self.entry, *(each for each in self.container.get("env") or () if not is_variable(each))]
+        return [self.entry, *(variable for variable in self.container.get("env") or () if not is_variable(variable))]
 
     @property
     def is_filled(self) -> bool:
         """Tell whether the container has the variable: of several the last one counts."""
-        found = [each for each in self.container.get("env") or () if is_variable(each)]
-        return bool(found) and _source(found[-1]) == _source(self.entry)
+        entries = [entry for entry in self.container.get("env") or () if is_variable(entry)]
+        return bool(entries) and _source(entries[-1]) == _source(self.entry)
 
 
 def is_variable(entry: object) -> bool:
@@ -73,10 +73,10 @@ def places(spec: Object, labels: Mapping[str, str]) -> Iterator[Place]:
 
 def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Iterator[Place]:
     """Give the ephemeral containers that come to a pod, which was another before: what is there cannot be changed."""
-    there = {each["name"] for each in before.get(EPHEMERAL) or ()}
+    existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
     if seeing := _seeing(spec, labels):
         for number, container in enumerate(spec.get(EPHEMERAL) or ()):
-            if container["name"] not in there:
+            if container["name"] not in existing:
                 entry = _entry(container.get("targetContainerName", ""), seeing)
                 yield Place(kind=EPHEMERAL, number=number, container=container, entry=entry)
 
@@ -112,14 +112,14 @@ def labels_of(pod: Object) -> Mapping[str, str]:
 
 def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
     """Give a spec with these containers in their places."""
-    found = {**spec, **{kind: list(spec[kind]) for kind in (*_KINDS, EPHEMERAL) if spec.get(kind)}}
+    copied = {**spec, **{kind: list(spec[kind]) for kind in (*_KINDS, EPHEMERAL) if spec.get(kind)}}
     for kind, number, container in changed:
-        found[kind][number] = container
-    return found
+        copied[kind][number] = container
+    return copied
 
 
-def _filled(pod: Object, found: Iterator[Place]) -> dict[str, Any]:
-    changed = ((each.kind, each.number, {**each.container, "env": each.env}) for each in found)
+def _filled(pod: Object, lacking_places: Iterator[Place]) -> dict[str, Any]:
+    changed = ((place.kind, place.number, {**place.container, "env": place.env}) for place in lacking_places)
     return {**pod, "spec": with_containers(pod["spec"], changed)}
 
 
