@@ -1,12 +1,11 @@
-"""How a container comes to see just the GPUs that it was given.
+"""The environment variable by which a container sees only its own GPUs.
 
-Of pods that ask for `nvidia.com/*` kubelet knows the devices, and hands them out. The containers of all others get a
-variable that NVIDIA's container runtime reads. Its value is the annotation that comes with the Binding, by the
-downward API; a container that asks for no GPU sees none, whatever its image says. The variable is put into pods as they
-are created, by the API server (`manifests/base/injection.yaml`, which says in CEL what stands here) or by our webhook.
+Kubelet knows and passes on the devices of pods that request `nvidia.com/*`. The containers of all other pods get a
+variable that NVIDIA's container runtime reads. The downward API sets it to the annotation that the Binding writes; a
+container that requests no GPU sees none, whatever its image says. The variable is injected when a pod is created, by
+the API server (`manifests/base/injection.yaml` has the same rules in CEL) or by our webhook.
 
-An ephemeral container, which comes to a pod that runs, sees what the container sees that it is aimed at, and nothing
-where it is aimed at none.
+An ephemeral container sees what its target container sees, and nothing if it has no target.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,53 +16,53 @@ from berth_api import names, request
 
 Object = Mapping[str, Any]
 Put = tuple[str, int, Object]
-"""A container, with the list that it stands in and its place there."""
+"""(name of a list of containers, index in the list, container)."""
 
 VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES: Final = "void"
-"""What the runtime takes for: no GPUs, nor anything of the driver."""
+"""The value by which the runtime injects neither GPUs nor files of the driver."""
 RESOURCES: Final = frozenset(
     prefix + name
     for prefix in (names.PREFIX, names.OTHER_PREFIX)
     for name in (names.GPU, names.GPU_SHARED, names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_RATIO)
 )
-"""What a container requests to see GPUs of which kubelet knows nothing."""
+"""A container that requests one of these sees GPUs that kubelet does not know."""
 EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
 _NOTHING: Final = (None, "0")
-"""How the API server writes an amount that is none."""
+"""How the API server writes an amount of zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A container, and the variable that it must have."""
+    """A container and the variable that it must have."""
 
     kind: str
     number: int
-    """Its place in the list of its kind."""
+    """Index in the list of its kind."""
     container: Object
     entry: Object
-    """The variable, as it stands in the list `env`."""
+    """The entry of the variable in the list `env`."""
 
     @property
     def env(self) -> list[Object]:
-        """Give the container's variables with this one, in front: others may be made of it."""
+        """Return the container's variables with this one first, because others may refer to it."""
         return [self.entry, *(variable for variable in self.container.get("env") or () if not is_variable(variable))]
 
     @property
     def is_filled(self) -> bool:
-        """Tell whether the container has the variable: of several the last one counts."""
+        """Return whether the container has the variable; of several entries the last one counts."""
         entries = [entry for entry in self.container.get("env") or () if is_variable(entry)]
         return bool(entries) and _source(entries[-1]) == _source(self.entry)
 
 
 def is_variable(entry: object) -> bool:
-    """Tell whether an entry of `env` is the variable's."""
+    """Return whether an entry of `env` is the variable."""
     return isinstance(entry, Mapping) and entry.get("name") == VARIABLE
 
 
 def places(spec: Object, labels: Mapping[str, str]) -> Iterator[Place]:
-    """Give the containers of a pod that need the variable: all or none of them."""
+    """Yield the containers of a pod that need the variable: all or none of them."""
     if seeing := _seeing(spec, labels):
         for kind in _KINDS:
             for number, container in enumerate(spec.get(kind) or ()):
@@ -72,7 +71,7 @@ def places(spec: Object, labels: Mapping[str, str]) -> Iterator[Place]:
 
 
 def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Iterator[Place]:
-    """Give the ephemeral containers that come to a pod, which was another before: what is there cannot be changed."""
+    """Yield the ephemeral containers that an update adds to a pod; existing ones cannot be changed."""
     existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
     if seeing := _seeing(spec, labels):
         for number, container in enumerate(spec.get(EPHEMERAL) or ()):
@@ -82,7 +81,7 @@ def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Ite
 
 
 def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
-    """Give the containers that are to see GPUs of which kubelet knows nothing."""
+    """Yield the containers that must see GPUs that kubelet does not know."""
     labelled = any(label in labels for label in request.LABELS)
     for kind in _KINDS:
         for number, container in enumerate(spec.get(kind) or ()):
@@ -91,27 +90,27 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
 
 
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the names of the containers that would not see what they are given, and nothing else."""
+    """Return the names of the containers that would not see exactly their own GPUs."""
     return tuple(place.container.get("name", "") for place in places(spec, labels) if not place.is_filled)
 
 
 def injected(pod: Object) -> dict[str, Any]:
-    """Give a pod that is created with the variable put in."""
+    """Return a new pod with the variable injected."""
     return _filled(pod, places(pod["spec"], labels_of(pod)))
 
 
 def joined(pod: Object, before: Object) -> dict[str, Any]:
-    """Give a pod to which ephemeral containers come, with the variable put into those."""
+    """Return an updated pod with the variable injected into its new ephemeral containers."""
     return _filled(pod, fresh_places(pod["spec"], labels_of(pod), before["spec"]))
 
 
 def labels_of(pod: Object) -> Mapping[str, str]:
-    """Give a pod's labels."""
+    """Return the labels of a pod."""
     return pod["metadata"].get("labels") or {}
 
 
 def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
-    """Give a spec with these containers in their places."""
+    """Return a spec with these containers replaced."""
     copied = {**spec, **{kind: list(spec[kind]) for kind in (*_KINDS, EPHEMERAL) if spec.get(kind)}}
     for kind, number, container in changed:
         copied[kind][number] = container
@@ -133,7 +132,7 @@ def _asks(container: Object) -> bool:
 
 
 def _entry(container: str, seeing: Collection[str]) -> Object:
-    """Give the variable by which one sees the cards of a container; none where that sees none."""
+    """Return the variable by which a container sees the cards of the named one, which may be itself."""
     if container not in seeing:
         return _VOID
     path = f"metadata.annotations['{container}{names.VISIBLE_SUFFIX}']"

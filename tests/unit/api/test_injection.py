@@ -1,4 +1,4 @@
-"""Which containers get the variable; that the API server's policy says the same, tests/integration/policies tells."""
+"""Which containers get the variable; tests/integration/policies compares this with the API server's policy."""
 
 import copy
 from typing import Any
