@@ -56,4 +56,4 @@ def _variable(name: str, value: str) -> dict[str, Any]:
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
     conditions = status.get("conditions", [])
-    return any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -51,8 +51,8 @@ class Gate(Background):
         await server.start()
         self._is_ready()
         await self._stop.wait()
-        for each in (server, *registrations.servers.values()):
-            await each.stop(grace=None)
+        for running in (server, *registrations.servers.values()):
+            await running.stop(grace=None)
         self._folder.cleanup()
 
 

@@ -175,7 +175,7 @@ class Stage:
 
     def names(self) -> set[str]:
         """Return the names of all pods."""
-        return {each["metadata"]["name"] for each in self.arena.list("pods")}
+        return {pod["metadata"]["name"] for pod in self.arena.list("pods")}
 
     def entries(self, name: str) -> list[Manifest]:
         """Return the ids of the GPUs in a pod's allocation."""
@@ -183,15 +183,15 @@ class Stage:
 
     def cards(self, name: str) -> list[int]:
         """Return the minors of a pod's cards."""
-        return sorted({each["minor"] for each in self.entries(name)})
+        return sorted({entry["minor"] for entry in self.entries(name)})
 
     def restarts(self, name: str) -> int:
         """Return how often a pod's container was started again."""
-        return sum(each["restartCount"] for each in self.read(name)["status"].get("containerStatuses", []))
+        return sum(statu["restartCount"] for statu in self.read(name)["status"].get("containerStatuses", []))
 
     def events(self, reason: str) -> list[Manifest]:
         """Return the Events of one reason on all pods."""
-        return [each for each in self.arena.list("events") if each["reason"] == reason]
+        return [event for event in self.arena.list("events") if event["reason"] == reason]
 
     def waits(self, name: str) -> bool:
         """Return whether a pod reports why it is not placed."""
@@ -199,7 +199,7 @@ class Stage:
 
     def phases(self) -> dict[str, str]:
         """Return the phase of each pod."""
-        return {each["metadata"]["name"]: each["status"].get("phase", "") for each in self.arena.list("pods")}
+        return {pod["metadata"]["name"]: pod["status"].get("phase", "") for pod in self.arena.list("pods")}
 
     def wait(self, predicate: Any, *, what: str, deadline: float = PATIENCE) -> Any:
         """Wait for a condition."""
@@ -226,7 +226,7 @@ class Stage:
         if phase == "Failed":
             raise AssertionError(f"{name}: {pod['status'].get('reason')}: {pod['status'].get('message')}")
         listed = pod["status"].get("containerStatuses", [])
-        return bool(listed) and all("running" in each["state"] for each in listed)
+        return bool(listed) and all("running" in status["state"] for status in listed)
 
     def differences(self, *names: str) -> list[str]:
         """Return in what pods disagree with their allocations."""
@@ -236,26 +236,26 @@ class Stage:
     def _differences(self, pod: Manifest, held: Held) -> list[str]:
         name = pod["metadata"]["name"]
         entries = world.allocation(pod)["gpu"]
-        allocated = sorted(each["id"] for each in entries)
+        allocated = sorted(entry["id"] for entry in entries)
         container = self.node.container(pod)
         # A container sees a whole card, whichever of its replicas it holds.
-        visible = sorted(each.partition(REPLICA_MARK)[0] for each in allocated)
+        visible = sorted(unit.partition(REPLICA_MARK)[0] for unit in allocated)
         problems = _unlike("the environment", container.environment.get(VISIBLE, "").split(","), visible)
         if not _is_kubelets(pod):
             return problems
-        given = [unit for key, units in held.items() if key[0] == name for unit in units]
-        problems += _unlike("PodResources", given, allocated) + self._of_gpu_pod(name, allocated)
-        nodes = [each for each in container.devices if each.removeprefix("nvidia").isdigit()]
+        granted = [unit for key, units in held.items() if key[0] == name for unit in units]
+        problems += _unlike("PodResources", granted, allocated) + self._of_gpu_pod(name, allocated)
+        nodes = [device for device in container.devices if device.removeprefix("nvidia").isdigit()]
         if self._gives_device_nodes:
-            problems += _unlike("/dev", nodes, [f"nvidia{each['minor']}" for each in entries])
+            problems += _unlike("/dev", nodes, [f"nvidia{entry['minor']}" for entry in entries])
         return problems
 
     def _of_gpu_pod(self, name: str, allocated: Sequence[str]) -> list[str]:
-        found = next((each for each in self.arena.list("gpupods") if each["metadata"]["name"] == name), None)
-        if found is None:
+        reported = next((gpupod for gpupod in self.arena.list("gpupods") if gpupod["metadata"]["name"] == name), None)
+        if reported is None:
             return ["it has no GpuPod"]
-        ids = [each["id"] for one in found["spec"]["containers"] for each in one["devices"]]
-        consistent = world.condition(found, "Consistent")
+        ids = [device["id"] for one in reported["spec"]["containers"] for device in one["devices"]]
+        consistent = world.condition(reported, "Consistent")
         problems = [] if consistent.get("status") == "True" else [f"its GpuPod is not Consistent: {consistent}"]
         return problems + _unlike("its GpuPod", ids, allocated)
 
@@ -290,7 +290,7 @@ class Stage:
     def device(self) -> Manifest:
         """Return the node's Device; empty if there is none yet."""
         listed = self.arena.list("devices")
-        return next((each for each in listed if each["metadata"]["name"] == self.node.name), {})
+        return next((device for device in listed if device["metadata"]["name"] == self.node.name), {})
 
     def annotate(self, annotation: str, value: str) -> None:
         """Annotate the node's Device."""
@@ -299,7 +299,7 @@ class Stage:
     def free(self) -> list[int]:
         """Return the minors of the cards that are free and healthy on the Device."""
         uses = self.device()["status"]["devices"]
-        return [each["minor"] for each in uses if each["free"]["kubernetes.io/gpu-core"] == "100"]
+        return [use["minor"] for use in uses if use["free"]["kubernetes.io/gpu-core"] == "100"]
 
 
 def _unlike(what: str, found: Sequence[str], expected: Sequence[str]) -> list[str]:

@@ -48,13 +48,13 @@ def test_a_burst_of_pods_is_admitted_without_a_refusal(arena: Arena, node: RealN
         # A neighbour that goes on crashing keeps its card.
         before = stage.restarts("crashes")
         stage.wait(lambda: stage.restarts("crashes") > before, what="it to crash again", deadline=LONG)
-        assert stage.held()["crashes", "main", GPU] == [each["id"] for each in stage.entries("crashes")]
+        assert stage.held()["crashes", "main", GPU] == [entry["id"] for entry in stage.entries("crashes")]
 
         assert set(stage.phases().values()) == {"Running"}
         stage.wait(lambda: len(stage.events("Scheduled")) == BURST, what="an Event for each pod")
-        assert len({each["involvedObject"]["uid"] for each in stage.events("Scheduled")}) == BURST
-        warnings = [each for each in arena.list("events") if each["type"] == "Warning"]
-        assert {each["reason"] for each in warnings} == {"BackOff"}, warnings
+        assert len({event["involvedObject"]["uid"] for event in stage.events("Scheduled")}) == BURST
+        warnings = [event for event in arena.list("events") if event["type"] == "Warning"]
+        assert {warning["reason"] for warning in warnings} == {"BackOff"}, warnings
         assert "refused" not in stage.agent.text()
 
 

@@ -52,11 +52,11 @@ class Plugin(DevicePluginServicer):
         return messages.PreferredAllocationResponse(container_responses=[answer])
 
     async def Allocate(self, request: Any, context: Any) -> messages.AllocateResponse:
-        [asked] = request.container_requests
-        self.allocated.append(list(asked.devices_ids))
+        [container_request] = request.container_requests
+        self.allocated.append(list(container_request.devices_ids))
         answer = messages.ContainerAllocateResponse(
-            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(asked.devices_ids)},
-            cdi_devices=[messages.CDIDevice(name=f"{RESOURCE}={unit}") for unit in asked.devices_ids],
+            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(container_request.devices_ids)},
+            cdi_devices=[messages.CDIDevice(name=f"{RESOURCE}={unit}") for unit in container_request.devices_ids],
         )
         return messages.AllocateResponse(container_responses=[answer])
 
@@ -75,9 +75,9 @@ async def test_answers_of_a_plugin_reach_the_container(arena: Arena, node: RealN
         arena.create([pod])
         ready = await asyncio.to_thread(running, arena)
 
-        [asked] = plugin.preferred
-        assert sorted(asked.available_deviceIDs) == UNITS
-        assert asked.allocation_size == 2
+        [container_request] = plugin.preferred
+        assert sorted(container_request.available_deviceIDs) == UNITS
+        assert container_request.allocation_size == 2
         [allocated] = plugin.allocated
         assert sorted(allocated) == sorted(CHOSEN)
         container = node.container(ready)

@@ -32,7 +32,7 @@ def test_an_xid_takes_all_replicas_and_instances_of_a_card(arena: Arena, node: R
         stage.machine.xid(divided_one, 79, gpu_instance=7, compute_instance=0)
         left = {GPU: REPLICAS, SMALL: 2, LARGE: 1}
         stage.wait(lambda: stage.units() == left, what="the cards to fail whole", deadline=XID_SECONDS)
-        lost = {stage.machine.gpus[failed].uuid, *(each.uuid for each in stage.machine.gpus[divided_one].migs)}
+        lost = {stage.machine.gpus[failed].uuid, *(mig.uuid for mig in stage.machine.gpus[divided_one].migs)}
         healthy = {unit for units in stage.healthy().values() for unit in units}
         assert not {unit for unit in healthy if unit.partition("::")[0] in lost}
         assert stage.phases() == {"sliced": "Running", "instance": "Running"}

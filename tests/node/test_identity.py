@@ -13,16 +13,16 @@ def renumber(stage: Stage, *gpus: Gpu) -> None:
     """Boot the node's agent with these cards, numbered in this order by the driver."""
     stage.agent.stop()
     stage.machine.gpus[:] = gpus
-    for minor, each in enumerate(gpus):
-        each.minor = minor
+    for minor, gpu in enumerate(gpus):
+        gpu.minor = minor
     stage.machine.write()
     stage.start_agent()
-    expected = [(each.minor, each.uuid) for each in gpus]
+    expected = [(gpu.minor, gpu.uuid) for gpu in gpus]
     stage.wait(lambda: listed(stage) == expected, what="the Device to list the cards")
 
 
 def listed(stage: Stage) -> list[tuple[int, str]]:
-    return [(each["minor"], each["id"]) for each in stage.device()["spec"]["devices"]]
+    return [(device["minor"], device["id"]) for device in stage.device()["spec"]["devices"]]
 
 
 @repeats
@@ -47,10 +47,10 @@ def test_reboot_without_the_first_card(arena: Arena, node: RealNode, tmp_path: P
         renumber(stage, kept, a100(2))
         stage.wait(stage.is_on_offer, what="the new card on offer")
         stage.hold("whole")
-        assert [each["id"] for each in stage.entries("whole")] == [a100(2).uuid]
+        assert [entry["id"] for entry in stage.entries("whole")] == [a100(2).uuid]
         renumber(stage, a100(2), kept, lost)
         stage.wait(stage.is_on_offer, what="the card that is back on offer")
         stage.submit({GPU: "1"}, "returned")
         stage.hold("returned")
-        assert [each["id"] for each in stage.entries("returned")] == [lost.uuid]
+        assert [entry["id"] for entry in stage.entries("returned")] == [lost.uuid]
         stage.hold("second")

@@ -15,8 +15,8 @@ def test_a_pod_waits_until_a_plugin_offers_its_cards(arena: Arena, node: RealNod
         assert GPU not in arena.get("nodes", node.name)["status"]["allocatable"]
         stage.submit({GPU: "1"}, "one")
         stage.wait(lambda: stage.waits("one"), what="the pod to say why it waits")
-        said = world.condition(stage.read("one"), "PodScheduled")["message"]
-        assert said == f"0/1 nodes available: 1 Insufficient {GPU}"
+        message = world.condition(stage.read("one"), "PodScheduled")["message"]
+        assert message == f"0/1 nodes available: 1 Insufficient {GPU}"
 
         stage.agent.stop()
         stage.start_agent(device_plugin=True)

@@ -86,9 +86,9 @@ def test_node_has_the_rights_of_a_node(cluster: Cluster, node: RealNode) -> None
 
 
 def test_kwok_leaves_it_alone(cluster: Cluster, node: RealNode) -> None:
-    found = cluster.api.get(f"/api/v1/nodes/{node.name}")
+    live_node = cluster.api.get(f"/api/v1/nodes/{node.name}")
 
-    assert nodes.is_ready(found)
-    assert "kwok.x-k8s.io/node" not in found["metadata"]["annotations"]
-    assert found["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.36.")
-    assert found["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
+    assert nodes.is_ready(live_node)
+    assert "kwok.x-k8s.io/node" not in live_node["metadata"]["annotations"]
+    assert live_node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.36.")
+    assert live_node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")

@@ -114,5 +114,5 @@ def test_an_xid_on_a_held_card_costs_no_pod_when_kubelet_restarts(arena: Arena, 
 
 def containers(stage: Stage, *names: str) -> dict[str, tuple[Container, int]]:
     """Return the containers of pods and when they were started: the proof that they are the same."""
-    found = {name: stage.node.container(stage.read(name)) for name in names}
-    return {name: (each, each.started) for name, each in found.items()}
+    running = {name: stage.node.container(stage.read(name)) for name in names}
+    return {name: (container, container.started) for name, container in running.items()}

@@ -51,8 +51,8 @@ def test_what_a_stranger_says_of_its_card_is_not_believed_over_kubelet(
         stage.wait(lambda: node.allocatable(GPU) == 2, what="both cards on offer")
         little = {"kubernetes.io/gpu-core": "1"}
         claims = {"gpu": [{"minor": minor, "resources": little} for minor in range(2)]}
-        said = {"annotations": {ALLOCATED: json.dumps(claims)}, "nodeSelector": arena.labels}
-        stage.submit({GPU: "1"}, "stranger", scheduler_name="default-scheduler", **said)
+        fields = {"annotations": {ALLOCATED: json.dumps(claims)}, "nodeSelector": arena.labels}
+        stage.submit({GPU: "1"}, "stranger", scheduler_name="default-scheduler", **fields)
         stage.wait(lambda: stage.phases()["stranger"] == "Running", what="the stranger to run")
         [own] = {unit for key, units in stage.held().items() if key[0] == "stranger" for unit in units}
 

@@ -120,5 +120,5 @@ def unexchanged(stage: Stage, names: Sequence[str]) -> list[str]:
     return [
         name
         for name in names
-        if sorted(held.get((name, "main", GPU), ())) != sorted(each["id"] for each in stage.entries(name))
+        if sorted(held.get((name, "main", GPU), ())) != sorted(entry["id"] for entry in stage.entries(name))
     ]

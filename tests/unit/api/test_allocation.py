@@ -46,7 +46,7 @@ GRANTS = st.lists(
 @given(GRANTS, st.sampled_from(["kubernetes.io/", "koordinator.sh/"]))
 def test_what_is_rendered_is_read_back(grants: list[Grant], prefix: str) -> None:
     order = {kind: i for i, kind in enumerate(sorted(allocation.TYPES))}
-    assert parse(render(grants, prefix)) == tuple(sorted(grants, key=lambda each: order[each.type]))
+    assert parse(render(grants, prefix)) == tuple(sorted(grants, key=lambda grant: order[grant.type]))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_as_many_cards_as_a_node_has_are_read() -> None:
 
 def test_equal_minors_of_two_types_are_two_cards() -> None:
     text = '{"gpu": [{"resources": {"gpu-core": 1}}], "rdma": [{"resources": {"rdma": 1}}]}'
-    assert {each.type for each in parse(text)} == {"gpu", "rdma"}
+    assert {grant.type for grant in parse(text)} == {"gpu", "rdma"}
 
 
 @given(st.text(max_size=60))
@@ -233,8 +233,8 @@ def test_what_a_grant_takes_of_its_card(
 )
 def test_the_card_that_a_part_is_of(extension: object, parent: str) -> None:
     entry = {"minor": 0, "id": "MIG-1", "resources": {"nvidia.com/mig-1g.10gb": "1"}, "extension": extension}
-    [found] = allocation.parse(orjson.dumps({"gpu": [entry]}).decode())
-    assert found.parent == parent
+    [parsed] = allocation.parse(orjson.dumps({"gpu": [entry]}).decode())
+    assert parsed.parent == parent
 
 
 def test_one_id_under_two_minors_is_refused() -> None:

@@ -40,8 +40,8 @@ ALLOWED = {
 
 def schema_of(definition: Schema) -> Schema:
     (version,) = definition["spec"]["versions"]
-    found: Schema = version["schema"]["openAPIV3Schema"]
-    return found
+    served: Schema = version["schema"]["openAPIV3Schema"]
+    return served
 
 
 def walk(node: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -125,7 +125,7 @@ def test_a_field_stands_under_its_name_on_the_wire(path: str) -> None:
     assert path in BY_PATH
 
 
-@pytest.mark.parametrize("definition", [pytest.param(each, id=name) for name, each in DEFINITIONS.items()])
+@pytest.mark.parametrize("definition", [pytest.param(crd, id=name) for name, crd in DEFINITIONS.items()])
 def test_a_definition_serves_one_version(definition: Schema) -> None:
     (version,) = definition["spec"]["versions"]
     assert version["served"]
@@ -137,7 +137,7 @@ def test_a_definition_serves_one_version(definition: Schema) -> None:
 
 def test_devices_are_printed_as_documented() -> None:
     (version,) = DEFINITIONS["devices.berth.dev.yaml"]["spec"]["versions"]
-    shown = [each["name"] for each in version["additionalPrinterColumns"]]
+    shown = [additionalPrinterColumn["name"] for additionalPrinterColumn in version["additionalPrinterColumns"]]
     assert shown == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Others", "Driver", "Age"]
     assert DEFINITIONS["devices.berth.dev.yaml"]["spec"]["names"]["shortNames"] == ["dev"]
 

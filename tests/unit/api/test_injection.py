@@ -71,13 +71,13 @@ ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, seen("c0"), seen("c1")])
 @st.composite
 def manifests(draw: st.DrawFn) -> Raw:
     amounts = st.sampled_from([{}, HALF, {RDMA: "1"}, {GPU: "0"}, {"koordinator.sh/gpu-core": "5"}])
-    made = [
+    containers = [
         container(f"c{number}", draw(amounts), **draw(st.sampled_from([{}, {"env": draw(st.lists(ENTRIES))}])))
         for number in range(draw(st.integers(1, 5)))
     ]
-    initial = draw(st.integers(0, len(made) - 1))
+    initial = draw(st.integers(0, len(containers) - 1))
     labels = draw(st.sampled_from([{}, {"genius/gpu-memory-each": "1"}]))
-    return bare(*made[initial:], **({"initContainers": made[:initial]} if initial else {}), labels=labels)
+    return bare(*containers[initial:], **({"initContainers": containers[:initial]} if initial else {}), labels=labels)
 
 
 @given(manifests())
@@ -123,12 +123,15 @@ def debugger(name: str, target: str = "", *env: Raw) -> Raw:
 def test_an_ephemeral_container_sees_what_its_target_sees(
     containers: list[Raw], labels: Raw, expected: list[list[Raw]]
 ) -> None:
-    there, fresh = debugger("d0", "a", LITERAL), [debugger("d1", "a", LITERAL), debugger("d2", "b"), debugger("d3")]
-    before = bare(*containers, labels=labels, ephemeralContainers=[there])
-    after = bare(*containers, labels=labels, ephemeralContainers=[there, *fresh])
-    made = jsonpatch.apply_patch(after, patch(after, injection.joined(after, before)))
-    assert [each["env"] for each in made["spec"]["ephemeralContainers"]] == [[LITERAL], *expected]
-    assert made["spec"]["containers"] == containers
+    existing, fresh = debugger("d0", "a", LITERAL), [debugger("d1", "a", LITERAL), debugger("d2", "b"), debugger("d3")]
+    before = bare(*containers, labels=labels, ephemeralContainers=[existing])
+    after = bare(*containers, labels=labels, ephemeralContainers=[existing, *fresh])
+    patched = jsonpatch.apply_patch(after, patch(after, injection.joined(after, before)))
+    assert [ephemeralContainer["env"] for ephemeralContainer in patched["spec"]["ephemeralContainers"]] == [
+        [LITERAL],
+        *expected,
+    ]
+    assert patched["spec"]["containers"] == containers
 
 
 # --- what decisions make of it ------------------------------------------------------------------------------

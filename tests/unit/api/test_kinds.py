@@ -56,13 +56,13 @@ def test_a_wrong_declaration_is_refused_with_what_is_allowed(fields: dict[str, A
 )
 def test_requests_become_parts(asked: Mapping[str, int], annotations: Mapping[str, str], part: Part) -> None:
     hints = {"npu": Hint(strategy=annotations.get("allocateStrategy", ""))}
-    found = request.of_resources({"cpu": 1000, **asked}, hints, kinds())
-    assert (found.parts, found.vendor) == ((part,), "")
+    devices = request.of_resources({"cpu": 1000, **asked}, hints, kinds())
+    assert (devices.parts, devices.vendor) == ((part,), "")
 
 
 def test_they_stand_beside_gpus_and_nics() -> None:
-    found = request.of_resources({"nvidia.com/gpu": 1, "kubernetes.io/rdma": 100, NPU: 1}, kinds=kinds())
-    assert [part.type for part in found.parts] == ["gpu", "rdma", "npu"]
+    devices = request.of_resources({"nvidia.com/gpu": 1, "kubernetes.io/rdma": 100, NPU: 1}, kinds=kinds())
+    assert [part.type for part in devices.parts] == ["gpu", "rdma", "npu"]
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ def test_hints_and_joint_allocation_may_name_them() -> None:
     }
     with pytest.raises(RequestError, match="npu"):
         request.of_pod({"nvidia.com/gpu": 1}, annotations, {})
-    found = request.of_pod({"nvidia.com/gpu": 1, NPU: 1}, annotations, {}, kinds())
-    assert [part.every for part in found.parts] == [False, True]
+    devices = request.of_pod({"nvidia.com/gpu": 1, NPU: 1}, annotations, {}, kinds())
+    assert [part.every for part in devices.parts] == [False, True]

@@ -94,17 +94,17 @@ JSON = st.recursive(
 def test_any_json_is_read_or_refused(body: object) -> None:
     with contextlib.suppress(PartitionError):
         for size, sets in table(body):
-            assert all(len(each.minors) == size for each in sets)
+            assert all(len(partition.minors) == size for partition in sets)
 
 
 def test_the_table_of_a_board_has_even_parts_of_it() -> None:
-    assert {size: [each.minors for each in sets] for size, sets in NVSWITCH} == {
+    assert {size: [partition.minors for partition in sets] for size, sets in NVSWITCH} == {
         1: [(minor,) for minor in range(8)],
         2: [(0, 1), (2, 3), (4, 5), (6, 7)],
         4: [(0, 1, 2, 3), (4, 5, 6, 7)],
         8: [(0, 1, 2, 3, 4, 5, 6, 7)],
     }
-    assert {(each.score, each.link) for _, sets in NVSWITCH for each in sets} == {(1, "NVLink")}
+    assert {(partition.score, partition.link) for _, sets in NVSWITCH for partition in sets} == {(1, "NVLink")}
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_a_pod_without_devices_asks_for_nothing(asked: dict[str, int]) -> None:
 
 
 def test_all_types_of_a_request_stand_side_by_side() -> None:
-    found = of_resources({NVIDIA: 1, RDMA: 100, FPGA: 50, "cpu": 4000})
-    assert [part.type for part in found.parts] == ["gpu", "rdma", "fpga"]
+    devices = of_resources({NVIDIA: 1, RDMA: 100, FPGA: 50, "cpu": 4000})
+    assert [part.type for part in devices.parts] == ["gpu", "rdma", "fpga"]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_the_prefix_of_the_pod_is_remembered(asked: dict[str, int], prefix: str)
     ],
 )
 def test_cards_by_the_hundred_are_taken_for_a_mistake(count: int, hint: str) -> None:
-    found = of_resources({NVIDIA: count})
-    assert (found.parts[0].count, found.hint) == (count, hint)
+    devices = of_resources({NVIDIA: count})
+    assert (devices.parts[0].count, devices.hint) == (count, hint)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ AMOUNTS = st.dictionaries(
 @given(AMOUNTS)
 def test_any_request_is_normalised_or_refused_and_never_asks_more_than_a_card(asked: dict[str, int]) -> None:
     try:
-        found: DeviceRequest = of_resources(asked)
+        devices: DeviceRequest = of_resources(asked)
     except RequestError:
         return
-    for part in found.parts:
-        each = dict(part.amounts)
+    for part in devices.parts:
+        amounts = dict(part.amounts)
         assert part.count >= 1
-        assert all(0 <= each.get(name, 0) <= 100 for name in ("gpu-core", "gpu-memory-ratio", "rdma", "fpga"))
-        assert "gpu.shared" not in each
+        assert all(0 <= amounts.get(name, 0) <= 100 for name in ("gpu-core", "gpu-memory-ratio", "rdma", "fpga"))
+        assert "gpu.shared" not in amounts
 
 
 # --- MIG and slices -----------------------------------------------------------------------------------------------
@@ -117,10 +117,10 @@ def test_any_request_is_normalised_or_refused_and_never_asks_more_than_a_card(as
     ],
 )
 def test_instances_are_parts_by_profile(asked: dict[str, int], parts: dict[str, int]) -> None:
-    found = of_resources(asked)
-    assert {name: part.count for part in found.parts for name, _ in part.amounts} == parts
-    assert {part.unit for part in found.parts} == {"instance"}
-    assert found.vendor == "nvidia"
+    devices = of_resources(asked)
+    assert {name: part.count for part in devices.parts for name, _ in part.amounts} == parts
+    assert {part.unit for part in devices.parts} == {"instance"}
+    assert devices.vendor == "nvidia"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_instances_and_slices_that_mean_nothing(asked: dict[str, int], words: st
 
 
 def test_instances_stand_beside_other_types() -> None:
-    found = of_resources({"nvidia.com/mig-1g.10gb": 1, RDMA: 100})
-    assert [part.type for part in found.parts] == ["gpu", "rdma"]
+    devices = of_resources({"nvidia.com/mig-1g.10gb": 1, RDMA: 100})
+    assert [part.type for part in devices.parts] == ["gpu", "rdma"]
 
 
 # --- Genius -------------------------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ NUMBER, EACH, TOTAL = names.GENIUS_NUMBER, names.GENIUS_MEMORY_EACH, names.GENIU
     ],
 )
 def test_labels_are_a_request(labels: dict[str, str], count: int, amounts: dict[str, Any]) -> None:
-    found = of_pod({"cpu": 1000}, {}, labels)
-    assert (found.parts, found.labelled, found.vendor) == ((gpus(count, **amounts),), True, "")
+    devices = of_pod({"cpu": 1000}, {}, labels)
+    assert (devices.parts, devices.labelled, devices.vendor) == ((gpus(count, **amounts),), True, "")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_labels_and_resources_are_not_mixed(resource: str) -> None:
     ("annotations", "found"),
     [
         pytest.param({}, None, id="none"),
-        *[pytest.param({names.GPU_TOPOLOGY: each}, GpuTopology(level=each), id=each) for each in LEVELS],
+        *[pytest.param({names.GPU_TOPOLOGY: level}, GpuTopology(level=level), id=level) for level in LEVELS],
         pytest.param(
             {names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "required"},
             GpuTopology(level="numa"),
@@ -254,8 +254,8 @@ def test_what_has_none_to_reach_need_not_reach_it(asked: dict[str, int], *, kept
     ],
 )
 def test_each_gpu_must_be_so_large(text: str, memory: int) -> None:
-    found = of_pod({NVIDIA: 2, RDMA: 100}, {names.MIN_GPU_MEMORY: text}, {})
-    assert [(part.type, part.min_memory) for part in found.parts] == [("gpu", memory), ("rdma", 0)]
+    devices = of_pod({NVIDIA: 2, RDMA: 100}, {names.MIN_GPU_MEMORY: text}, {})
+    assert [(part.type, part.min_memory) for part in devices.parts] == [("gpu", memory), ("rdma", 0)]
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,6 @@ def test_a_constraint_that_means_nothing_is_refused(
 def test_equal_requests_are_one_key_and_different_ones_are_not() -> None:
     hints = [{}, {names.ALLOCATE_HINT: '{"gpu":{"selector":{"matchLabels":{"a":"b"}}}}'}, {names.MIN_GPU_MEMORY: "1Gi"}]
     hints += [{names.PARTITION_SPEC: "{}"}, {names.GPU_TOPOLOGY: "pcie"}, {names.ALLOCATE_HINT: '{"gpu":{}}'}]
-    found = {of_pod({NVIDIA: 2}, each, {}) for each in hints}
-    assert len(found) == len(hints) - 1
-    assert found == {of_pod({NVIDIA: 2}, each, {}) for each in hints}
+    requests = {of_pod({NVIDIA: 2}, hint, {}) for hint in hints}
+    assert len(requests) == len(hints) - 1
+    assert requests == {of_pod({NVIDIA: 2}, hint, {}) for hint in hints}

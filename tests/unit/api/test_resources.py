@@ -127,10 +127,10 @@ def test_a_negative_quantity_is_told_with_what_is_allowed() -> None:
 
 def test_containers_come_in_the_order_of_admission() -> None:
     pod = spec(container("a"), container("b"), inits=(container("c"), container("d", restartPolicy="Always")))
-    found = [(each.name, each.init, each.sidecar) for each in resources.containers(pod)]
-    assert found == [("c", True, False), ("d", True, True), ("a", False, False), ("b", False, False)]
+    kinds = [(container.name, container.init, container.sidecar) for container in resources.containers(pod)]
+    assert kinds == [("c", True, False), ("d", True, True), ("a", False, False), ("b", False, False)]
 
 
 def test_only_an_init_container_is_a_sidecar() -> None:
-    (found,) = resources.containers(spec(container("a", restartPolicy="Always")))
-    assert not found.sidecar
+    (sidecar,) = resources.containers(spec(container("a", restartPolicy="Always")))
+    assert not sidecar.sidecar

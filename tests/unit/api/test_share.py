@@ -18,8 +18,8 @@ def part(name: str, *, init: bool = False, sidecar: bool = False, **amounts: int
 
 
 def seen(containers: Sequence[Container]) -> dict[str, tuple[int, int]]:
-    wanted = request.of_resources(resources.combined(containers))
-    return {each.container: (each.first, each.end) for each in share.of_pod(containers, wanted)}
+    devices = request.of_resources(resources.combined(containers))
+    return {part.container: (part.first, part.end) for part in share.of_pod(containers, devices)}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_whole_cards_of_two_containers_never_overlap() -> None:
 
 def test_instances_of_several_profiles_lie_one_after_the_other() -> None:
     containers = [part("a", mig1=1, mig2=1), part("b", mig1=2)]
-    wanted = request.of_resources(resources.combined(containers))
-    found = [(each.container, each.first, each.end) for each in share.of_pod(containers, wanted)]
-    assert found == [("a", 0, 1), ("b", 1, 3), ("a", 3, 4)]
+    devices = request.of_resources(resources.combined(containers))
+    shares = [(part.container, part.first, part.end) for part in share.of_pod(containers, devices)]
+    assert shares == [("a", 0, 1), ("b", 1, 3), ("a", 3, 4)]

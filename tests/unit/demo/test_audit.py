@@ -67,7 +67,7 @@ def sound() -> World:
         pod("elsewhere", {"nvidia.com/gpu": "1"}),
     ]
     world: World = {
-        "pods": {each["metadata"]["name"]: each for each in pods},
+        "pods": {pod["metadata"]["name"]: pod for pod in pods},
         "nodes": {"node": node},
         "devices": {"node": device},
     }
@@ -141,9 +141,9 @@ def label(name: str, **labels: str) -> Plant:
 
 def add(*pods: Manifest, **fields: Any) -> Plant:
     def plant(world: World) -> None:
-        for each in copy.deepcopy(pods):
-            world["pods"][each["metadata"]["name"]] = each
-            each["spec"] |= fields
+        for pod in copy.deepcopy(pods):
+            world["pods"][pod["metadata"]["name"]] = pod
+            pod["spec"] |= fields
 
     return plant
 
@@ -367,11 +367,11 @@ def test_each_planted_fault_is_named_and_no_other(plant: Plant, expected: dict[F
 
 def check(world: World, plant: Plant, expected: dict[FaultKind, tuple[str, str]]) -> None:
     plant(world)
-    found = {fault.kind: fault for fault in audited(world)}
-    assert found.keys() == expected.keys()
+    faults = {fault.kind: fault for fault in audited(world)}
+    assert faults.keys() == expected.keys()
     for kind, (place, words) in expected.items():
-        assert found[kind].object == place
-        assert words in found[kind].text
+        assert faults[kind].object == place
+        assert words in faults[kind].text
 
 
 # --- cards that are given in pieces ---------------------------------------------------------------------------
@@ -390,8 +390,8 @@ def instance(minor: int, number: int, resource: str) -> Manifest:
 
 def piece(minor: int, number: int, *, core: int = 33, memory: str = "28633115306", shared: str = "1") -> Manifest:
     """Return a grant, by default of a third of a card."""
-    found = grant(minor, core=core, memory=memory, ratio=33)
-    return {**found, "id": f"GPU-{minor}::{number}", "resources": {**found["resources"], SLICES: shared}}
+    granted = grant(minor, core=core, memory=memory, ratio=33)
+    return {**granted, "id": f"GPU-{minor}::{number}", "resources": {**granted["resources"], SLICES: shared}}
 
 
 def device(world: World, name: str, *cards: Manifest, **fields: Any) -> None:
@@ -414,7 +414,7 @@ def in_pieces() -> World:
         pod("slices", {SLICES: "2"}, piece(1, 1), piece(1, 2), **seen),
         pod("whole", {"nvidia.com/gpu": "1"}, grant(2, core=100, memory="80Gi", ratio=100)),
     ]
-    world["pods"] = {each["metadata"]["name"]: each for each in pods}
+    world["pods"] = {pod["metadata"]["name"]: pod for pod in pods}
     under_single = pod("single", {"nvidia.com/gpu": "2"}, instance(0, 0, MIG_3G), instance(0, 1, MIG_3G))
     add(under_single, nodeName="single")(world)
     add(pod("none", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)), nodeName="none")(world)
@@ -434,8 +434,8 @@ def drop(name: str) -> Plant:
 
 def both(*plants: Plant) -> Plant:
     def plant(world: World) -> None:
-        for each in plants:
-            each(world)
+        for plant in plants:
+            plant(world)
 
     return plant
 
@@ -449,16 +449,16 @@ def fields(node: str, **changed: Any) -> Plant:
 
 def cards(node: str, **changed: Any) -> Plant:
     def plant(world: World) -> None:
-        for each in world["devices"][node]["spec"]["devices"]:
-            each.update(changed)
+        for device in world["devices"][node]["spec"]["devices"]:
+            device.update(changed)
 
     return plant
 
 
 def instances(node: str, **changed: Any) -> Plant:
     def plant(world: World) -> None:
-        for each in world["devices"][node]["spec"]["devices"][0]["mig"]["instances"]:
-            each.update(changed)
+        for instance in world["devices"][node]["spec"]["devices"][0]["mig"]["instances"]:
+            instance.update(changed)
 
     return plant
 

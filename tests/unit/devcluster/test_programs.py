@@ -30,10 +30,10 @@ def test_nothing_is_found_on_an_empty_machine() -> None:
 
 def test_assets_folder_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _etcd(tmp_path / "path", PINNED)
-    wanted = _etcd(tmp_path / "assets", PINNED)
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(wanted.parent))
+    pinned = _etcd(tmp_path / "assets", PINNED)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(pinned.parent))
 
-    assert programs.find("etcd") == wanted
+    assert programs.find("etcd") == pinned
 
 
 def test_another_version_on_path_is_passed_over(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ def load_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def load(*words: str, file: Any = None, **variables: str) -> Options:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        given = ["--node-name", "a", *words]
+        arguments = ["--node-name", "a", *words]
         if file is not None:
             path = tmp_path / "config.yaml"
             path.write_text(file if isinstance(file, str) else yaml.safe_dump(file))
-            given += ["--config-file", str(path)]
-        return options.load(Settings.read(given))
+            arguments += ["--config-file", str(path)]
+        return options.load(Settings.read(arguments))
 
     return load
 

@@ -50,7 +50,7 @@ class Film:
     def faults(self) -> list[str]:
         """The faults of GPU 0 as they are published, the hardest first."""
         first, *others = self.shown.spec.devices
-        assert all(each.health for each in others)
+        assert all(other.health for other in others)
         return [fault.kind for fault in faults_of(first)]
 
     def xid(self, number: str, instance: str = str(rules.ANY_INSTANCE)) -> None:

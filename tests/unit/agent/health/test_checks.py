@@ -59,8 +59,8 @@ def test_an_xid_counts_or_does_not(*, disabled: str, enabled: str, xid: int, exp
     ],
 )
 def test_only_all_switches_the_checks_of_memory_off(*, disabled: str, enabled: str, memory: bool, events: bool) -> None:
-    found = checks.read(disabled=disabled, enabled=enabled)
-    assert (found.memory, found.events) == (memory, events)
+    parsed = checks.read(disabled=disabled, enabled=enabled)
+    assert (parsed.memory, parsed.events) == (memory, events)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_other_devices_can_be_cordoned_too() -> None:
     film = Film()
     film.reading = reading(gpu(0), nic(0), nic(1))
     film.cordon("rdma/1, 0000:1a:00.0")
-    assert [each.health for each in film.shown.spec.devices] == [True, False, False]
+    assert [device.health for device in film.shown.spec.devices] == [True, False, False]
 
 
 def test_unknown_names_set_a_condition_on_the_device() -> None:
@@ -138,7 +138,7 @@ def test_a_card_that_never_answered_this_agent_stays_listed_as_the_one_before_kn
     film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
     film.reading = replace(reading(gpu(1), findings=[SOME_UNREAD]))
     film.monitor.observe({NODE: film.reading})
-    shown = {each.minor: [fault.kind for fault in faults_of(each)] for each in film.shown.spec.devices}
+    shown = {device.minor: [fault.kind for fault in faults_of(device)] for device in film.shown.spec.devices}
     assert shown == {1: [], 0: ["GpuIsLost"]}
     film.play("read")
     assert film.faults == ["GpuIsLost"]
@@ -149,7 +149,7 @@ def test_a_card_that_was_taken_out_is_not_listed() -> None:
     film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
     film.reading = reading(gpu(1))
     film.monitor.observe({NODE: film.reading})
-    assert [each.minor for each in film.shown.spec.devices] == [1]
+    assert [device.minor for device in film.shown.spec.devices] == [1]
 
 
 @pytest.mark.parametrize(

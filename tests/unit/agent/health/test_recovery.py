@@ -121,7 +121,9 @@ def test_a_gpu_with_faults_says_which_why_and_until_when() -> None:
     lost, contained = "Xid 79 (GPU has fallen off the bus)", "Xid 94 (contained memory error) on GPU instance 3"
     cordoned = "cordoned by the annotation berth.dev/cordoned-devices"
     assert not card.health
-    assert [(each.type, each.status, each.reason, each.message) for each in card.conditions] == [
+    assert [
+        (condition.type, condition.status, condition.reason, condition.message) for condition in card.conditions
+    ] == [
         (
             "Healthy",
             "False",

@@ -42,11 +42,11 @@ class Host:
         self.agent.assign(NODE, present_now)
         published = self.agent.numbered(NODE, present_now)
         self.spec, self.annotations = published.spec, dict(published.annotations)
-        return {(each.type, each.id): each.minor for each in self.spec.devices}
+        return {(device.type, device.id): device.minor for device in self.spec.devices}
 
 
 def nics(*ids: str) -> list[tuple[str, str]]:
-    return [("rdma", each) for each in ids]
+    return [("rdma", device_id) for device_id in ids]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -92,7 +92,7 @@ def test_no_minor_is_ever_that_of_two_devices(story: list[tuple[bool, list[tuple
             host.restart()
         shown = host.show(*present)
         assert shown.keys() == set(present)
-        assert all(ever.get(each, minor) == minor for each, minor in shown.items())
+        assert all(ever.get(name, minor) == minor for name, minor in shown.items())
         ever |= shown
         keys = [(kind, minor) for (kind, _), minor in ever.items()]
         assert len(keys) == len(set(keys))
@@ -102,7 +102,7 @@ def test_no_minor_is_ever_that_of_two_devices(story: list[tuple[bool, list[tuple
 def test_what_is_remembered_is_bounded(story: list[list[int]]) -> None:
     known: Mapping[str, int] = {}
     for present in story:
-        ids = [f"{each:03}" for each in present]
+        ids = [f"{number:03}" for number in present]
         known = assigned(ids, known)
         assert len(known) <= MAX_RESERVED + len(ids)
         assert len(set(known.values())) == len(known)
@@ -110,7 +110,7 @@ def test_what_is_remembered_is_bounded(story: list[list[int]]) -> None:
 
 def test_of_too_many_the_longest_gone_are_forgotten() -> None:
     known = assigned(["oldest"], {})
-    known = assigned([f"{each:03}" for each in range(MAX_RESERVED)], known)
+    known = assigned([f"{number:03}" for number in range(MAX_RESERVED)], known)
     known = assigned([], known)
     assert "oldest" not in known
     assert assigned(["new"], known)["new"] == 0

@@ -58,15 +58,15 @@ class Npus:
 
 
 def plugged(*agents: DeviceAgent, timeout: float = 20.0, nodes: Sequence[str] = ("n",)) -> InventoryWithPlugins:
-    return InventoryWithPlugins(Own(*nodes), {each.name: each for each in agents}, timeout=timeout)
+    return InventoryWithPlugins(Own(*nodes), {agent.name: agent for agent in agents}, timeout=timeout)
 
 
 def shown(reading: Reading) -> list[tuple[str, int, bool]]:
-    return [(each.type, each.minor, each.health) for each in reading.spec.devices]
+    return [(device.type, device.minor, device.health) for device in reading.spec.devices]
 
 
 def found(reading: Reading, name: str = "npu") -> tuple[bool, str, str]:
-    (finding,) = (each for each in reading.findings if each.type == f"InventoryRead.{name}")
+    (finding,) = (finding for finding in reading.findings if finding.type == f"InventoryRead.{name}")
     return finding.ok, finding.reason, finding.message
 
 
@@ -81,7 +81,7 @@ async def test_an_id_that_stands_twice_is_passed_on() -> None:
     """The operator gives out neither, and says so; left out here, one would be given out as if all were well."""
     twice = [device(id="same"), device(minor=1, id="same")]
     reading = (await plugged(Npus(lambda _node: twice)).read())["n"]
-    assert [(each.minor, each.id) for each in reading.spec.devices[1:]] == [(0, "same"), (1, "same")]
+    assert [(device.minor, device.id) for device in reading.spec.devices[1:]] == [(0, "same"), (1, "same")]
 
 
 async def test_only_types_without_minors_of_their_own_are_numbered_by_the_agent() -> None:
@@ -93,31 +93,31 @@ async def test_only_types_without_minors_of_their_own_are_numbered_by_the_agent(
 
 async def test_each_node_has_its_own() -> None:
     readings = await plugged(Npus(lambda node: [device()] if node == "a" else []), nodes=("a", "b")).read()
-    assert {node: len(each.spec.devices) for node, each in readings.items()} == {"a": 2, "b": 1}
+    assert {node: len(reading.spec.devices) for node, reading in readings.items()} == {"a": 2, "b": 1}
 
 
 async def test_the_same_devices_are_the_very_same_reading() -> None:
     devices = [device()]
-    made = plugged(Npus(lambda _node: devices))
-    first, second = await made.read(), await made.read()
+    inventory = plugged(Npus(lambda _node: devices))
+    first, second = await inventory.read(), await inventory.read()
     assert first["n"] is second["n"]
     devices.append(device(minor=1))
-    assert len((await made.read())["n"].spec.devices) == 3
+    assert len((await inventory.read())["n"].spec.devices) == 3
 
 
 async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_again() -> None:
     readings: list[list[DeviceInfo]] = [[device()]]
     agent = Npus(lambda _node: readings.pop())
-    made = plugged(agent)
-    await made.read()
-    reading = (await made.read())["n"]
+    inventory = plugged(agent)
+    await inventory.read()
+    reading = (await inventory.read())["n"]
     assert shown(reading) == [("gpu", 0, True), ("npu", 0, False)]
     ok, reason, message = found(reading)
     assert (ok, reason) == (False, "ReadFailed")
     assert "IndexError: pop from empty list" in message
     assert reading.spec.devices[1].conditions[0].reason == "ReadFailed"
     readings.append([device()])
-    assert shown((await made.read())["n"]) == [("gpu", 0, True), ("npu", 0, True)]
+    assert shown((await inventory.read())["n"]) == [("gpu", 0, True), ("npu", 0, True)]
     assert agent.starts == 2
 
 
@@ -142,8 +142,8 @@ async def test_an_exception_becomes_a_condition_and_the_others_are_published(
     def fail(_node: str) -> Sequence[DeviceInfo]:
         raise error
 
-    made = plugged(Npus(fail), Npus(lambda _node: [device("tpu")], name="tpu"))
-    reading = (await made.read())["n"]
+    inventory = plugged(Npus(fail), Npus(lambda _node: [device("tpu")], name="tpu"))
+    reading = (await inventory.read())["n"]
     assert shown(reading) == [("gpu", 0, True), ("tpu", 0, True)]
     assert found(reading)[:2] == (False, "ReadFailed")
     assert found(reading)[2].startswith(message)
@@ -157,9 +157,9 @@ async def test_one_that_does_not_start_is_not_read() -> None:
             raise OSError("no driver")
 
     agent = Broken(lambda _node: [device()])
-    made = plugged(agent)
+    inventory = plugged(agent)
     for _ in range(2):
-        reading = (await made.read())["n"]
+        reading = (await inventory.read())["n"]
         assert shown(reading) == [("gpu", 0, True)]
         assert found(reading)[1] == "ReadFailed"
     assert agent.starts == 2
@@ -173,14 +173,14 @@ async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
         hanging.wait(20)
         return [device()]
 
-    made = plugged(Npus(hang), Npus(lambda _node: [device("tpu")], name="tpu"), timeout=0.05)
+    inventory = plugged(Npus(hang), Npus(lambda _node: [device("tpu")], name="tpu"), timeout=0.05)
     for _ in range(3):
-        reading = (await made.read())["n"]
+        reading = (await inventory.read())["n"]
         assert shown(reading)[0] == ("gpu", 0, True)
         assert found(reading)[:2] == (False, "ReadTimedOut")
     assert calls == ["n"]
     hanging.set()
-    while not found(reading := (await made.read())["n"])[0]:
+    while not found(reading := (await inventory.read())["n"])[0]:
         pass  # the pytest timeout is the deadline
     assert ("npu", 0, True) in shown(reading)
 
@@ -219,7 +219,7 @@ async def test_a_type_that_the_agent_finds_itself_is_left_to_it() -> None:
         own, {"rdma": Npus(lambda _node: [device("rdma", 7)], name="rdma")}, timeout=20.0
     ).read()
     assert shown(again["n"]) == shown(reading)
-    assert any("already; left out" in each.message for each in again["n"].findings)
+    assert any("already; left out" in finding.message for finding in again["n"].findings)
 
 
 async def test_the_end_is_told_to_all() -> None:
@@ -284,8 +284,8 @@ def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[i
 
 async def test_their_conditions_leave_room_for_those_of_agent_and_operator() -> None:
     agents = [Npus(lambda _node: [], name=f"npu{number}") for number in range(plugins.MOST)]
-    found = {each.type for each in (await plugged(*agents).read())["n"].findings}
+    types = {finding.type for finding in (await plugged(*agents).read())["n"].findings}
     of_operator = {names.READY, names.VALID, names.ACCOUNTED}
     [bound] = DeviceStatus.model_fields["conditions"].metadata
-    assert found >= {f"InventoryRead.npu{number}" for number in range(plugins.MOST)}
-    assert len(found | of_operator) <= bound.max_length
+    assert types >= {f"InventoryRead.npu{number}" for number in range(plugins.MOST)}
+    assert len(types | of_operator) <= bound.max_length

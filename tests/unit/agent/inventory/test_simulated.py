@@ -84,18 +84,18 @@ async def test_cards_can_be_divided_into_instances(tmp_path: Path) -> None:
     assert first.mig == Mig(enabled=False)
     assert second.mig is not None
     assert second.mig.enabled
-    assert [(each.profile, each.memory, each.gpu_instance) for each in second.mig.instances] == [
+    assert [(instance.profile, instance.memory, instance.gpu_instance) for instance in second.mig.instances] == [
         ("1g.10gb", "10Gi", 1),
         ("3g.40gb+me", "40Gi", 2),
     ]
-    assert len({first.id, second.id, *(each.id for each in second.mig.instances)}) == 4
+    assert len({first.id, second.id, *(instance.id for instance in second.mig.instances)}) == 4
 
 
 async def test_cards_can_be_sliced(tmp_path: Path) -> None:
     devices = await cards(
         fleet_of(tmp_path, "- {names: a, profile: a100, gpus: 2, rdma: 1, replicas: 4, mig: {1: []}}"), "a"
     )
-    assert [each.replicas for each in devices] == [4, 1, 1]
+    assert [device.replicas for device in devices] == [4, 1, 1]
 
 
 async def test_a_node_may_mix_models(tmp_path: Path) -> None:

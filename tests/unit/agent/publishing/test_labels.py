@@ -47,13 +47,13 @@ def labelled(
 ) -> dict[str, str]:
     """Return the labels of a node, without their prefix."""
     spec = DeviceSpec(driver_version="570.133.20", cuda_version="12.8", mig_strategy=strategy, devices=list(gpus))
-    parts = {each.id: {one.id: PARTS for one in each.mig.instances} if each.mig else {} for each in gpus}
-    values = {each.id: CardFacts(compute=(8, 0), pci_class="0x030200", parts=parts[each.id]) for each in gpus} | dict(
+    parts = {gpu.id: {one.id: PARTS for one in gpu.mig.instances} if gpu.mig else {} for gpu in gpus}
+    values = {gpu.id: CardFacts(compute=(8, 0), pci_class="0x030200", parts=parts[gpu.id]) for gpu in gpus} | dict(
         facts or {}
     )
-    found = labels.of(spec, Facts(machine="DGXA100 920-23687-2530-000", cards=values), renamed=renamed)
-    assert all(key.startswith("nvidia.com/") for key in found)
-    return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
+    node_labels = labels.of(spec, Facts(machine="DGXA100 920-23687-2530-000", cards=values), renamed=renamed)
+    assert all(key.startswith("nvidia.com/") for key in node_labels)
+    return {key.removeprefix("nvidia.com/"): value for key, value in node_labels.items()}
 
 
 def test_a_node_of_equal_cards_has_exactly_these_labels() -> None:
@@ -190,8 +190,8 @@ MIXED = {
 def test_labels_follow_the_strategy_and_the_cards(
     gpus: list[DeviceInfo], strategy: MigStrategy, expected: dict[str, str]
 ) -> None:
-    found = labelled(*gpus, strategy=strategy)
-    assert {key: found.get(key) for key in expected} == expected
+    values = labelled(*gpus, strategy=strategy)
+    assert {key: values.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,14 @@ def test_labels_of_another_strategy_are_not_there(
 def test_replicas_of_instances_are_labelled_with_them(
     strategy: MigStrategy, name: str, product: str, *, renamed: bool
 ) -> None:
-    found = labelled(divided(0, "1g.10gb", replicas=3), strategy=strategy, renamed=renamed)
-    values = [found[f"{name}.{each}"] for each in ("product", "count", "replicas", "sharing-strategy")]
+    node_labels = labelled(divided(0, "1g.10gb", replicas=3), strategy=strategy, renamed=renamed)
+    values = [node_labels[f"{name}.{suffix}"] for suffix in ("product", "count", "replicas", "sharing-strategy")]
     assert values == [product, "1", "3", "time-slicing"]
 
 
 def test_slices_of_another_name_need_no_other_product() -> None:
-    found = labelled(gpu(0, replicas=4), renamed=True)
-    assert (found["gpu.product"], found["gpu.replicas"]) == ("NVIDIA-A100-SXM4-80GB", "4")
+    values = labelled(gpu(0, replicas=4), renamed=True)
+    assert (values["gpu.product"], values["gpu.replicas"]) == ("NVIDIA-A100-SXM4-80GB", "4")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_slices_of_another_name_need_no_other_product() -> None:
     ],
 )
 def test_the_mode_is_the_pci_class(classes: list[str], expected: str) -> None:
-    facts = {f"GPU-{at}": CardFacts(compute=(8, 0), pci_class=each) for at, each in enumerate(classes)}
+    facts = {f"GPU-{at}": CardFacts(compute=(8, 0), pci_class=pci_class) for at, pci_class in enumerate(classes)}
     assert labelled(*map(gpu, range(len(classes))), facts=facts)["gpu.mode"] == expected
 
 
@@ -262,12 +262,12 @@ def test_a_vgpu_is_labelled() -> None:
 )
 def test_versions_are_taken_apart(driver: str, cuda: str, expected: tuple[str | None, ...]) -> None:
     spec = DeviceSpec(driver_version=driver, cuda_version=cuda, devices=[gpu(0)])
-    found = labels.of(spec, Facts(cards={"GPU-0": AMPERE}), renamed=False)
+    values = labels.of(spec, Facts(cards={"GPU-0": AMPERE}), renamed=False)
     parts = [f"driver-version.{part}" for part in ("major", "minor", "revision", "full")]
     parts += [f"runtime-version.{part}" for part in ("major", "minor", "full")]
-    assert tuple(found.get(f"nvidia.com/cuda.{part}") for part in parts) == expected
+    assert tuple(values.get(f"nvidia.com/cuda.{part}") for part in parts) == expected
     old = [f"driver.{part}" for part in ("major", "minor", "rev")] + ["runtime.major", "runtime.minor"]
-    assert tuple(found.get(f"nvidia.com/cuda.{part}") for part in old) == (*expected[:3], *expected[4:6])
+    assert tuple(values.get(f"nvidia.com/cuda.{part}") for part in old) == (*expected[:3], *expected[4:6])
 
 
 @pytest.mark.parametrize(
@@ -319,10 +319,10 @@ def test_names_become_values_of_labels(text: str, expected: str) -> None:
 
 
 def test_a_machine_without_a_name_is_unknown() -> None:
-    found = labels.of(DeviceSpec(devices=[gpu(0)]), Facts(cards={"GPU-0": AMPERE}), renamed=False)
-    assert found["nvidia.com/gpu.machine"] == "unknown"
+    values = labels.of(DeviceSpec(devices=[gpu(0)]), Facts(cards={"GPU-0": AMPERE}), renamed=False)
+    assert values["nvidia.com/gpu.machine"] == "unknown"
 
 
 def test_a_card_of_which_nothing_is_known_does_not_count() -> None:
-    found = labels.of(DeviceSpec(devices=[gpu(0), gpu(1)]), Facts(cards={"GPU-0": AMPERE}), renamed=False)
-    assert found["nvidia.com/gpu.count"] == "1"
+    values = labels.of(DeviceSpec(devices=[gpu(0), gpu(1)]), Facts(cards={"GPU-0": AMPERE}), renamed=False)
+    assert values["nvidia.com/gpu.count"] == "1"

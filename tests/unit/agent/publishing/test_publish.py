@@ -55,7 +55,7 @@ def test_cards_keep_the_times_of_their_conditions() -> None:
     old = old.model_copy(update={"conditions": [condition("False", "2026-01-01T00:00:00Z")]})
     fresh = [card(0), conditions.unhealthy(card(1), reason="GpuIsLost", message="")]
     kept = conditions.keep_card_times(fresh, [card(0), old])
-    assert [each.last_transition_time for each in kept[1].conditions] == ["2026-01-01T00:00:00Z"]
+    assert [condition.last_transition_time for condition in kept[1].conditions] == ["2026-01-01T00:00:00Z"]
     assert kept[0] is fresh[0]
 
 

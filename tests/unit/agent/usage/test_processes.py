@@ -46,7 +46,7 @@ def test_pods_have_processes(proc: Path) -> None:
 
 
 def test_processes_of_no_pod_are_foreign_unless_they_ended(proc: Path) -> None:
-    found = processes.foreign(
+    foreign = processes.foreign(
         {
             0: [Process(pid=10, memory=5)],
             3: [Process(pid=12, memory=2**30 + 1), Process(pid=11), Process(pid=10, memory=2**40)],
@@ -55,6 +55,6 @@ def test_processes_of_no_pod_are_foreign_unless_they_ended(proc: Path) -> None:
         },
         proc,
     )
-    assert [each.model_dump(by_alias=True) for each in found] == [
+    assert [use.model_dump(by_alias=True) for use in foreign] == [
         {"type": "gpu", "minor": 3, "processes": 2, "memory": "2Gi"}
     ]

@@ -15,8 +15,8 @@ def holding(pod: str, container: str, *ids: str) -> Holding:
 
 
 def test_each_container_s_devices_stand_with_their_card_s_minor() -> None:
-    found = use.held([holding("b", "y", "MIG-c"), holding("a", "x", "GPU-a::1", "GPU-a::0")], UNITS)
-    assert [each.model_dump(by_alias=True) for each in found] == [
+    held = use.held([holding("b", "y", "MIG-c"), holding("a", "x", "GPU-a::1", "GPU-a::0")], UNITS)
+    assert [container.model_dump(by_alias=True) for container in held] == [
         {
             "podUID": "uid-a",
             "namespace": "ns",
@@ -48,10 +48,10 @@ def test_the_order_does_not_matter() -> None:
 
 def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
     listed = [holding("a", "x", "GPU-a"), holding("a", "w", "GPU-b"), holding("gone", "x", "MIG-c")]
-    found = use.gpu_pods(listed, UNITS, node="n", uids=["uid-a"])
-    assert list(found) == [("ns", "a")]
-    made = body(("ns", "a"), found["ns", "a"])
-    assert made == {
+    specs = use.gpu_pods(listed, UNITS, node="n", uids=["uid-a"])
+    assert list(specs) == [("ns", "a")]
+    gpupod = body(("ns", "a"), specs["ns", "a"])
+    assert gpupod == {
         "apiVersion": "berth.dev/v1alpha1",
         "kind": "GpuPod",
         "metadata": {

@@ -44,27 +44,27 @@ def test_a_card_is_its_last_function(sysfs: SysfsTree) -> None:
 )
 def test_which_accelerators_are_fpgas(sysfs: SysfsTree, kind: str, vendor: str, device: str, model: str | None) -> None:
     sysfs.device("0000:1b:00.0", **{"class": kind}, vendor=vendor, device=device)
-    assert [each.model for each in fpgas(sysfs).read("n")] == ([] if model is None else [model])
+    assert [card.model for card in fpgas(sysfs).read("n")] == ([] if model is None else [model])
 
 
 def test_the_list_of_vendors_is_a_setting(sysfs: SysfsTree) -> None:
     sysfs.device("0000:1b:00.0", **{"class": "0x120000"}, vendor="0x1da3", device="0x1020")
-    assert [each.id for each in fpgas(sysfs, ids=("1da3:1020",)).read("n")] == ["0000:1b:00.0"]
+    assert [card.id for card in fpgas(sysfs, ids=("1da3:1020",)).read("n")] == ["0000:1b:00.0"]
 
 
 def test_virtual_functions_stand_with_their_card(sysfs: SysfsTree) -> None:
     card = sysfs.device("0000:1b:00.0", **{"class": "0x120000"}, vendor="0x8086", device="0x09c4")
     virtual = sysfs.device("0000:1b:00.1", **{"class": "0x120000"}, vendor="0x8086", device="0x09c4")
     sysfs.virtual(card, 0, virtual)
-    (found,) = fpgas(sysfs).read("n")
-    assert found.id == "0000:1b:00.0"
-    assert [(each.minor, each.bus_id) for group in found.vf_groups for each in group.vfs] == [(0, "0000:1b:00.1")]
+    (device,) = fpgas(sysfs).read("n")
+    assert device.id == "0000:1b:00.0"
+    assert [(vf.minor, vf.bus_id) for group in device.vf_groups for vf in group.vfs] == [(0, "0000:1b:00.1")]
 
 
 @pytest.mark.parametrize(("config", "expected"), [(b"\xee\x10\x21\x50", True), (b"\xff\xff\xff\xff", False)])
 def test_a_card_that_fell_off_the_bus_is_ill(sysfs: SysfsTree, *, config: bytes, expected: bool) -> None:
     folder = sysfs.device("0000:1b:00.0", **{"class": "0x120000"}, vendor="0x10ee", device="0x5021")
     (folder / "config").write_bytes(config)
-    (found,) = fpgas(sysfs).read("n")
-    assert found.health is expected
-    assert [each.reason for each in found.conditions][:1] == ([] if expected else ["OffTheBus"])
+    (card,) = fpgas(sysfs).read("n")
+    assert card.health is expected
+    assert [condition.reason for condition in card.conditions][:1] == ([] if expected else ["OffTheBus"])

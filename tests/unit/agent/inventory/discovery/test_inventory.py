@@ -21,7 +21,7 @@ async def read(settings: Settings) -> Reading:
 
 
 def conditions(reading: Reading) -> list[tuple[str, bool, str]]:
-    return [(each.type, each.ok, each.reason) for each in reading.findings]
+    return [(finding.type, finding.ok, finding.reason) for finding in reading.findings]
 
 
 async def test_a_node_without_gpus_lists_its_nics_and_fpgas(sysfs: SysfsTree) -> None:
@@ -29,7 +29,7 @@ async def test_a_node_without_gpus_lists_its_nics_and_fpgas(sysfs: SysfsTree) ->
     sysfs.device("0000:2b:00.0", **{"class": "0x120000"}, vendor="0x10ee", device="0x5021")
     settings = Settings(node_name="n", sysfs_root=sysfs.root, nvml_library=sysfs.root / "none.so")
     reading = await read(settings)
-    assert [(each.type, each.minor, each.health) for each in reading.spec.devices] == [
+    assert [(device.type, device.minor, device.health) for device in reading.spec.devices] == [
         ("rdma", 0, True),
         ("fpga", 0, True),
     ]
@@ -49,7 +49,7 @@ async def test_gpus_and_nics_share_their_switch(tmp_path: Path, monkeypatch: pyt
     below = fixture.gpus[0].sysfs.rpartition("/")[0].rpartition("/")[0] + "/0000:12:08.0"
     tree.rdma("mlx5_0", tree.device("0000:18:00.0", below=below))
     reading = await read(Settings(node_name="n", sysfs_root=fixture.sysfs, nvml_library=fixture.library))
-    places = {each.type: each.topology and each.topology.pcie_id for each in reading.spec.devices}
+    places = {device.type: device.topology and device.topology.pcie_id for device in reading.spec.devices}
     assert places == {"gpu": "0000:11:00.0", "rdma": "0000:11:00.0"}
 
 

@@ -36,7 +36,7 @@ def test_nics_are_numbered_by_their_addresses_not_by_their_names(sysfs: SysfsTre
     sysfs.rdma("mlx5_0", sysfs.device("0000:3b:00.0"))
     sysfs.rdma("mlx5_1", sysfs.device("0000:1b:00.0"))
     sysfs.rdma("mlx5_2", sysfs.device("0000:1b:00.1"))
-    assert [(each.minor, each.id) for each in RdmaNics(sysfs.root).read("n")] == [
+    assert [(nic.minor, nic.id) for nic in RdmaNics(sysfs.root).read("n")] == [
         (0, "0000:1b:00.0"),
         (1, "0000:1b:00.1"),
         (2, "0000:3b:00.0"),
@@ -50,9 +50,9 @@ def test_virtual_functions_stand_with_their_nic(sysfs: SysfsTree) -> None:
         virtual = sysfs.device(f"0000:1b:01.{number % 8}" if number < 8 else "0000:1b:02.2")
         sysfs.rdma(f"mlx5_{number + 1}", virtual)
         sysfs.virtual(nic, number, virtual)
-    (found,) = RdmaNics(sysfs.root).read("n")
+    (device,) = RdmaNics(sysfs.root).read("n")
     functions = [(0, "0000:1b:01.0"), (1, "0000:1b:01.1"), (2, "0000:1b:01.2"), (10, "0000:1b:02.2")]
-    assert found.vf_groups == [
+    assert device.vf_groups == [
         VirtualFunctionGroup(labels={}, vfs=[VirtualFunction(minor=number, bus_id=at) for number, at in functions])
     ]
 
@@ -61,13 +61,13 @@ def test_a_virtual_function_without_an_rdma_device_is_not_listed(sysfs: SysfsTre
     nic, virtual = sysfs.device("0000:1b:00.0"), sysfs.device("0000:1b:01.0")
     sysfs.rdma("mlx5_0", nic)
     sysfs.virtual(nic, 0, virtual)
-    (found,) = RdmaNics(sysfs.root).read("n")
-    assert found.vf_groups == []
+    (device,) = RdmaNics(sysfs.root).read("n")
+    assert device.vf_groups == []
 
 
 def test_a_function_that_a_hypervisor_gave_is_a_nic_itself(sysfs: SysfsTree) -> None:
     sysfs.rdma("mlx5_1", sysfs.device("0000:1b:01.0"))
-    assert [each.id for each in RdmaNics(sysfs.root).read("n")] == ["0000:1b:01.0"]
+    assert [nic.id for nic in RdmaNics(sysfs.root).read("n")] == ["0000:1b:01.0"]
 
 
 def test_a_virtual_function_is_no_nic_while_its_own_has_no_rdma_device(sysfs: SysfsTree) -> None:
@@ -77,8 +77,8 @@ def test_a_virtual_function_is_no_nic_while_its_own_has_no_rdma_device(sysfs: Sy
     sysfs.rdma("mlx5_1", virtual)
     assert RdmaNics(sysfs.root).read("n") == []
     sysfs.rdma("mlx5_0", nic)
-    (found,) = RdmaNics(sysfs.root).read("n")
-    assert [each.bus_id for group in found.vf_groups for each in group.vfs] == ["0000:1b:01.0"]
+    (device,) = RdmaNics(sysfs.root).read("n")
+    assert [vf.bus_id for group in device.vf_groups for vf in group.vfs] == ["0000:1b:01.0"]
 
 
 @pytest.mark.parametrize("went", [[], ["0000:1b:01.0"], ["0000:1b:01.1", "0000:1b:01.2"]])
@@ -90,16 +90,16 @@ def test_virtual_functions_have_the_kernels_numbers_whichever_are_there(sysfs: S
         sysfs.virtual(nic, number, virtual)
         if virtual.name not in went:
             sysfs.rdma(f"mlx5_{number + 1}", virtual)
-    (found,) = RdmaNics(sysfs.root).read("n")
-    functions = {each.bus_id: each.minor for group in found.vf_groups for each in group.vfs}
-    assert functions == {f"0000:1b:01.{each}": each for each in range(4) if f"0000:1b:01.{each}" not in went}
+    (device,) = RdmaNics(sysfs.root).read("n")
+    functions = {vf.bus_id: vf.minor for group in device.vf_groups for vf in group.vfs}
+    assert functions == {f"0000:1b:01.{number}": number for number in range(4) if f"0000:1b:01.{number}" not in went}
 
 
 def test_two_rdma_devices_of_one_function_are_one_nic(sysfs: SysfsTree) -> None:
     nic = sysfs.device("0000:1b:00.0")
     sysfs.rdma("mlx4_0", nic)
     sysfs.rdma("mlx4_1", nic)
-    assert [each.id for each in RdmaNics(sysfs.root).read("n")] == ["0000:1b:00.0"]
+    assert [nic.id for nic in RdmaNics(sysfs.root).read("n")] == ["0000:1b:00.0"]
 
 
 def test_without_a_verbs_device_a_nic_cannot_be_used(sysfs: SysfsTree) -> None:
@@ -122,7 +122,7 @@ def test_a_machine_without_rdma_has_none(sysfs: SysfsTree) -> None:
 )
 def test_the_model_is_what_the_driver_calls_it(sysfs: SysfsTree, kind: str, expected: str) -> None:
     sysfs.rdma("rdma0", sysfs.device("0000:1b:00.0", vendor="0x14e4", device="0x1750"), kind=kind)
-    assert [each.model for each in RdmaNics(sysfs.root).read("n")] == [expected]
+    assert [nic.model for nic in RdmaNics(sysfs.root).read("n")] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,9 @@ def test_a_link_that_goes_and_comes_is_followed(sysfs: SysfsTree) -> None:
     sysfs.port("mlx5_0", 1, "1: DOWN", layer="Ethernet")
     (nic,) = nics.read("n")
     assert (nic.health, nic.labels["berth.dev/link-layer"]) == (False, "Ethernet")
-    assert [(each.type, each.status, each.reason, each.message) for each in nic.conditions] == [
+    assert [
+        (condition.type, condition.status, condition.reason, condition.message) for condition in nic.conditions
+    ] == [
         ("Healthy", "False", "LinkDown", "port 1 is DOWN, physically Polling"),
         ("LinkDown", "True", "WhileMeasured", "port 1 is DOWN, physically Polling"),
     ]

@@ -49,7 +49,7 @@ def bridged() -> list[Gpu]:
     ],
 )
 async def test_both_tell_the_same_of_one_machine(machine: Machine, agent: Start, gpus: list[Gpu]) -> None:
-    fixture = machine(*sorted(gpus, key=lambda each: each.bus_id))
+    fixture = machine(*sorted(gpus, key=lambda gpu: gpu.bus_id))
     reading = await agent(fixture).read()
     theirs = smi.facts(pretend.texts(fixture))
     assert len(theirs) == len(gpus) + 1
@@ -82,7 +82,7 @@ CARD = (
 
 
 def fields(found: list[str]) -> list[str]:
-    return [each.partition(": agent ")[0] for each in found]
+    return [difference.partition(": agent ")[0] for difference in found]
 
 
 @pytest.mark.parametrize(
@@ -118,34 +118,34 @@ async def test_a_wrong_field_is_named(
     theirs = smi.facts(pretend.texts(fixture))
     wrong(fixture)
     fixture.write()
-    found = smi.differences(look.facts(await agent(fixture).read()), theirs)
-    assert fields(found) == expected
+    differences = smi.differences(look.facts(await agent(fixture).read()), theirs)
+    assert fields(differences) == expected
 
 
 async def test_a_card_that_the_agent_does_not_know_is_wrong_in_every_field(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), a100(1))
-    ours = look.facts(await agent(fixture).read())
+    facts = look.facts(await agent(fixture).read())
     fixture.gpus[1].uuid = unknown = "GPU-ffffffff-0000-4000-8000-000000000000"
-    found = smi.differences(ours, smi.facts(pretend.texts(fixture)))
-    assert fields(found) == [f"{whose} {field}" for whose in (TWO, unknown) for field in CARD]
+    differences = smi.differences(facts, smi.facts(pretend.texts(fixture)))
+    assert fields(differences) == [f"{whose} {field}" for whose in (TWO, unknown) for field in CARD]
 
 
 async def test_a_driver_that_counts_otherwise_is_found_out(machine: Machine, agent: Start) -> None:
     """The agent takes it for given that NVML's indices follow the PCI addresses."""
     fixture = machine(t4(1), t4(0))
-    found = smi.differences(look.facts(await agent(fixture).read()), smi.facts(pretend.texts(fixture)))
+    differences = smi.differences(look.facts(await agent(fixture).read()), smi.facts(pretend.texts(fixture)))
     theirs = ["index", "link GPU0", "link GPU1", "peer GPU0", "peer GPU1"]
-    assert fields(found) == [f"{card.uuid} {field}" for card in (t4(0), t4(1)) for field in theirs]
+    assert fields(differences) == [f"{card.uuid} {field}" for card in (t4(0), t4(1)) for field in theirs]
 
 
 async def test_a_driver_that_does_not_answer_is_a_trouble(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0))
     theirs = smi.facts(pretend.texts(fixture))
     fixture.unload()
-    found = smi.differences(look.facts(await agent(fixture).read()), theirs)
+    differences = smi.differences(look.facts(await agent(fixture).read()), theirs)
     assert (
         "machine troubles: agent 'DriverLoaded: DriverNotLoaded Driver Not Loaded; InventoryRead: NoDriver '"
-        in found[-1]
+        in differences[-1]
     )
 
 

@@ -56,9 +56,9 @@ def test_a_machine_without_a_driver_is_described(tmp_path: Path) -> None:
 def test_the_fixture_knows_every_function_that_the_agent_calls(tmp_path: Path) -> None:
     answers_by_call = answers(NvmlFixture(tmp_path, gpus=[busy(), replace(a100(2), mig_mode=True, migs=[MIG])]))
     assert [name for name, answer in answers_by_call.items() if answer == FUNCTION_NOT_FOUND] == []
-    asked = {name.split()[at] for name in answers_by_call for at in range(len(name.split()))}
+    calls = {name.split()[at] for name in answers_by_call for at in range(len(name.split()))}
     called = set(re.findall(r"pynvml\.(nvml[A-Z]\w+)", Path(library.__file__).read_text()))
-    assert {name for name in called if not name.startswith("nvmlEventType")} - asked == set()
+    assert {name for name in called if not name.startswith("nvmlEventType")} - calls == set()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ ID_0, ID_1 = a100(0).uuid, a100(1).uuid
 
 
 def faults(reading: Reading) -> list[list[str]]:
-    return [[fault.kind for fault in faults_of(each)] for each in reading.spec.devices]
+    return [[fault.kind for fault in faults_of(device)] for device in reading.spec.devices]
 
 
 def labelled(reading: Reading) -> dict[str, str]:
@@ -216,13 +216,13 @@ async def test_a_new_layout_of_instances_is_seen(machine: Machine, agent: Start)
     fixture.write()
     after = await probe.read()
     profiles = [
-        [one.profile for card in each.spec.devices if card.mig for one in card.mig.instances]
-        for each in (before, after)
+        [one.profile for card in reading.spec.devices if card.mig for one in card.mig.instances]
+        for reading in (before, after)
     ]
     assert profiles == [["7g.80gb"], ["1g.10gb", "1g.10gb"]]
-    found = labelled(after)
-    assert found["nvidia.com/mig-1g.10gb.count"] == "2"
-    assert found["nvidia.com/mig-1g.10gb.multiprocessors"] == "14"
+    values = labelled(after)
+    assert values["nvidia.com/mig-1g.10gb.count"] == "2"
+    assert values["nvidia.com/mig-1g.10gb.multiprocessors"] == "14"
 
 
 async def test_the_node_s_labels_come_from_the_driver_and_sysfs(machine: Machine, agent: Start) -> None:
@@ -230,9 +230,9 @@ async def test_the_node_s_labels_come_from_the_driver_and_sysfs(machine: Machine
     product = fixture.sysfs / "class/dmi/id/product_name"
     product.parent.mkdir(parents=True)
     product.write_text("ProLiant XL675d Gen10 Plus\n")
-    found = labelled(await agent(fixture).read())
+    values = labelled(await agent(fixture).read())
     kept = ("product", "family", "memory", "compute.major", "compute.minor", "mode", "machine")
-    assert [found[f"nvidia.com/gpu.{each}"] for each in kept] == [
+    assert [values[f"nvidia.com/gpu.{name}"] for name in kept] == [
         *("Tesla-T4", "turing", "15360", "7", "5", "graphics", "ProLiant-XL675d-Gen10-Plus")
     ]
 
@@ -266,7 +266,7 @@ async def test_a_machine_without_gpus_needs_no_driver(tmp_path: Path) -> None:
     inventory = NvmlInventory(Settings(node_name=NODE, nvml_library=tmp_path / "none.so", sysfs_root=tmp_path))
     reading = (await inventory.read())[NODE]
     inventory.close()
-    assert [(each.type, each.ok, each.reason) for each in reading.findings] == [
+    assert [(finding.type, finding.ok, finding.reason) for finding in reading.findings] == [
         (names.DRIVER_LOADED, True, "NotNeeded"),
         (names.INVENTORY_READ, True, "InventoryRead"),
     ]

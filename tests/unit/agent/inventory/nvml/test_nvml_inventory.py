@@ -63,7 +63,7 @@ def in_smi_terms(card: DeviceInfo) -> dict[str, str]:
 
 
 def finding(reading: Reading, kind: str) -> Finding:
-    return next(each for each in reading.findings if each.type == kind)
+    return next(finding for finding in reading.findings if finding.type == kind)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_each_field_is_as_nvidia_smi_tells_it(
     assert [in_smi_terms(card) for card in reading.spec.devices] == [expected]
     assert (reading.spec.driver_version, reading.spec.cuda_version) == ("570.133.20", "12.8")
     assert [card.health for card in reading.spec.devices] == [True]
-    assert all(each.ok for each in reading.findings)
+    assert all(finding.ok for finding in reading.findings)
 
 
 async def test_a_card_offers_all_of_itself(machine: Machine, agent: Start) -> None:
@@ -122,7 +122,9 @@ async def test_a_lost_card_stays_listed_and_hides_no_other(machine: Machine, age
     lost, other = reading.spec.devices
     assert in_smi_terms(lost) == in_smi_terms(before[0])
     assert (lost.health, other.health) == (False, True)
-    condition = [(each.type, each.status, each.reason, each.message) for each in lost.conditions]
+    condition = [
+        (condition.type, condition.status, condition.reason, condition.message) for condition in lost.conditions
+    ]
     assert condition == [
         ("Healthy", "False", "GpuIsLost", "GPU is lost"),
         ("GpuIsLost", "True", "UntilReset", "GPU is lost"),
@@ -238,7 +240,7 @@ async def test_a_missing_library_is_a_condition(tmp_path: Path) -> None:
 async def test_a_node_without_cards_is_sound(machine: Machine, agent: Start) -> None:
     reading = await agent(machine()).read()
     assert reading.spec.devices == []
-    assert all(each.ok for each in reading.findings)
+    assert all(finding.ok for finding in reading.findings)
 
 
 @pytest.mark.parametrize("strategy", ["none", "single", "mixed"])

@@ -25,12 +25,12 @@ GPU = "nvidia.com/gpu"
 def units(count: int) -> Units:
     """Return whole cards `GPU-0` and so on."""
     ids = [f"GPU-{minor}" for minor in range(count)]
-    return Units(minors={each: minor for minor, each in enumerate(ids)}, cards=frozenset(ids))
+    return Units(minors={unit: minor for minor, unit in enumerate(ids)}, cards=frozenset(ids))
 
 
 def whole(*minors: int) -> tuple[Grant, ...]:
     """Return whole cards of an annotation."""
-    return tuple(Grant(type="gpu", minor=each, amounts=(("gpu-core", 100),), id=f"GPU-{each}") for each in minors)
+    return tuple(Grant(type="gpu", minor=minor, amounts=(("gpu-core", 100),), id=f"GPU-{minor}") for minor in minors)
 
 
 def share(minor: int) -> tuple[Grant, ...]:
@@ -52,8 +52,8 @@ def _of(size: int) -> dict[str, int]:
 def pod(name: str, *sizes: int, grants: Iterable[Grant] = (), **fields: Any) -> Pod:
     """Return a pod whose containers want so many cards each."""
     containers = fields.pop("containers", None) or wants(*sizes)
-    found = {"uid": f"uid-{name}", "namespace": "ns", "name": name, "version": 1, **fields}
-    return Pod(**found, containers=containers, grants=tuple(grants))
+    values = {"uid": f"uid-{name}", "namespace": "ns", "name": name, "version": 1, **fields}
+    return Pod(**values, containers=containers, grants=tuple(grants))
 
 
 class Api:
@@ -67,10 +67,10 @@ class Api:
         self.is_away = False
 
     def put(self, fresh: Pod) -> Pod:
-        made = replace(fresh, version=len(self.changes) + 1)
-        self.now[made.uid] = made
-        self.changes.append(("MODIFIED", made))
-        return made
+        created = replace(fresh, version=len(self.changes) + 1)
+        self.now[created.uid] = created
+        self.changes.append(("MODIFIED", created))
+        return created
 
     def remove(self, uid: str) -> None:
         gone = replace(self.now.pop(uid), version=len(self.changes) + 1)
@@ -83,7 +83,7 @@ class Api:
         return list(self.now.values()), len(self.changes)
 
     async def warn(self, pods: Sequence[Pod], text: str) -> None:
-        self.warned.append(([each.name for each in pods], text))
+        self.warned.append(([pod.name for pod in pods], text))
 
 
 class Kubelet:
@@ -107,13 +107,13 @@ class Kubelet:
         return tuple(self._reports())
 
     def _reports(self) -> Iterable[ContainerReport]:
-        for each in self.pods.values():
-            for container in each.containers:
-                ids = self.given.get((each.uid, container.name))
+        for pod in self.pods.values():
+            for container in pod.containers:
+                ids = self.given.get((pod.uid, container.name))
                 if ids and not container.ends:
                     yield ContainerReport(
-                        namespace=each.namespace,
-                        pod=each.name,
+                        namespace=pod.namespace,
+                        pod=pod.name,
                         container=container.name,
                         by_resource={GPU: frozenset(ids)},
                     )
@@ -161,8 +161,8 @@ class Kubelet:
                 if fresh.uid in api.now:
                     api.put(replace(api.now[fresh.uid], ended=True))
                 return
-            had = self.given.get((fresh.uid, container.name), set())
-            reusable = reusable | had if container.ends else reusable - had
+            held = self.given.get((fresh.uid, container.name), set())
+            reusable = reusable | held if container.ends else reusable - held
         if fresh.uid in api.now:
             api.put(replace(api.now[fresh.uid], started=True))
 

@@ -26,16 +26,16 @@ ALL = CheckpointData(pending=(PROMISE,), holdings=(HOLDING,), units=units(4).joi
 
 
 def save(path: Path, *, boot: str = "boot") -> Checkpoint:
-    made = Checkpoint(path=path, boot_id=boot)
-    made.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
-    return made
+    checkpoint = Checkpoint(path=path, boot_id=boot)
+    checkpoint.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
+    return checkpoint
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "checkpoint.json"
     save(path)
     assert Checkpoint(path=path, boot_id="boot").load() == ALL
-    assert [each.name for each in path.parent.iterdir()] == ["checkpoint.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["checkpoint.json"]
 
 
 def test_what_an_earlier_agent_saved_without_the_cards_of_instances_is_loaded(tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_where_nothing_was_saved_nothing_is_loaded(tmp_path: Path) -> None:
 
 def test_it_is_written_only_where_it_changed(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    made = save(path)
+    checkpoint = save(path)
     path.unlink()
-    made.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
+    checkpoint.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
     assert not path.exists()
-    made.save(pending=(), holdings=ALL.holdings, units=ALL.units)
+    checkpoint.save(pending=(), holdings=ALL.holdings, units=ALL.units)
     assert Checkpoint(path=path, boot_id="boot").load().pending == ()
 
 
@@ -87,9 +87,9 @@ def test_a_damaged_file_is_rejected_with_a_log_line(
 def test_a_changed_figure_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "checkpoint"
     save(path)
-    found = json.loads(path.read_text())
-    found["payload"]["promises"][0]["ids"] = ["GPU-9"]
-    path.write_text(json.dumps(found))
+    document = json.loads(path.read_text())
+    document["payload"]["promises"][0]["ids"] = ["GPU-9"]
+    path.write_text(json.dumps(document))
     assert Checkpoint(path=path, boot_id="boot").load() == CheckpointData()
     assert "its checksum is wrong" in capsys.readouterr().out
 

@@ -42,18 +42,18 @@ class World:
     # --- the schedulers -----------------------------------------------------------------------------------------
 
     def live(self) -> list[Pod]:
-        return [each for each in self.api.now.values() if not each.ended]
+        return [pod for pod in self.api.now.values() if not pod.ended]
 
     def free(self) -> list[int]:
         """Return the healthy cards that no pod has and no annotation names."""
-        had = set().union(*self.kubelet.given.values(), *self.forced.values())
-        named = {grant.minor for each in self.live() for grant in each.grants}
-        return sorted(set(range(CARDS)) - cards_of(had | self.kubelet.unhealthy) - named)
+        held = set().union(*self.kubelet.given.values(), *self.forced.values())
+        named = {grant.minor for pod in self.live() for grant in pod.grants}
+        return sorted(set(range(CARDS)) - cards_of(held | self.kubelet.unhealthy) - named)
 
     def room(self) -> int:
         """Count the cards that are left when all pods of other schedulers have theirs."""
-        strangers = [each for each in self.live() if not each.grants and (each.uid, "c0") not in self.kubelet.given]
-        return len(self.free()) - sum(total_of(each) for each in strangers)
+        strangers = [pod for pod in self.live() if not pod.grants and (pod.uid, "c0") not in self.kubelet.given]
+        return len(self.free()) - sum(total_of(stranger) for stranger in strangers)
 
     def add(self, containers: tuple[ContainerSpec, ...], grants: tuple[Grant, ...] = ()) -> None:
         created = f"2026-01-01T00:00:{self.chance.randrange(60):02}Z"
@@ -105,18 +105,18 @@ class World:
         Not one that has what another pod's annotation names: until the operator has exchanged the two, its scheduler
         does not know that the other needs cards elsewhere.
         """
-        had = {uid: self.had(uid) for uid in self.api.now.keys() & {uid for uid, _ in self.kubelet.given}}
-        named = {uid: {grant.id for each in self.live() if each.uid != uid for grant in each.grants} for uid in had}
-        running = sorted(uid for uid, ids in had.items() if ids.isdisjoint(named[uid]))
+        held = {uid: self.had(uid) for uid in self.api.now.keys() & {uid for uid, _ in self.kubelet.given}}
+        named = {uid: {grant.id for pod in self.live() if pod.uid != uid for grant in pod.grants} for uid in held}
+        running = sorted(uid for uid, ids in held.items() if ids.isdisjoint(named[uid]))
         if running:
             uid = self.chance.choice(running)
             await self.agent.admission.refresh()
-            self.forced[uid] = had[uid]
+            self.forced[uid] = held[uid]
             self.agent.running.add(uid)
             self.api.remove(uid)
 
     def had(self, uid: str) -> set[str]:
-        return set().union(*(ids for (each, _), ids in self.kubelet.given.items() if each == uid))
+        return set().union(*(ids for (owner, _), ids in self.kubelet.given.items() if owner == uid))
 
     async def forced_containers_end(self) -> None:
         self.forced.clear()
@@ -154,13 +154,13 @@ def nobody_failed(world: World) -> None:
 
 
 def nothing_is_given_twice(world: World) -> None:
-    had = {uid: world.had(uid) for uid, _ in world.kubelet.given}
-    given = [unit for ids in had.values() for unit in ids]
-    assert len(given) == len(set(given))
-    shared = {grant.minor for each in world.live() for grant in each.grants if not each.uses_plugin}
-    assert shared.isdisjoint(cards_of(set().union(*(ids for uid, ids in had.items() if uid in world.api.now))))
-    for uid, ids in had.items():
-        others = set().union(*(lasting for each, lasting in world.forced.items() if each != uid))
+    held = {uid: world.had(uid) for uid, _ in world.kubelet.given}
+    held_units = [unit for ids in held.values() for unit in ids]
+    assert len(held_units) == len(set(held_units))
+    shared = {grant.minor for pod in world.live() for grant in pod.grants if not pod.uses_plugin}
+    assert shared.isdisjoint(cards_of(set().union(*(ids for uid, ids in held.items() if uid in world.api.now))))
+    for uid, ids in held.items():
+        others = set().union(*(lasting for owner, lasting in world.forced.items() if owner != uid))
         assert others.isdisjoint(ids)
         assert uid not in world.api.now or len(ids) == total_of(world.api.now[uid])
 
@@ -169,8 +169,8 @@ def play(seed: int, operations: list[str], *laws: Callable[[World], None]) -> No
     async def go() -> None:
         with tempfile.TemporaryDirectory() as folder:
             world = World(Path(folder), seed)
-            for what in operations:
-                await world.do(what)
+            for operation in operations:
+                await world.do(operation)
                 for law in laws:
                     law(world)
 
@@ -204,8 +204,8 @@ def test_in_kubelet_s_order_each_pod_gets_its_own(seed: int, pods: list[str]) ->
                 await world.kubelet.hear(world.api, world.agent.admission)
                 nothing_is_given_twice(world)
                 nobody_failed(world)
-                for each in world.live():
-                    assert not each.grants or not each.uses_plugin or world.had(each.uid) == set(each.granted)
+                for pod in world.live():
+                    assert not pod.grants or not pod.uses_plugin or world.had(pod.uid) == set(pod.granted)
 
     asyncio.run(go())
 
@@ -230,7 +230,7 @@ def test_a_burst_in_another_order_is_a_change_of_places(seed: int) -> None:
             await agent.admission.refresh()
         assert kubelet.failed == {}
         assert sorted(unit for ids in kubelet.given.values() for unit in ids) == sorted(kubelet.devices)
-        reports = {(each.uid, each.ids) for each in agent.admission.mirror.holdings()}
+        reports = {(holding.uid, holding.ids) for holding in agent.admission.mirror.holdings()}
         assert reports == {(uid, tuple(ids)) for (uid, _), ids in kubelet.given.items()}
 
     asyncio.run(go())

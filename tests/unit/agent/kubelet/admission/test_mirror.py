@@ -35,9 +35,9 @@ def node(tmp_path: Path) -> Node:
     def begin(*pods: Pod, given: Mapping[tuple[str, str], Sequence[int]] | None = None, cards: int = 4) -> Agent:
         api = Api()
         kubelet = Kubelet(devices=named(*range(cards)), chance=random.Random(1))  # noqa: S311 -- nothing secret
-        for each in pods:
-            api.put(each)
-        kubelet.pods = {each.uid: each for each in pods}
+        for listed in pods:
+            api.put(listed)
+        kubelet.pods = {listed.uid: listed for listed in pods}
         kubelet.given = {(f"uid-{name}", at): set(named(*ids)) for (name, at), ids in (given or {}).items()}
         return Agent(api=api, kubelet=kubelet, path=tmp_path / "checkpoint", cards=cards)
 
@@ -123,8 +123,8 @@ async def test_a_proposal(
     expected: list[int],
 ) -> None:
     available, must, size = ask
-    found = await node(*pods, given=given).admission.prefer(GPU, named(*available), named(*must), size)
-    assert found == named(*expected)
+    chosen = await node(*pods, given=given).admission.prefer(GPU, named(*available), named(*must), size)
+    assert chosen == named(*expected)
 
 
 def test_a_container_gets_what_was_annotated_for_it() -> None:
@@ -133,9 +133,9 @@ def test_a_container_gets_what_was_annotated_for_it() -> None:
     mirror.units = units(4)
     mirror.replace([pod("a", containers=two, grants=whole(1, 3))], 1)
     question = choice.PreferenceRequest(resource=GPU, available=named(0, 1, 2, 3), must=(), size=1)
-    found = choice.propose(mirror.snapshot(), question, choice.first_available)
-    assert found is not None
-    assert (found.key, found.ids) == (ContainerKey(uid="uid-a", container="x"), frozenset({"GPU-3"}))
+    proposal = choice.propose(mirror.snapshot(), question, choice.first_available)
+    assert proposal is not None
+    assert (proposal.key, proposal.ids) == (ContainerKey(uid="uid-a", container="x"), frozenset({"GPU-3"}))
 
 
 def test_an_instance_is_proposed_by_its_own_id() -> None:
@@ -145,9 +145,9 @@ def test_an_instance_is_proposed_by_its_own_id() -> None:
     mirror.units = Units(minors={"GPU-1": 1, "MIG-a": 1, "MIG-b": 1}, cards=frozenset({"GPU-1"}), parents=parents)
     mirror.replace([pod("a", containers=(ContainerSpec(name="c", wants={INSTANCE: 1}),), grants=(grant,))], 1)
     question = choice.PreferenceRequest(resource=INSTANCE, available=("MIG-a", "MIG-b"), must=(), size=1)
-    found = choice.propose(mirror.snapshot(), question, choice.first_available)
-    assert found is not None
-    assert found.ids == {"MIG-b"}
+    proposal = choice.propose(mirror.snapshot(), question, choice.first_available)
+    assert proposal is not None
+    assert proposal.ids == {"MIG-b"}
 
 
 def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_one() -> None:
@@ -157,9 +157,9 @@ def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_
     mirror.replace([pod("h", 0, grants=share(0)), pod("s", 1, grants=(sliced,)), pod("a", 1, version=2)], 2)
     mirror.apply_reports([report("s", "c0", "GPU-1::0")], 0)
     question = choice.PreferenceRequest(resource=GPU, available=("GPU-0::0", "GPU-0::1", "GPU-1::1"), must=(), size=1)
-    found = choice.propose(mirror.snapshot(), question, choice.first_available)
-    assert found is not None
-    assert found.ids == {"GPU-1::1"}
+    proposal = choice.propose(mirror.snapshot(), question, choice.first_available)
+    assert proposal is not None
+    assert proposal.ids == {"GPU-1::1"}
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ async def test_what_kubelet_gives_is_explained_or_refused(
 ) -> None:
     admission = node(*pods, given=given).admission
     await admission.refresh()
-    for (name, container), had in given.items():
+    for (name, container), minors in given.items():
         admission.mirror.record_allocation(
-            ContainerKey(uid=f"uid-{name}", container=container), GPU, frozenset(named(*had)), 0
+            ContainerKey(uid=f"uid-{name}", container=container), GPU, frozenset(named(*minors)), 0
         )
     before = admission.mirror.pending
     if not expected:
@@ -291,8 +291,8 @@ def test_a_promise_to_an_init_container_stands_as_long_as_its_pod() -> None:
     first = pod("a", containers=wants(0, init=[1]))
     mirror = promising(first, pod("b", 1))
     mirror.apply_reports([], 1000)
-    assert [each.ids for each in mirror.pending] == [{"GPU-1"}]
-    assert [each.container for each in mirror.holdings()] == ["init0"]
+    assert [allocation.ids for allocation in mirror.pending] == [{"GPU-1"}]
+    assert [holding.container for holding in mirror.holdings()] == ["init0"]
     mirror.put(replace(first, ended=True, version=2))
     mirror.apply_reports([], 1001)
     assert mirror.pending == ()
@@ -313,7 +313,9 @@ def test_a_pod_for_whom_a_promise_came_to_nothing_comes_last() -> None:
 def test_what_another_pod_turns_out_to_have_was_its_init_container_s() -> None:
     mirror = promising(pod("a", 1), pod("b", containers=wants(1, init=[1])))
     mirror.record_allocation(ContainerKey(uid="uid-b", container="c0"), GPU, frozenset({"GPU-1"}), 11.0)
-    assert {(each.key.uid, each.key.container, each.never_reported) for each in mirror.pending} == {
+    assert {
+        (allocation.key.uid, allocation.key.container, allocation.never_reported) for allocation in mirror.pending
+    } == {
         ("uid-b", "init0", True),
         ("uid-b", "c0", False),
     }
@@ -323,7 +325,7 @@ def test_what_another_pod_turns_out_to_have_was_its_init_container_s() -> None:
 
 
 def names_of(mirror: Mirror) -> str:
-    return "".join(each.name for each in mirror.pods)
+    return "".join(pod.name for pod in mirror.pods)
 
 
 def test_the_first_list_is_in_the_order_of_creation_and_what_follows_in_that_of_versions() -> None:
@@ -381,9 +383,9 @@ def test_a_pod_gets_its_card_whatever_its_minor_is_now() -> None:
     mirror = moved()
     mirror.replace([pod("h", 0, grants=share(1)), pod("a", 1, grants=whole(2))], 1)
     question = choice.PreferenceRequest(resource=GPU, available=named(1, 2), must=(), size=1)
-    found = choice.propose(mirror.snapshot(), question, choice.first_available)
-    assert found is not None
-    assert found.ids == {"GPU-2"}
+    proposal = choice.propose(mirror.snapshot(), question, choice.first_available)
+    assert proposal is not None
+    assert proposal.ids == {"GPU-2"}
 
 
 def test_a_pod_of_another_scheduler_gets_a_card_under_an_old_minor_and_none_that_moved() -> None:
@@ -391,10 +393,10 @@ def test_a_pod_of_another_scheduler_gets_a_card_under_an_old_minor_and_none_that
     mirror.replace([pod("gone", 0, grants=share(0)), pod("h", 0, grants=share(1)), pod("a", 1)], 1)
     mirror.apply_reports([report("x", "c0", "GPU-0")], 0)
     question = choice.PreferenceRequest(resource=GPU, available=named(1, 2), must=(), size=1)
-    found = choice.propose(mirror.snapshot(), question, choice.first_available)
-    assert found is not None
-    assert found.ids == {"GPU-2"}
-    assert choice.explain(mirror.snapshot(), GPU, frozenset({"GPU-1"}), found) is None
+    proposal = choice.propose(mirror.snapshot(), question, choice.first_available)
+    assert proposal is not None
+    assert proposal.ids == {"GPU-2"}
+    assert choice.explain(mirror.snapshot(), GPU, frozenset({"GPU-1"}), proposal) is None
 
 
 def test_an_instance_that_is_gone_takes_nothing_of_the_card_under_its_old_minor() -> None:
@@ -453,11 +455,11 @@ def test_a_successor_of_the_same_name_does_not_hold_what_the_removed_pod_held() 
     mirror.remove(pod("a", 1, uid="old", version=2))
     mirror.put(pod("a", 1, uid="new", version=3))
     mirror.apply_reports([report("a", "c0", "GPU-1")], 1)
-    assert [each.uid for each in mirror.holdings()] == ["old"]
+    assert [holding.uid for holding in mirror.holdings()] == ["old"]
     mirror.record_allocation(ContainerKey(uid="new", container="c0"), GPU, frozenset({"GPU-1"}), 1)
     mirror.apply_reports([report("a", "c0", "GPU-1")], 2)
     mirror.release_ended(set())
-    assert [each.uid for each in mirror.holdings()] == ["new"]
+    assert [holding.uid for holding in mirror.holdings()] == ["new"]
 
 
 async def test_a_restarted_agent_knows_what_it_promised(node: Node) -> None:
@@ -465,7 +467,7 @@ async def test_a_restarted_agent_knows_what_it_promised(node: Node) -> None:
     await agent.admission.prefer(GPU, named(0, 1, 2), [], 1)
     await agent.admission.admit(GPU, named(1))
     agent.start()
-    assert [each.key.uid for each in agent.admission.mirror.pending] == ["uid-a"]
+    assert [allocation.key.uid for allocation in agent.admission.mirror.pending] == ["uid-a"]
     assert await agent.admission.prefer(GPU, named(0, 2), [], 1) == named(2)
 
 

@@ -32,15 +32,15 @@ def raw(*containers: dict[str, Any], annotations: dict[str, str] | None = None, 
     ],
 )
 def test_a_container_wants_what_the_plugin_offers(limits: dict[str, str], wants: dict[str, int]) -> None:
-    found = pods.of_object(raw({"name": "main", "resources": {"limits": limits}}))
-    assert found.containers[0].wants == wants
-    assert found.uses_plugin == bool(wants)
+    pod = pods.of_object(raw({"name": "main", "resources": {"limits": limits}}))
+    assert pod.containers[0].wants == wants
+    assert pod.uses_plugin == bool(wants)
 
 
 def test_init_containers_come_first_and_those_that_stay_do_not_end() -> None:
     sent = raw({"name": "main"})
     sent["spec"]["initContainers"] = [{"name": "one"}, {"name": "side", "restartPolicy": "Always"}]
-    assert [(each.name, each.ends) for each in pods.of_object(sent).containers] == [
+    assert [(container.name, container.ends) for container in pods.of_object(sent).containers] == [
         ("one", True),
         ("side", False),
         ("main", False),
@@ -49,9 +49,9 @@ def test_init_containers_come_first_and_those_that_stay_do_not_end() -> None:
 
 def test_annotations_give_the_gpus_of_the_pod_and_of_each_container() -> None:
     annotations = {names.ALLOCATED: ALLOCATED, "main" + names.VISIBLE_SUFFIX: "GPU-1,GPU-2"}
-    found = pods.of_object(raw({"name": "main"}, {"name": "other"}, annotations=annotations))
-    assert found.granted == ("GPU-1",)
-    assert [each.visible for each in found.containers] == [("GPU-1", "GPU-2"), ()]
+    pod = pods.of_object(raw({"name": "main"}, {"name": "other"}, annotations=annotations))
+    assert pod.granted == ("GPU-1",)
+    assert [container.visible for container in pod.containers] == [("GPU-1", "GPU-2"), ()]
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"gpu": [{"minor": -1}]}', '{"gpu": 3}'])
@@ -72,5 +72,5 @@ def test_an_annotation_that_is_no_allocation_gives_nothing(text: str) -> None:
 def test_the_status_shows_whether_a_pod_was_admitted_and_whether_it_ended(
     status: dict[str, str], *, started: bool, ended: bool
 ) -> None:
-    found = pods.of_object(raw({"name": "main"}, status=status))
-    assert (found.started, found.ended, found.version, found.key) == (started, ended, 7, "ns/p")
+    pod = pods.of_object(raw({"name": "main"}, status=status))
+    assert (pod.started, pod.ended, pod.version, pod.key) == (started, ended, 7, "ns/p")

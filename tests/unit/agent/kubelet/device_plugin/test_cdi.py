@@ -12,12 +12,15 @@ ONLY = ("cdi-cri",)
 
 
 def specification(node: Any = None, kind: str = "gpu", there: Any = None, **chosen: Any) -> Any:
-    found = machine(node or spec(2), options(**{"device_list_strategy": ONLY} | chosen), **(there or {}))
-    return cdi.specifications(found).get(kind)
+    context = machine(node or spec(2), options(**{"device_list_strategy": ONLY} | chosen), **(there or {}))
+    return cdi.specifications(context).get(kind)
 
 
 def nodes_of(found: Any) -> dict[str, list[str]]:
-    return {each["name"]: [node["path"] for node in each["containerEdits"]["deviceNodes"]] for each in found["devices"]}
+    return {
+        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        for device in found["devices"]
+    }
 
 
 @pytest.mark.parametrize("strategies", [("envvar",), ("volume-mounts",), ("envvar", "volume-mounts")])
@@ -30,14 +33,14 @@ def test_there_is_none_without_cards() -> None:
 
 
 def test_each_card_has_its_node_and_all_share_the_control_nodes() -> None:
-    found = specification(there={"control": CONTROL})
-    assert (found["cdiVersion"], found["kind"]) == ("0.5.0", "k8s.device-plugin.nvidia.com/gpu")
-    assert nodes_of(found) == {
+    gpus = specification(there={"control": CONTROL})
+    assert (gpus["cdiVersion"], gpus["kind"]) == ("0.5.0", "k8s.device-plugin.nvidia.com/gpu")
+    assert nodes_of(gpus) == {
         "GPU-0": ["/dev/nvidia0"],
         "GPU-1": ["/dev/nvidia1"],
         "all": ["/dev/nvidia0", "/dev/nvidia1"],
     }
-    assert found["containerEdits"] == {
+    assert gpus["containerEdits"] == {
         "deviceNodes": [{"path": path, "hostPath": path} for path in CONTROL],
         "env": ["NVIDIA_VISIBLE_DEVICES=void"],
     }
@@ -53,9 +56,9 @@ def test_with_envvar_in_addition_the_specification_sets_no_environment() -> None
 )
 def test_devices_have_the_names_that_containers_get(strategy: str, names: list[str]) -> None:
     there = {"capabilities": {(0, 1, -1): 3, (0, 1, 0): 4}}
-    found = specification(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), there=there, device_id_strategy=strategy)
-    assert list(nodes_of(found)) == names
-    assert nodes_of(found)[names[1]] == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"]
+    gpus = specification(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), there=there, device_id_strategy=strategy)
+    assert list(nodes_of(gpus)) == names
+    assert nodes_of(gpus)[names[1]] == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"]
 
 
 def test_nodes_come_from_the_drivers_root() -> None:
@@ -69,17 +72,20 @@ def test_nodes_come_from_the_drivers_root() -> None:
     ("enabled", "there", "expected"), [(True, True, True), (False, True, False), (True, False, False)]
 )
 def test_further_devices_where_asked_for_and_there(enabled: bool, there: bool, expected: bool) -> None:  # noqa: FBT001
-    found = specification(
+    devices = specification(
         kind="gds", gds_enabled=enabled, there={"extras": {"gds": ("/dev/nvidia-fs0",)} if there else {}}
     )
-    assert (found is not None) == expected
-    if found:
-        assert (found["kind"], nodes_of(found)) == ("k8s.device-plugin.nvidia.com/gds", {"all": ["/dev/nvidia-fs0"]})
+    assert (devices is not None) == expected
+    if devices:
+        assert (devices["kind"], nodes_of(devices)) == (
+            "k8s.device-plugin.nvidia.com/gds",
+            {"all": ["/dev/nvidia-fs0"]},
+        )
 
 
 def test_imex_channels() -> None:
-    found = specification(kind="imex-channel", imex_channel_ids=(0,), there={"channels": (0,)})
-    assert nodes_of(found) == {"0": ["/dev/nvidia-caps-imex-channels/channel0"]}
+    channels = specification(kind="imex-channel", imex_channel_ids=(0,), there={"channels": (0,)})
+    assert nodes_of(channels) == {"0": ["/dev/nvidia-caps-imex-channels/channel0"]}
 
 
 def wanted(cards: int) -> dict[str, Any]:
@@ -111,4 +117,4 @@ def test_files_of_an_earlier_run_go_and_those_of_others_stay(tmp_path: Path) -> 
     (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").touch()
     (tmp_path / "nvidia.com-gpu.json").touch()
     cdi.CdiFolder(tmp_path).write({})
-    assert [each.name for each in tmp_path.iterdir()] == ["nvidia.com-gpu.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["nvidia.com-gpu.json"]

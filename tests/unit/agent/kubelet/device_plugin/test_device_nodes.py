@@ -63,8 +63,8 @@ def test_imex_channels_that_must_be_there(machine: Path) -> None:
 
 
 def test_instances_have_their_cards_node_and_two_capabilities() -> None:
-    found = device_nodes.paths(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), DeviceNodes(capabilities=CAPABILITIES))
-    assert found == {
+    paths = device_nodes.paths(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), DeviceNodes(capabilities=CAPABILITIES))
+    assert paths == {
         "GPU-0": ("/dev/nvidia0",),
         "MIG-0-0": ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"),
         "MIG-0-1": ("/dev/nvidia0",),
@@ -77,7 +77,7 @@ def test_a_second_compute_instance_has_its_own_capability() -> None:
     assert card.mig
     instance = card.mig.instances[0].model_copy(update={"compute_instance": 2})
     divided = card.model_copy(update={"mig": card.mig.model_copy(update={"instances": [instance]})})
-    found = device_nodes.paths(
+    paths = device_nodes.paths(
         spec(0).model_copy(update={"devices": [divided]}), DeviceNodes(capabilities=CAPABILITIES)
     )
-    assert found["MIG-0-0"] == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap6")
+    assert paths["MIG-0-0"] == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap6")

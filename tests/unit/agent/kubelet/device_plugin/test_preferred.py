@@ -39,9 +39,14 @@ def way(kind: Any, count: int = 0) -> Link:
 def prefer(node: DeviceSpec, available: str, size: int, must: str = "") -> str:
     offer = offer_of(node)
     ids = preferred.prefer(
-        node, offer, [f"GPU-{each}" for each in available], [f"GPU-{each}" for each in must], size, policy="packed"
+        node,
+        offer,
+        [f"GPU-{number}" for number in available],
+        [f"GPU-{number}" for number in must],
+        size,
+        policy="packed",
     )
-    return "".join(each.removeprefix("GPU-") for each in ids)
+    return "".join(unit.removeprefix("GPU-") for unit in ids)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +186,9 @@ def asked(draw: st.DrawFn) -> tuple[DeviceSpec, Offer, list[str], list[str], int
 @given(asked())
 def test_an_answer_is_of_the_available_has_what_must_be_and_the_size(case: Any) -> None:
     node, offer, free, must, size, policy = case
-    found = preferred.prefer(node, offer, free, must, size, policy=policy)
-    assert len(found) == len(set(found)) == size
-    assert set(must) <= set(found) <= set(free)
+    chosen = preferred.prefer(node, offer, free, must, size, policy=policy)
+    assert len(chosen) == len(set(chosen)) == size
+    assert set(must) <= set(chosen) <= set(free)
 
 
 @given(asked())
@@ -198,27 +203,27 @@ def test_no_other_set_of_cards_is_closer(profile: str, free: set[int], data: st.
     node = spec(8, profile=profile)
     size = data.draw(st.integers(1, len(free)))
     ids = [f"GPU-{minor}" for minor in sorted(free)]
-    found = preferred.prefer(node, offer_of(node), ids, [], size, policy="packed")
+    chosen = preferred.prefer(node, offer_of(node), ids, [], size, policy="packed")
     affinity = LinkScores({card.id: card for card in node.devices})
-    assert affinity.within(found) == max(affinity.within(each) for each in combinations(ids, size))
+    assert affinity.within(chosen) == max(affinity.within(combination) for combination in combinations(ids, size))
 
 
 @given(st.integers(2, 15))
 def test_slices_are_spread_evenly(size: int) -> None:
     node = spec(4)
     offer = offer_of(node, slices=4)
-    found = preferred.prefer(node, offer, [unit.id for unit in offer.units], [], size, policy="distributed")
-    counts = [sum(each.startswith(f"GPU-{card}::") for each in found) for card in range(4)]
+    chosen = preferred.prefer(node, offer, [unit.id for unit in offer.units], [], size, policy="distributed")
+    counts = [sum(unit.startswith(f"GPU-{card}::") for unit in chosen) for card in range(4)]
     assert max(counts) - min(counts) <= 1
 
 
 def test_of_too_many_cards_they_are_picked_one_by_one() -> None:
     node = spec(64, profile="a10")
-    found = preferred.prefer(node, offer_of(node), _all_but(node, 0), [], 8, policy="packed")
-    assert len(set(found)) == 8
-    assert found[0] in _all_but(node, 0)
+    chosen = preferred.prefer(node, offer_of(node), _all_but(node, 0), [], 8, policy="packed")
+    assert len(set(chosen)) == 8
+    assert chosen[0] in _all_but(node, 0)
     affinity = LinkScores({card.id: card for card in node.devices})
-    assert affinity.between(found[0], found[1]) == preferred.PATHS["SingleSwitch"]
+    assert affinity.between(chosen[0], chosen[1]) == preferred.PATHS["SingleSwitch"]
 
 
 def _all_but(node: DeviceSpec, minor: int) -> Sequence[str]:

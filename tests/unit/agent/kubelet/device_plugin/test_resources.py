@@ -14,7 +14,7 @@ TWO_EACH = {0: (SMALL, SMALL), 1: (SMALL, SMALL)}
 
 def offered(found: DeviceSpec, **chosen: Any) -> dict[str, list[str]]:
     return {
-        each.resource: [unit.id for unit in each.units] for each in resources.offers(found, options(**chosen)).offers
+        offer.resource: [unit.id for unit in offer.units] for offer in resources.offers(found, options(**chosen)).offers
     }
 
 
@@ -129,8 +129,8 @@ def test_slices_of_cards(chosen: Any, expected: dict[str, list[str]]) -> None:
     ],
 )
 def test_slices_of_instances(strategy: str, of: str, rename: bool, name: str) -> None:  # noqa: FBT001
-    found = offered(spec(1, mig={0: (SMALL,)}), mig_strategy=strategy, slices=3, of=of, rename=rename)
-    assert found == {name: ["MIG-0-0::0", "MIG-0-0::1", "MIG-0-0::2"]}
+    ids = offered(spec(1, mig={0: (SMALL,)}), mig_strategy=strategy, slices=3, of=of, rename=rename)
+    assert ids == {name: ["MIG-0-0::0", "MIG-0-0::1", "MIG-0-0::2"]}
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,11 @@ def test_nics_are_not_offered() -> None:
 
 def test_a_device_lists_the_replicas_of_its_cards() -> None:
     shown = resources.shown(spec(2, rdma=1, mig={1: (SMALL,)}), options(slices=4, mig_strategy="none"))
-    assert [each.replicas for each in shown.devices] == [4, 4, 1]
+    assert [device.replicas for device in shown.devices] == [4, 4, 1]
     assert shown.mig_strategy == "none"
-    assert [each.replica_resource for each in shown.devices] == [GPU, GPU, ""]
+    assert [device.replica_resource for device in shown.devices] == [GPU, GPU, ""]
     again = resources.shown(shown, options(mig_strategy="none"))
-    assert [(each.replicas, each.replica_resource) for each in again.devices] == 3 * [(1, "")]
+    assert [(device.replicas, device.replica_resource) for device in again.devices] == 3 * [(1, "")]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_device_lists_the_replicas_of_its_instances(strategy: str, of: str, na
     for shown_spec, expected in ((shown, (3, name)), (resources.shown(shown, options(mig_strategy=strategy)), (1, ""))):
         (card,) = shown_spec.devices
         assert card.mig is not None
-        assert [(each.replicas, each.replica_resource) for each in card.mig.instances] == 2 * [expected]
+        assert [(instance.replicas, instance.replica_resource) for instance in card.mig.instances] == 2 * [expected]
         assert card.replicas == 1
 
 
@@ -192,16 +192,16 @@ def test_a_device_names_the_resource_of_its_replicas() -> None:
 
 
 def test_cards_are_counted_by_their_addresses() -> None:
-    found = spec(2, mig={1: (SMALL, SMALL)})
-    backwards = found.model_copy(
+    node = spec(2, mig={1: (SMALL, SMALL)})
+    backwards = node.model_copy(
         update={
             "devices": [
-                each.model_copy(update={"topology": other.topology})
-                for each, other in zip(found.devices, reversed(found.devices), strict=True)
+                device.model_copy(update={"topology": other.topology})
+                for device, other in zip(node.devices, reversed(node.devices), strict=True)
             ]
         }
     )
-    assert resources.indices(found) == {"GPU-0": "0", "GPU-1": "1", "MIG-1-0": "1:0", "MIG-1-1": "1:1"}
+    assert resources.indices(node) == {"GPU-0": "0", "GPU-1": "1", "MIG-1-0": "1:0", "MIG-1-1": "1:1"}
     assert resources.indices(backwards) == {"GPU-0": "1", "GPU-1": "0", "MIG-1-0": "0:0", "MIG-1-1": "0:1"}
 
 

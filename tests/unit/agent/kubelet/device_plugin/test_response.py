@@ -17,8 +17,8 @@ OWN = "k8s.device-plugin.nvidia.com"
 
 
 def answer(*ids: str, node: Any = None, there: Any = None, **chosen: Any) -> ContainerAllocateResponse:
-    found = machine(node or spec(4), options(**chosen), **(there or {}))
-    return response.compose(found, ids, key="t")
+    context = machine(node or spec(4), options(**chosen), **(there or {}))
+    return response.compose(context, ids, key="t")
 
 
 def environment(*ids: str, **chosen: Any) -> dict[str, str]:
@@ -26,7 +26,7 @@ def environment(*ids: str, **chosen: Any) -> dict[str, str]:
 
 
 def names(*ids: str, **chosen: Any) -> list[str]:
-    return [each.name for each in answer(*ids, **chosen).cdi_devices]
+    return [cdi_device.name for cdi_device in answer(*ids, **chosen).cdi_devices]
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_envvar_lists_each_device_once(ids: list[str], chosen: Any, expected: st
 
 
 def test_volume_mounts_name_devices_by_files() -> None:
-    found = answer("GPU-1", "GPU-2::0", device_list_strategy=("volume-mounts",))
-    assert dict(found.envs) == {VISIBLE: LISTED}
-    assert [(each.host_path, each.container_path, each.read_only) for each in found.mounts] == [
+    allocated = answer("GPU-1", "GPU-2::0", device_list_strategy=("volume-mounts",))
+    assert dict(allocated.envs) == {VISIBLE: LISTED}
+    assert [(mount.host_path, mount.container_path, mount.read_only) for mount in allocated.mounts] == [
         ("/dev/null", f"{LISTED}/GPU-1", False),
         ("/dev/null", f"{LISTED}/GPU-2", False),
     ]
@@ -63,8 +63,8 @@ def test_with_envvar_in_addition_volume_mounts_set_the_variable(strategies: tupl
 
 
 def test_volume_mounts_go_by_index_too() -> None:
-    found = answer("GPU-1", device_list_strategy=("volume-mounts",), device_id_strategy="index")
-    assert [each.container_path for each in found.mounts] == [f"{LISTED}/1"]
+    allocated = answer("GPU-1", device_list_strategy=("volume-mounts",), device_id_strategy="index")
+    assert [mount.container_path for mount in allocated.mounts] == [f"{LISTED}/1"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_volume_mounts_go_by_index_too() -> None:
     ],
 )
 def test_cdi_annotations(ids: list[str], chosen: Any, key: str, value: str) -> None:
-    found = answer(*ids, **chosen, device_list_strategy=("cdi-annotations",))
-    assert dict(found.annotations) == {key: value}
-    assert found == ContainerAllocateResponse(annotations={key: value})
+    allocated = answer(*ids, **chosen, device_list_strategy=("cdi-annotations",))
+    assert dict(allocated.annotations) == {key: value}
+    assert allocated == ContainerAllocateResponse(annotations={key: value})
 
 
 @pytest.mark.parametrize(
@@ -95,23 +95,23 @@ def test_cdi_annotations(ids: list[str], chosen: Any, key: str, value: str) -> N
     ],
 )
 def test_cdi_cri(ids: list[str], chosen: Any, expected: list[str]) -> None:
-    found = answer(*ids, **chosen, device_list_strategy=("cdi-cri",))
-    assert [each.name for each in found.cdi_devices] == [f"{OWN}/{each}" for each in expected]
-    assert found == ContainerAllocateResponse(cdi_devices=found.cdi_devices)
+    allocated = answer(*ids, **chosen, device_list_strategy=("cdi-cri",))
+    assert [name.name for name in allocated.cdi_devices] == [f"{OWN}/{name}" for name in expected]
+    assert allocated == ContainerAllocateResponse(cdi_devices=allocated.cdi_devices)
 
 
 def test_several_strategies_are_all_followed() -> None:
     every = ("envvar", "cdi-annotations", "cdi-cri")
-    found = answer("GPU-1", device_list_strategy=every)
-    assert dict(found.envs) == {VISIBLE: "GPU-1"}
-    assert list(found.annotations.values()) == [found.cdi_devices[0].name] == [f"{OWN}/gpu=GPU-1"]
+    allocated = answer("GPU-1", device_list_strategy=every)
+    assert dict(allocated.envs) == {VISIBLE: "GPU-1"}
+    assert list(allocated.annotations.values()) == [allocated.cdi_devices[0].name] == [f"{OWN}/gpu=GPU-1"]
 
 
 def test_nvidia_ctks_specification_has_its_own_vendor() -> None:
-    found = response.AllocationContext(
+    context = response.AllocationContext(
         spec=spec(1), options=options(device_list_strategy=("cdi-cri",)), vendor="nvidia.com"
     )
-    (device,) = response.compose(found, ["GPU-0"], key="t").cdi_devices
+    (device,) = response.compose(context, ["GPU-0"], key="t").cdi_devices
     assert device.name == "nvidia.com/gpu=GPU-0"
 
 
@@ -128,7 +128,7 @@ def test_further_devices(flag: str, variable: str, kind: str, path: str) -> None
     there = {"extras": {kind: (path,)}}
     assert environment("GPU-1", **enabled) == {VISIBLE: "GPU-1", variable: "enabled"}
     only = answer("GPU-1", device_list_strategy=("cdi-cri",), there=there, **enabled)
-    assert [each.name for each in only.cdi_devices] == [f"{OWN}/gpu=GPU-1", f"{OWN}/{kind}=all"]
+    assert [cdi_device.name for cdi_device in only.cdi_devices] == [f"{OWN}/gpu=GPU-1", f"{OWN}/{kind}=all"]
     assert not only.envs
     # What the node does not have has no CDI device.
     assert names("GPU-1", device_list_strategy=("cdi-cri",), **enabled) == [f"{OWN}/gpu=GPU-1"]
@@ -143,15 +143,15 @@ def test_further_devices(flag: str, variable: str, kind: str, path: str) -> None
     ],
 )
 def test_imex_channels_in_the_environment(strategy: str, there: tuple[int, ...], expected: dict[str, str]) -> None:
-    found = {"channels": there}
-    assert environment("GPU-1", imex_channel_ids=(0,), device_list_strategy=(strategy,), there=found) == expected
+    nodes = {"channels": there}
+    assert environment("GPU-1", imex_channel_ids=(0,), device_list_strategy=(strategy,), there=nodes) == expected
 
 
 def test_imex_channels_by_mount_and_cdi() -> None:
     there = {"channels": (0,)}
-    found = answer("GPU-1", imex_channel_ids=(0,), device_list_strategy=("volume-mounts", "cdi-cri"), there=there)
-    assert [each.container_path for each in found.mounts] == [f"{LISTED}/GPU-1", f"{LISTED}/imex/0"]
-    assert [each.name for each in found.cdi_devices] == [f"{OWN}/gpu=GPU-1", f"{OWN}/imex-channel=0"]
+    allocated = answer("GPU-1", imex_channel_ids=(0,), device_list_strategy=("volume-mounts", "cdi-cri"), there=there)
+    assert [mount.container_path for mount in allocated.mounts] == [f"{LISTED}/GPU-1", f"{LISTED}/imex/0"]
+    assert [cdi_device.name for cdi_device in allocated.cdi_devices] == [f"{OWN}/gpu=GPU-1", f"{OWN}/imex-channel=0"]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_imex_channels_by_mount_and_cdi() -> None:
 )
 def test_device_nodes_are_passed_where_asked_for(ids: list[str], chosen: Any, expected: list[str]) -> None:
     there = {"control": CONTROL, "capabilities": CAPABILITIES}
-    found = answer(*ids, **chosen, there=there, pass_device_specs=True)
-    assert [(each.container_path, each.host_path, each.permissions) for each in found.devices] == [
+    allocated = answer(*ids, **chosen, there=there, pass_device_specs=True)
+    assert [(device.container_path, device.host_path, device.permissions) for device in allocated.devices] == [
         (path, path, "rw") for path in expected
     ]
 
