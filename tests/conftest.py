@@ -19,8 +19,8 @@ CLUSTERS = {"cluster", "own_cluster"}
 """Fixtures that start a cluster."""
 REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""
-LAYERS = ("chaos", "node", "integration")
-"""Folders of tests that mostly wait, in the order in which they run; the others follow."""
+WAITING = ("integration/clients/test_reinstall.py", "chaos", "node", "integration")
+"""Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
 TESTS = Path(__file__).parent
 CRDS = TESTS.parent / "crds"
 
@@ -36,12 +36,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files of a few long tests first: workers that start one at the end would run it while all others are idle."""
-    items.sort(key=_layer)
+    items.sort(key=_place)
 
 
-def _layer(item: pytest.Item) -> int:
-    folder = item.path.relative_to(TESTS).parts[0]
-    return LAYERS.index(folder) if folder in LAYERS else len(LAYERS)
+def _place(item: pytest.Item) -> int:
+    path = item.path.relative_to(TESTS).as_posix()
+    return next((place for place, start in enumerate(WAITING) if path.startswith(start)), len(WAITING))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
