@@ -19,7 +19,7 @@ CLUSTERS = {"cluster", "own_cluster"}
 """Fixtures that start a cluster."""
 REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""
-WAITING = ("integration/clients/test_reinstall.py", "chaos", "node", "integration")
+WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
 """Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
 TESTS = Path(__file__).parent
 CRDS = TESTS.parent / "crds"
