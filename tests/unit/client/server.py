@@ -36,7 +36,7 @@ class Server:
         return web.json_response({**answer, "headers": dict(request.headers)})
 
     def always(self, status: int, body: Any = b"", **headers: str) -> None:
-        """Give one answer from now on."""
+        """Return one answer from now on."""
 
         async def answer(_request: web.BaseRequest) -> web.Response:
             data = body if isinstance(body, bytes) else orjson.dumps(body)

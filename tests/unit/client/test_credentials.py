@@ -16,7 +16,7 @@ TOKEN = "abc"  # noqa: S105 -- opens nothing
 
 
 def kubeconfig(*, user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:
-    """Compose one whose current context has this cluster and user, beside others that could not be used."""
+    """Compose one whose current context has this cluster and user, next to others that could not be used."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -173,7 +173,7 @@ def test_outside_a_pod_a_kubeconfig_is_asked_for(environment: dict[str, str]) ->
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, ": no token: .*No such file"), (" \n", ": the token is empty$")])
-def test_a_token_that_cannot_be_read_is_told_at_the_start(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_token_that_cannot_be_read_is_reported_at_the_start(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(kubeconfig(user={"tokenFile": "token"})))
     if text is not None:
@@ -202,6 +202,6 @@ def test_a_token_file_is_read_for_each_request(tmp_path: Path) -> None:
         pytest.param(Login(server=SERVER, certificate=b"none", key=b"none"), id="certificate"),
     ],
 )
-def test_certificates_that_cannot_be_used_are_told_of(login: Login) -> None:
+def test_certificates_that_cannot_be_used_are_reported(login: Login) -> None:
     with pytest.raises(CredentialsError, match=f"^certificates of {SERVER}: "):
         credentials.tls(login)

@@ -38,7 +38,7 @@ async def test_all_pages_are_handed_over() -> None:
         assert not made.is_synced
         await made.synced.wait()
         await asyncio.sleep(1)
-    assert sink.told == ["put a,b", "put c", "end"]
+    assert sink.calls == ["put a,b", "put c", "end"]
     assert api.list_params == [
         {"fieldSelector": "x=y", "limit": str(lists.PAGE)},  # no resourceVersion: at quorum
         {"fieldSelector": "x=y", "limit": str(lists.PAGE), "continue": "t"},
@@ -71,7 +71,7 @@ async def test_events_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(85)
-    assert sink.told == ["put a", "end", "ADDED b", "MODIFIED a", "DELETED b", "ADDED c"]
+    assert sink.calls == ["put a", "end", "ADDED b", "MODIFIED a", "DELETED b", "ADDED c"]
     assert [params["resourceVersion"] for params in api.watch_params[:2]] == ["7", "11"]
     assert api.watched_at[1] == 80  # at once
 
@@ -81,7 +81,7 @@ async def test_a_bookmark_moves_the_version_and_tells_nobody() -> None:
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(1)
-    assert sink.told == ["put", "end"]
+    assert sink.calls == ["put", "end"]
     assert api.watch_params[1]["resourceVersion"] == "99"
 
 
@@ -103,7 +103,7 @@ async def test_what_the_watch_cannot_survive_is_followed_by_a_new_list(end: byte
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(2)
-    assert sink.told == ["put a", "end", "put b", "end"]
+    assert sink.calls == ["put a", "end", "put b", "end"]
     assert 0.25 <= sink.times[2] <= 0.5
     assert api.watch_params[1]["resourceVersion"] == "20"
 
@@ -114,7 +114,7 @@ async def test_what_says_nothing_about_the_version_is_not_followed_by_a_list(end
     sink = Recorder()
     async with reflecting(api, sink):
         await asyncio.sleep(2)
-    assert sink.told == ["put a", "end", "ADDED b"]
+    assert sink.calls == ["put a", "end", "ADDED b"]
     assert api.watch_params[1]["resourceVersion"] == "8"
 
 
@@ -152,11 +152,11 @@ async def test_a_failing_list_is_retried_and_nothing_is_synced_meanwhile() -> No
     api = ScriptedApi(lists=[AWAY, BUSY, page("a", version=1, more="t"), EXPIRED, page("b", version=2)])
     sink = Recorder()
     async with reflecting(api, sink) as made:
-        while sink.told != ["put a"]:
+        while sink.calls != ["put a"]:
             assert not made.is_synced
             await asyncio.sleep(0.1)
         await made.synced.wait()
-    assert sink.told == ["put a", "put b", "end"]
+    assert sink.calls == ["put a", "put b", "end"]
 
 
 async def test_the_next_page_is_asked_for_before_one_is_read() -> None:
@@ -213,7 +213,7 @@ async def test_only_what_is_kept_reaches_the_sink() -> None:
     await asyncio.sleep(1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert sink.told == ["put A", "end", "ADDED B"]
+    assert sink.calls == ["put A", "end", "ADDED B"]
 
 
 # --- kinds that the server may not know ---------------------------------------------------------------------------
@@ -236,7 +236,7 @@ async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_kn
     await asyncio.sleep(29)
     assert made.last_event_age() == 14
     await asyncio.sleep(30)
-    assert sink.told == ["end", "end", "put a", "end", "end", "put", "end"]
+    assert sink.calls == ["end", "end", "put a", "end", "end", "put", "end"]
     assert sink.times[:3] == [0, 15, 30]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -247,4 +247,4 @@ async def test_any_other_kind_must_be_known() -> None:
     sink = Recorder()
     async with reflecting(api, sink) as made:
         await made.synced.wait()
-    assert sink.told == ["put a", "end"]
+    assert sink.calls == ["put a", "end"]

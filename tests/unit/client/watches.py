@@ -71,9 +71,9 @@ class ScriptedApi:
 
 @dataclass
 class Recorder:
-    """A sink that writes down what it was told, and when."""
+    """A sink that records its calls."""
 
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     requested: list[float] = field(default_factory=list)
     failure: Exception | None = None
@@ -89,7 +89,7 @@ class Recorder:
         self.note(f"{kind} {obj['metadata']['name']}")
 
     def note(self, words: str) -> None:
-        self.told.append(words.strip())
+        self.calls.append(words.strip())
         self.times.append(asyncio.get_running_loop().time())
 
 
