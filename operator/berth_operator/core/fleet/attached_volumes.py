@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.columns import read_only
+from berth_operator.core.fleet.columns import all_read_only, read_only
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.mounts import Attachable
 
@@ -41,6 +41,7 @@ class Attached:
         self._rows = rows
         self._counts: dict[str, Counts] = {}
         """Driver -> volumes on each row."""
+        self._shown: dict[str, Counts] = {}
         self._holders: dict[Attachable, Holders] = {}
 
     def use(self, row: int, volume: Attachable, number: int) -> None:
@@ -55,8 +56,8 @@ class Attached:
 
     def counts(self, driver: str) -> Counts:
         """Return the number of a driver's volumes on each row; read-only."""
-        counts = self._counts.get(driver)
-        return np.zeros(self._rows, np.int64) if counts is None else read_only(counts)
+        counts = self._shown.get(driver)
+        return np.zeros(self._rows, np.int64) if counts is None else counts
 
     def used(self, volume: Attachable) -> list[int]:
         """Give the rows with pods that use a volume."""
@@ -65,16 +66,18 @@ class Attached:
 
     def copy(self) -> Self:
         """Give volumes that can change without these."""
+        counts = {driver: values.copy() for driver, values in self._counts.items()}
         return with_own(
             self,
-            _counts={driver: counts.copy() for driver, counts in self._counts.items()},
+            _counts=counts,
+            _shown=all_read_only(counts),
             _holders={volume: holders.copy() for volume, holders in self._holders.items()},
         )
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
         self._counts = {driver: np.pad(each, (0, rows - self._rows)) for driver, each in self._counts.items()}
-        self._rows = rows
+        self._shown, self._rows = all_read_only(self._counts), rows
 
     def _change(self, row: int, volume: Attachable, holders: Holders, counter: Counter[int], number: int) -> None:
         before = holders.hold(row)
@@ -86,4 +89,10 @@ class Attached:
         if not holders.pods and not holders.attachments:
             del self._holders[volume]
         if change:
-            self._counts.setdefault(volume.driver, np.zeros(self._rows, np.int64))[row] += change
+            self._of_driver(volume.driver)[row] += change
+
+    def _of_driver(self, driver: str) -> Counts:
+        if driver not in self._counts:
+            self._counts[driver] = np.zeros(self._rows, np.int64)
+            self._shown[driver] = read_only(self._counts[driver])
+        return self._counts[driver]

@@ -5,7 +5,7 @@ The owner keeps its arrays as the attributes of one object, and has read-only vi
 is replaced: when there are more rows, slots or resources.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from berth_operator.core.fleet.copies import with_own
 Array = npt.NDArray[Any]
 A = TypeVar("A", bound=np.generic)
 C = TypeVar("C")
+K = TypeVar("K", bound=Hashable)
 
 
 def read_only(values: npt.NDArray[A]) -> npt.NDArray[A]:
@@ -23,6 +24,11 @@ def read_only(values: npt.NDArray[A]) -> npt.NDArray[A]:
     view = values.view()
     view.setflags(write=False)
     return view
+
+
+def all_read_only(own: Mapping[K, npt.NDArray[A]]) -> dict[K, npt.NDArray[A]]:
+    """Return read-only views of arrays by key."""
+    return {key: read_only(values) for key, values in own.items()}
 
 
 def sealed(values: npt.NDArray[A]) -> npt.NDArray[A]:

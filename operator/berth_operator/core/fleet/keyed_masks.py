@@ -6,7 +6,7 @@ from typing import Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.columns import read_only
+from berth_operator.core.fleet.columns import all_read_only, read_only
 from berth_operator.core.fleet.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
@@ -41,12 +41,12 @@ class KeyedMasks(Generic[K]):
     def copy(self) -> Self:
         """Return masks that can change without these."""
         own = {key: mask.copy() for key, mask in self._own.items()}
-        return with_own(self, _own=own, _shown=_shown(own), _keys=self._keys.copy())
+        return with_own(self, _own=own, _shown=all_read_only(own), _keys=self._keys.copy())
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
         self._own = {key: np.pad(mask, (0, rows - self._rows)) for key, mask in self._own.items()}
-        self._shown, self._rows = _shown(self._own), rows
+        self._shown, self._rows = all_read_only(self._own), rows
 
     def _mask(self, key: K) -> Mask:
         if key not in self._own:
@@ -62,7 +62,3 @@ class KeyedMasks(Generic[K]):
             return False
         del self._own[key], self._shown[key]
         return True
-
-
-def _shown(own: Mapping[K, Mask]) -> dict[K, Mask]:
-    return {key: read_only(mask) for key, mask in own.items()}

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_operator.core.fleet.attached_volumes import Attached
-from berth_operator.core.fleet.columns import read_only
+from berth_operator.core.fleet.columns import all_read_only, read_only
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
 from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
@@ -112,6 +112,7 @@ class Volumes:
         self._counted: dict[Use, Attachable | None] = {}
         """What each use counts as."""
         self._limits: dict[str, Counts] = {}
+        self._shown_limits: dict[str, Counts] = {}
         """Driver -> how many of its volumes each row can hold."""
         self._node_limits: dict[str, Mapping[str, int]] = {}
         self._attachments: dict[str, Attachment] = {}
@@ -207,11 +208,13 @@ class Volumes:
         """Make room for more rows."""
         more = (0, rows - self._rows)
         self._limits = {name: np.pad(each, more, constant_values=NO_LIMIT) for name, each in self._limits.items()}
+        self._shown_limits = all_read_only(self._limits)
         self.attached.grow(rows)
         self._rows = rows
 
     def copy(self, row_of: Mapping[str, int]) -> Self:
         """Give volumes that can be charged, on other rows, without these; what the API server says is shared."""
+        limits = {driver: column.copy() for driver, column in self._limits.items()}
         return with_own(
             self,
             attached=self.attached.copy(),
@@ -224,7 +227,8 @@ class Volumes:
             _uses=defaultdict(dict, {claim: _copied(uses) for claim, uses in self._uses.items()}),
             _counted=self._counted.copy(),
             _attached_as=self._attached_as.copy(),
-            _limits={driver: column.copy() for driver, column in self._limits.items()},
+            _limits=limits,
+            _shown_limits=all_read_only(limits),
         )
 
     def charge(self, row: int, node: str, mounts: Mounts, chosen: Chosen, sign: int) -> None:
@@ -280,8 +284,7 @@ class Volumes:
 
     def limits(self, driver: str) -> Counts | None:
         """Return how many of a driver's volumes each row can hold, read-only; None if no row has a limit."""
-        limits = self._limits.get(driver)
-        return None if limits is None else read_only(limits)
+        return self._shown_limits.get(driver)
 
     def attachable(self, use: Use) -> Attachable | None:
         """Give what a use of a claim counts as on a node; None where nobody counts it."""
@@ -376,7 +379,9 @@ class Volumes:
 
     def _set_limits(self, row: int, limits: Mapping[str, int]) -> None:
         for driver in limits:
-            self._limits.setdefault(driver, np.full(self._rows, NO_LIMIT, np.int64))
+            if driver not in self._limits:
+                self._limits[driver] = np.full(self._rows, NO_LIMIT, np.int64)
+                self._shown_limits[driver] = read_only(self._limits[driver])
         for driver, column in self._limits.items():
             column[row] = limits.get(driver, NO_LIMIT)
 
