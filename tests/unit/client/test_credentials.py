@@ -44,7 +44,7 @@ def encoded(text: bytes) -> str:
 @pytest.mark.parametrize(
     ("cluster", "user", "expected"),
     [
-        pytest.param({}, {}, Login(server=SERVER), id="nobody"),
+        pytest.param({}, {}, Login(server=SERVER), id="nothing"),
         pytest.param({"server": f"{SERVER}/k8s/c-1/"}, {}, Login(server=f"{SERVER}/k8s/c-1"), id="below-a-path"),
         pytest.param({"server": "http://[::1]:80"}, {}, Login(server="http://[::1]:80"), id="without-tls"),
         pytest.param(
