@@ -154,7 +154,7 @@ def test_cards_stay_charged_while_the_answer_is_unknown(proxy: FaultProxy, world
 
     # Nobody knows whether `p` is bound, so nobody else gets its card.
     world.pod("q", {"nvidia.com/gpu": "1"})
-    world.waits("q", "insufficient free GPU devices")
+    world.waits("q", "too few free GPUs")
     broken.wait(3)
     assert not world.bound_names()
     broken.remove()

@@ -16,7 +16,7 @@ from tests.component.world import refusal
 
 pytestmark = pytest.mark.looptime
 
-LEAVING = "; preemption: lower-priority pods are being evicted for all its members"
+LEAVING = " preemption: lower-priority pods are being evicted for all its members"
 
 
 def crowded(*priorities: int, nodes: int = 2, minimum: int = 4, grace: float = GRACE) -> Crowded:
@@ -66,7 +66,7 @@ async def test_nobody_leaves_while_not_all_would_fit() -> None:
         await asyncio.sleep(30)
         assert world.deleted() == []
         assert api.nominations == []
-        assert api.messages("m0")[-1].endswith("; preemption: no victims found that would help")
+        assert api.messages("m0")[-1].endswith(" preemption: no victims found that would help")
         # The pod that it could not evict goes by itself.
         world.delete("p2")
         await asyncio.sleep(1)
@@ -78,7 +78,9 @@ async def test_nobody_leaves_while_not_all_would_fit() -> None:
 @pytest.mark.parametrize(
     ("fields", "policy", "said"),
     [
-        pytest.param({"preemptionPolicy": "Never"}, Policy(), "not eligible due to preemptionPolicy=Never", id="Never"),
+        pytest.param(
+            {"preemptionPolicy": "Never"}, Policy(), "not eligible due to preemptionPolicy=Never.", id="Never"
+        ),
         pytest.param({}, replace(Policy(), preemption=False), "", id="switched off"),
         pytest.param({"priority": 0}, Policy(), "", id="nobody below"),
     ],
@@ -90,7 +92,7 @@ async def test_who_may_not_preempt_waits(fields: Raw, policy: Policy, said: str)
     async with world.running() as api:
         await asyncio.sleep(20)
     assert world.deleted() == []
-    assert api.messages("m0")[-1].rpartition("; preemption: ")[2 if said else 1] == said
+    assert api.messages("m0")[-1].rpartition(" preemption: ")[2 if said else 1] == said
 
 
 async def test_what_leaves_for_a_gang_is_kept_for_it() -> None:

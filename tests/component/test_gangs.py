@@ -91,7 +91,7 @@ async def test_members_that_come_later_are_bound_as_they_come() -> None:
         await asyncio.sleep(20)
         assert len(api.bound()) == 8
         waiting = next(name for name in api.pods if name not in api.bound())
-        assert api.messages(waiting)[-1].startswith("0/1 nodes available: 1 insufficient free GPU devices")
+        assert api.messages(waiting)[-1].startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
         world.delete("late")
         await asyncio.sleep(0.5)
     assert len(api.bound()) == 8
@@ -149,7 +149,7 @@ async def test_a_gang_waits_for_its_pod_group() -> None:
     async with world.running() as api:
         await asyncio.sleep(10)
         (told,) = api.messages("m0")
-        assert told.startswith("PodGroup ns/g does not exist: create it, or take the label")
+        assert told.startswith("PodGroup ns/g does not exist: create it, or remove the label")
         world.groups.apply("ADDED", pod_group(minimum=0))
         await asyncio.sleep(15)
         assert api.messages("m0")[-1] == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
@@ -193,7 +193,7 @@ async def test_a_gang_that_does_not_fit_holds_nothing_and_is_woken_by_what_frees
     async with world.running() as api:
         await asyncio.sleep(100)
         assert api.bound() == {"other": "node0"}
-        assert api.messages("m0")[-1].startswith("PodGroup ns/g: room for 3 of the 4 members that it needs; for the")
+        assert api.messages("m0")[-1].startswith("PodGroup ns/g: 3 of the 4 required members fit; next")
         world.delete("other")
         await asyncio.sleep(0.1)
     assert len(api.bound()) == 4

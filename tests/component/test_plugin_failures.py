@@ -120,7 +120,7 @@ async def test_a_pod_that_leaves_wakes_those_at_which_it_may_fail() -> None:
     world.submit(pod("second", {NPU: "1"}))
     async with world.running() as api:
         await asyncio.sleep(1)
-        assert "insufficient free NPU" in api.messages("second")[-1]
+        assert "node(s) have too few free NPUs" in api.messages("second")[-1]
         world.broken.add("passes")
         world.delete("first")
         await asyncio.sleep(QUIET + 1)

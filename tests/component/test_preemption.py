@@ -11,7 +11,10 @@ from tests.component.world import World, refusal
 
 pytestmark = pytest.mark.looptime
 
-FULL = "0/1 nodes available: 1 insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)"
+FULL = (
+    "0/1 nodes are available: "
+    "1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)."
+)
 GRACE = 5.0
 
 
@@ -51,7 +54,7 @@ async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
         assert world.deleted() == ["cheap"]
         assert api.nominations == [("high", "node")]
         assert api.messages("high") == [
-            f"{FULL}; preemption: lower-priority pods are being evicted from node node (1 left)"
+            f"{FULL} preemption: lower-priority pods are being evicted from node node (1 left)"
         ]
         assert "high" not in api.bound()
         await asyncio.sleep(GRACE)
@@ -96,10 +99,10 @@ async def test_pods_of_other_schedulers_are_victims_too() -> None:
     ("fields", "said"),
     [
         pytest.param(
-            {"preemptionPolicy": "Never"}, "; preemption: not eligible due to preemptionPolicy=Never", id="Never"
+            {"preemptionPolicy": "Never"}, " preemption: not eligible due to preemptionPolicy=Never.", id="Never"
         ),
-        pytest.param({"cards": 2}, "; preemption: no victims found that would help", id="no use"),
-        pytest.param({"priority": 0}, "gpu-memory-ratio 100)", id="nobody below"),
+        pytest.param({"cards": 2}, " preemption: no victims found that would help", id="no use"),
+        pytest.param({"priority": 0}, "gpu-memory-ratio 100).", id="nobody below"),
     ],
 )
 async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
@@ -113,7 +116,7 @@ async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
     assert api.nominations == []
     (message,) = api.messages("high")
     assert message.endswith(said) or "fewer than 2" in message
-    assert said.startswith("; preemption") == ("; preemption: " in message)
+    assert said.startswith(" preemption") == (" preemption: " in message)
 
 
 async def test_while_victims_leave_no_more_are_chosen() -> None:

@@ -24,7 +24,7 @@ def failure(message: str) -> Failure:
     return Failure(message=message, wakes_on=Change(0))
 
 
-NO_DEVICE = "0/1 nodes available: 1 no Device"
+NO_DEVICE = "0/1 nodes are available: 1 node(s) have no Device."
 
 
 # --- Scheduled --------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ async def test_a_condition_states_the_current_reason_though_the_change_helps_nob
         await asyncio.sleep(15)
     first, last = api.messages("a")
     assert "healthy" in first
-    assert "no Device" in last if change == "device" else "untolerated taint" in last
+    assert "node(s) have no Device" in last if change == "device" else "untolerated taint" in last
 
 
 async def test_every_class_states_the_current_reason_fifteen_seconds_after_a_change() -> None:
@@ -383,13 +383,13 @@ async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_
     crowd(world, 1, "a")
     async with world.running() as api:
         for i in range(100):
-            tell(world, ["a0"], f"0/{i} nodes available: {i} not ready")
+            tell(world, ["a0"], f"0/{i} nodes are available: {i} node(s) were not ready")
             await asyncio.sleep(1)
         await asyncio.sleep(15)
     times = api.told_at("a0")
     assert 4 <= len(times) <= 6
     assert all(QUIET <= later - earlier <= LONGEST_HOLD + 2 for earlier, later in pairwise(times))
-    assert api.messages("a0")[-1] == "0/99 nodes available: 99 not ready"
+    assert api.messages("a0")[-1] == "0/99 nodes are available: 99 node(s) were not ready"
 
 
 @pytest.mark.parametrize("flips", [160, 161])
@@ -413,11 +413,11 @@ async def test_a_reason_that_comes_back_in_time_is_not_told() -> None:
     world = World()
     crowd(world, 1, "a")
     async with world.running() as api:
-        for message in ("1 not ready", "2 not ready", "1 not ready"):
+        for message in ("1 node(s) were not ready", "2 node(s) were not ready", "1 node(s) were not ready"):
             tell(world, ["a0"], message)
             await asyncio.sleep(1)
         await asyncio.sleep(30)
-    assert api.messages("a0") == ["1 not ready"]
+    assert api.messages("a0") == ["1 node(s) were not ready"]
 
 
 async def test_a_report_in_flight_is_followed_by_the_latest_alone() -> None:
@@ -610,12 +610,12 @@ async def test_a_pod_that_waits_no_more_is_told_nothing_more() -> None:
     world = World()
     world.api.pods["a"] = pod("a")
     async with world.running() as api:
-        world.reporter.unschedulable(waiting("a"), failure("1 not ready"))
+        world.reporter.unschedulable(waiting("a"), failure("1 node(s) were not ready"))
         await asyncio.sleep(1)
-        world.reporter.unschedulable(waiting("a"), failure("2 not ready"))
+        world.reporter.unschedulable(waiting("a"), failure("2 node(s) were not ready"))
         world.reporter.dismiss("uid-a")
         await asyncio.sleep(30)
-    assert api.messages("a") == ["1 not ready"]
+    assert api.messages("a") == ["1 node(s) were not ready"]
 
 
 async def test_a_failed_report_does_not_undo_a_newer_one() -> None:

@@ -45,7 +45,7 @@ _NODE_CHANGES: Final = (
 )
 """What may end a nomination, or fulfil it."""
 
-_NEVER: Final = "not eligible due to preemptionPolicy=Never"
+_NEVER: Final = "not eligible due to preemptionPolicy=Never."
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

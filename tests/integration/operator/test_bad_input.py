@@ -17,8 +17,9 @@ from tests.integration.operator.world import World
 K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"
 SCHEDULING = "scheduling.koordinator.sh/"
 ONE_CARD: Final = {"nvidia.com/gpu": "1"}
-NO_NODE: Final = "0/3 nodes available: "
-UNSUPPORTED: Final = NO_NODE + "3 not supported by this version: "
+NO_NODE: Final = "0/3 nodes are available: "
+WITH_DEVICE: Final = NO_NODE + "1 node(s) have no Device, "
+UNSUPPORTED: Final = NO_NODE + "pod uses "
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +204,8 @@ PODS = [
         f"invalid request: {K}gpu-memory: 1 is less than a byte on each of 2 cards",
     ),
     # Pieces of cards that no node has.
-    pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, f"{NO_NODE}2 no nvidia.com/gpu.shared, 1 no Device"),
-    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, f"{NO_NODE}2 no nvidia.com/mig-1g.10gb, 1 no Device"),
+    pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, f"{WITH_DEVICE}2 node(s) have no nvidia.com/gpu.shared"),
+    pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, f"{WITH_DEVICE}2 node(s) have no nvidia.com/mig-1g.10gb"),
     pod_row(
         "mig-profile", {"nvidia.com/mig-small": "1"}, "invalid request: nvidia.com/mig-small: 1 names no MIG profile"
     ),
@@ -252,13 +253,13 @@ PODS = [
         "hint-valid",
         SCHEDULING + "device-allocate-hint",
         '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}',
-        f"{NO_NODE}2 GPU devices have other labels than the pod's selector asks for",
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs that match the pod's device selector (1 requested)",
     ),
     annotated(
         "partition-valid",
         SCHEDULING + "gpu-partition-spec",
         "{}",
-        f"{NO_NODE}2 no partition table of GPUs, 1 no Device",
+        f"{WITH_DEVICE}2 node(s) have no partition table of GPUs",
     ),
     annotated(
         "globs-empty", "berth.dev/gpu-model", " , ", 'invalid request: berth.dev/gpu-model: "," names no model; '
@@ -275,7 +276,12 @@ PODS = [
         "a" * 5000,
         "invalid request: nvidia-gpu-scheduler/gpu.model: 5000 characters; allowed are 1024",
     ),
-    annotated("model-unknown", "nvidia-gpu-scheduler/gpu.model", "Voodoo 2", f"{NO_NODE}2 GPU model is not voodoo 2"),
+    annotated(
+        "model-unknown",
+        "nvidia-gpu-scheduler/gpu.model",
+        "Voodoo 2",
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs of model voodoo 2",
+    ),
     labelled(
         "priority-word", "genius/priority", "high", 'invalid request: label genius/priority: "high" is not a whole'
     ),
@@ -294,7 +300,12 @@ PODS = [
         'invalid request: label genius/gpu-memory-each: "8Gi"; allowed are whole numbers from 1 to',
         labels={"genius/gpu-memory-each": "8Gi"},
     ),
-    pod_row("genius-many", {}, f"{NO_NODE}2 fewer than 99 healthy GPU", labels={"genius/gpu-number": "99"}),
+    pod_row(
+        "genius-many",
+        {},
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (99 requested",
+        labels={"genius/gpu-number": "99"},
+    ),
     labelled("gang-label", "scheduling.x-k8s.io/pod-group", "g", "PodGroup arena-"),
     annotated(
         "gang-annotation",
@@ -303,7 +314,10 @@ PODS = [
         "invalid request: annotation berth.dev/pod-group: needs annotation berth.dev/pod-group-min-member beside it",
     ),
     annotated(
-        "min-memory", "berth.dev/min-gpu-memory", "200Gi", f"{NO_NODE}2 GPU memory too small (largest 80Gi < 200Gi)"
+        "min-memory",
+        "berth.dev/min-gpu-memory",
+        "200Gi",
+        f"{WITH_DEVICE}2 node(s) have GPUs with too little memory (at most 80Gi of 200Gi)",
     ),
     annotated(
         "topology", "berth.dev/gpu-topology", "near", 'invalid request: annotation berth.dev/gpu-topology: "near"'
@@ -311,42 +325,65 @@ PODS = [
     pod_row(
         "topology-of-two",
         {"nvidia.com/gpu": "2"},
-        f"{NO_NODE}2 fewer than 2 GPUs with NVLinks among all of them (at most 1)",
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)",
         annotations={"berth.dev/gpu-topology": "nvlink"},
     ),
     # Fields of the pod that would have to be honoured.
     pod_row(
         "node-affinity",
         ONE_CARD,
-        f"{NO_NODE}3 node affinity does not match",
+        f"{NO_NODE}3 node(s) didn't match Pod's node affinity/selector",
         affinity=affinity("nodeAffinity", NODE_TERM),
     ),
     pod_row(
         "pod-affinity",
         ONE_CARD,
-        f"{NO_NODE}2 pod affinity does not match",
+        f"{WITH_DEVICE}2 node(s) didn't match pod affinity rules",
         affinity=affinity("podAffinity", [HOST_TERM]),
     ),
-    pod_row("spread", ONE_CARD, f"{NO_NODE}2 no label nowhere to spread over", topologySpreadConstraints=[SPREAD]),
+    pod_row(
+        "spread",
+        ONE_CARD,
+        f"{WITH_DEVICE}2 node(s) didn't match pod topology spread constraints (missing required label)",
+        topologySpreadConstraints=[SPREAD],
+    ),
     pod_row("volume-claim", ONE_CARD, f'{NO_NODE}3 persistentvolumeclaim "data" not found', volumes=[CLAIM_VOLUME]),
     # Amounts that no cluster has.
     pod_row("gpu-100Ei", {K + "gpu": "100Ei"}, f"invalid request: {K}gpu: "),
     pod_row(
-        "cards-1e15", {"nvidia.com/gpu": "1000000000000000"}, f"{NO_NODE}2 fewer than 1000000000000000 healthy GPU"
+        "cards-1e15",
+        {"nvidia.com/gpu": "1000000000000000"},
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (1000000000000000 requested",
     ),
-    pod_row("cards-9e18", {"nvidia.com/gpu": "9223372036854775807"}, f"{NO_NODE}2 fewer than "),
-    pod_row("memory-100Ei", {K + "gpu-memory": "100Ei"}, f"{NO_NODE}2 GPU memory too small (largest 80Gi < "),
-    pod_row("rdma-1e15", {K + "rdma": "1000000000000000"}, f"{NO_NODE}2 fewer than 10000000000000 healthy RDMA"),
-    pod_row("shared-1e15", {K + "gpu.shared": "1P", K + "gpu-memory": "1E"}, f"{NO_NODE}2 fewer than 1000000000000000"),
-    pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{NO_NODE}2 Insufficient cpu, 1 no Device"),
-    pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{NO_NODE}2 Insufficient memory, 1 no Device"),
-    pod_row("hundred-cards", {"nvidia.com/gpu": "100"}, f"{NO_NODE}2 fewer than 100 healthy GPU devices"),
+    pod_row(
+        "cards-9e18", {"nvidia.com/gpu": "9223372036854775807"}, f"{WITH_DEVICE}2 node(s) have too few healthy GPUs ("
+    ),
+    pod_row(
+        "memory-100Ei",
+        {K + "gpu-memory": "100Ei"},
+        f"{WITH_DEVICE}2 node(s) have GPUs with too little memory (at most 80Gi of ",
+    ),
+    pod_row(
+        "rdma-1e15",
+        {K + "rdma": "1000000000000000"},
+        f"{WITH_DEVICE}2 node(s) have too few healthy RDMA devices (10000000000000 requested",
+    ),
+    pod_row(
+        "shared-1e15",
+        {K + "gpu.shared": "1P", K + "gpu-memory": "1E"},
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (1000000000000000 requested",
+    ),
+    pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{WITH_DEVICE}2 Insufficient cpu"),
+    pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{WITH_DEVICE}2 Insufficient memory"),
+    pod_row(
+        "hundred-cards", {"nvidia.com/gpu": "100"}, f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (100 requested)"
+    ),
     pod_row(
         "unknown-resource",
         {**ONE_CARD, "example.com/wand": "1"},
-        f"{NO_NODE}2 Insufficient example.com/wand, 1 no Device",
+        f"{WITH_DEVICE}2 Insufficient example.com/wand",
     ),
-    pod_row("no-such-vendor", {"amd.com/gpu": "1"}, f"{NO_NODE}2 no amd devices, 1 no Device"),
+    pod_row("no-such-vendor", {"amd.com/gpu": "1"}, f"{WITH_DEVICE}2 node(s) have no amd devices"),
 ]
 
 
@@ -553,7 +590,7 @@ def test_device_that_contradicts_itself_is_told(
     assert rows.shown(node)["status"]["healthy"] == left
     # Its sound cards can be had, the others not; whoever asks for both waits.
     rows.pod("row", {"nvidia.com/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": node})
-    assert "1 fewer than 2 healthy GPU devices" in rows.waits("row")
+    assert "1 node(s) have too few healthy GPUs (2 requested)" in rows.waits("row")
     # It is mended as soon as the Device is.
     rows.arena.merge("devices", node, {"spec": {"devices": [words.gpu(0, health=False), words.gpu(1, health=False)]}})
     rows.wait_condition(node, "Valid", "True")
@@ -565,7 +602,7 @@ def test_device_that_contradicts_itself_is_told(
 def test_node_without_a_device_is_told(rows: World) -> None:
     rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": _nodes(rows)[2]})
 
-    assert rows.waits("row") == f"{NO_NODE}2 node selector does not match, 1 no Device"
+    assert rows.waits("row") == f"{WITH_DEVICE}2 node(s) didn't match Pod's node affinity/selector"
 
 
 def test_deleted_device_is_told(rows: World) -> None:
@@ -576,7 +613,7 @@ def test_deleted_device_is_told(rows: World) -> None:
 
     rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
 
-    rows.waits("row", "1 no Device")
+    rows.waits("row", "1 node.s. have no Device")
 
 
 def test_device_without_cards_is_told(rows: World) -> None:
@@ -586,7 +623,7 @@ def test_device_without_cards_is_told(rows: World) -> None:
 
     rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
 
-    rows.waits("row", "1 fewer than 1 healthy GPU devices")
+    rows.waits("row", "1 .*too few healthy GPUs .1 requested")
 
 
 def test_unreadable_quantity_of_a_node_stops_nothing(rows: World) -> None:

@@ -186,7 +186,7 @@ def test_no_card_is_given_twice(shared: World) -> None:
         (node, minor): 2 for node in nodes for minor in range(4)
     }
     for name in set(names) - shared.bound_names():
-        assert "2 insufficient free GPU devices" in shared.waits(name)
+        assert "2 node(s) have too few free GPUs" in shared.waits(name)
 
 
 def test_sixteen_halves_fill_eight_cards_at_once(shared: World) -> None:

@@ -45,7 +45,7 @@ def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cl
     names = [f"p{number}" for number in range(40)]
     world.pods(names, {"nvidia.com/gpu": "1"})
     for name in names:
-        world.waits(name, "1 no Device")
+        world.waits(name, "1 node.s. have no Device")
 
     world.device(node, [words.gpu(minor) for minor in range(cards)])
 
@@ -76,7 +76,7 @@ def test_waiting_pod_costs_two_calls(proxy: FaultProxy, world: World, cluster: C
     world.pods(["p", "q"], HALF)
 
     for name in ("p", "q"):
-        world.waits(name, "1 no Device")
+        world.waits(name, "1 node.s. have no Device")
     world.wait(lambda: len(proxy.sent("POST", r"/events$")) == 2, what="the Events")
     assert len(proxy.sent("PATCH", r"/pods/[pq]/status")) == 2
 
@@ -91,11 +91,11 @@ def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cl
     # The first reason is still on its way when it is no longer true.
     world.device(node, [words.gpu(0)])
     world.pod("q", {"nvidia.com/gpu": "2"})
-    world.waits("q", "fewer than 2 healthy")
+    world.waits("q", ".*too few healthy GPUs .2 requested")
     slow.release()
 
-    world.waits("p", "fewer than 2 healthy")
-    assert "no Device" not in world.said("p")
+    world.waits("p", ".*too few healthy GPUs .2 requested")
+    assert "node(s) have no Device" not in world.said("p")
 
 
 def test_late_reason_does_not_mark_a_bound_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
@@ -140,7 +140,7 @@ def test_pod_that_goes_while_it_is_bound_holds_nothing(proxy: FaultProxy, world:
     world.pod("p", {"nvidia.com/gpu": "1"})
     bind.wait()
     world.pod("q", {"nvidia.com/gpu": "1"})
-    world.waits("q", "insufficient free GPU devices")
+    world.waits("q", "too few free GPUs")
 
     world.remove("p")
     bind.release()

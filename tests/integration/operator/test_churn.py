@@ -32,7 +32,7 @@ def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World,
     names = [f"p{number}" for number in range(PODS)]
     world.pods(names, {"nvidia.com/gpu": "1"})
     for name in names:
-        world.waits(name, "2 no Device, 1 untolerated taint")
+        world.waits(name, "1 node.s. had untolerated taint.s., 2 node.s. have no Device")
 
     # An odd number: the node is tainted in the end, as it was not when the pods were told first.
     for number in range(CHANGES):
@@ -40,7 +40,7 @@ def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World,
         time.sleep(0.25)
 
     for name in names:
-        world.waits(name, "2 untolerated taint .*, 1 no Device", deadline=CURRENT)
+        world.waits(name, "1 node.s. have no Device, 2 node.s. had untolerated taint", deadline=CURRENT)
     world.wait(lambda: all(twice(world, name) for name in names), what="the second of each series")
     assert len(proxy.sent("PATCH", r"/events/")) == PODS
     assert len(proxy.sent("POST", r"/events$")) == PODS
@@ -55,8 +55,8 @@ def test_reason_follows_a_change_that_helps_nobody(world: World) -> None:
     [node] = world.arena.nodes()
     world.operator()
     world.pod("p", {"nvidia.com/gpu": "1"})
-    world.waits("p", "1 no Device")
+    world.waits("p", "1 node.s. have no Device")
 
     taint(world, node, on=True)
 
-    world.waits("p", "1 untolerated taint", deadline=CURRENT)
+    world.waits("p", "1 node.s. had untolerated taint", deadline=CURRENT)

@@ -110,8 +110,8 @@ def test_gang_that_does_not_fit_holds_nothing(groups: World) -> None:
     [node] = groups.nodes(gpus=3)
     pod_group(groups, "g", 4)
     groups.pods(members(4), CARD, labels={LABEL: "g"})
-    told = groups.waits("m0", "room for 3 of the 4 members")
-    assert "0/1 nodes available: 1 taken by other members of its group" in told
+    told = groups.waits("m0", "3 of the 4 required members fit")
+    assert "0/1 nodes are available: 1 node(s) were taken by other members of the pod group" in told
     # Another one may have all of it.
     groups.pod("other", {"nvidia.com/gpu": "3"})
     groups.bound("other")
@@ -186,7 +186,7 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     wait_status(world, "g", phase="Scheduling", scheduled=2)
     # It keeps its card while it is tried again.
     world.pod("other", CARD)
-    world.waits("other", "insufficient free GPU devices")
+    world.waits("other", "too few free GPUs")
 
     world.wait(lambda: {each["metadata"]["name"] for each in world.arena.list("pods")} == {"m1", "other"}, what="undo")
 

@@ -49,7 +49,7 @@ def test_reboot_without_the_first_card(world: World, node: str, requests: dict[s
     if ends == "operator":
         _restart(world)
     world.pod("third", requests)
-    world.waits("third", "insufficient free GPU devices")
+    world.waits("third", "too few free GPUs")
     world.wait(lambda: uses(world, node) == [(0, "", ["second"])], what="the holder to be shown at the card's minor")
     publish(world, node, CARDS[1], CARDS[2])
     assert ids(world.bound("third")) == [CARDS[2]]
@@ -68,7 +68,7 @@ def test_a_card_that_is_gone_is_shown_with_its_holder_and_is_not_given_out_when_
     world.wait_sum(node, "kubernetes.io/gpu", "300")
     publish(world, node, CARDS[2], CARDS[1], CARDS[0])
     world.pod("fourth", HALF)
-    world.waits("fourth", "insufficient free GPU devices")
+    world.waits("fourth", "too few free GPUs")
     world.remove("first")
     assert ids(world.bound("fourth")) == [CARDS[0]]
 

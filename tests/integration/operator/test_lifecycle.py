@@ -28,7 +28,7 @@ def test_silent_agent_stops_new_pods_and_no_others(world: World) -> None:
     found = world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
     assert found["reason"] == "AgentNotHeard"
     world.pod("p", HALF)
-    assert world.waits("p") == "0/1 nodes available: 1 Device not ready"
+    assert world.waits("p") == "0/1 nodes are available: 1 node(s) have a Device that is not ready."
     # A pod that asks for no device has nothing to do with the agent.
     world.pod("plain", {"cpu": "1"})
     world.bound("plain")
@@ -70,7 +70,7 @@ def test_missing_lease_is_stale_after_the_grace(world: World) -> None:
 
     assert time.monotonic() - started >= 3.0
     world.pod("late", HALF)
-    world.waits("late", "Device not ready")
+    world.waits("late", "node.s. have a Device that is not ready")
     # The first Lease that we see is a renewal to nobody; the second is one.
     world.renew(node, seconds=2, time=FAR[0].format(1))
     world.renew(node, seconds=2, time=FAR[0].format(2))
@@ -104,7 +104,7 @@ def test_unknown_stays_over_a_restart_until_a_renewal_is_seen(world: World) -> N
     # A Lease that is there but not renewed is no sign of life, and neither is the new start itself.
     world.operator(agent_grace=5.0)
 
-    world.waits("p", "1 Device not ready")
+    world.waits("p", "1 node.s. have a Device that is not ready")
     seen = {world.ready(node) for _ in _for_seconds(1.5)}
     assert seen == {"Unknown"}
     assert not world.bound_names()
@@ -131,7 +131,7 @@ def test_true_stays_over_a_restart_for_one_duration(world: World) -> None:
 
     assert time.monotonic() - led >= 3.0
     world.pod("late", HALF)
-    world.waits("late", "Device not ready")
+    world.waits("late", "node.s. have a Device that is not ready")
 
 
 def test_clock_of_an_agent_does_not_matter(world: World) -> None:

@@ -36,7 +36,7 @@ def test_replicas_that_avoid_each_other_are_one_to_a_zone(shared: World) -> None
 
     shared.wait(lambda: len(shared.bound_names()) == 2, what="two pods to be bound")
     (left,) = {"p", "q", "r"} - shared.bound_names()
-    assert shared.waits(left) == "0/2 nodes available: 2 pod anti-affinity does not allow it"
+    assert shared.waits(left) == "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."
     assert {node_of(shared, name) for name in shared.bound_names()} == set(nodes)
 
     gone = min(shared.bound_names())
@@ -47,7 +47,7 @@ def test_replicas_that_avoid_each_other_are_one_to_a_zone(shared: World) -> None
 def test_pod_waits_for_its_peer_and_follows_it(shared: World) -> None:
     _, second = zones(shared)
     shared.pod("follower", {"cpu": "1"}, affinity=near())
-    assert shared.waits("follower") == "0/2 nodes available: 2 pod affinity does not match"
+    assert shared.waits("follower") == "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
 
     shared.pod("leader", {"cpu": "1"}, labels=WEB, nodeSelector={"zone": "b"})
     assert node_of(shared, "follower") == second

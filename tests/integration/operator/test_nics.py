@@ -72,7 +72,7 @@ def test_nics_are_given_beside_gpus_by_function_and_all_of_them(shared: World) -
 
     # The NIC beside the pair is given whole, so that not every one has something left.
     shared.pod("every", {NICS: "20"}, annotations=hinted(allocateStrategy="ApplyForAll", vfSelector={}))
-    assert "not enough free on every RDMA device" in shared.waits("every")
+    assert "node(s) have too little free on some RDMA devices (every one requested)" in shared.waits("every")
     shared.remove("pair")
     assert held(shared, "every")["rdma"] == [part(20, 0, 1), part(20, 1, 0), part(20, 2, 0)]
 

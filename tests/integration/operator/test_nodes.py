@@ -111,10 +111,10 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
 
     shared.wait_sum(node, K + "gpu", "50")
     shared.pod("p", {"nvidia.com/gpu": "2"})
-    assert shared.waits("p") == "0/1 nodes available: 1 no Device"
+    assert shared.waits("p") == "0/1 nodes are available: 1 node(s) have no Device."
     # It comes back: the half that still runs is charged, so two whole cards are not there.
     shared.device(node, [words.gpu(0), words.gpu(1)])
-    shared.waits("p", "insufficient free GPU devices")
+    shared.waits("p", "too few free GPUs")
     shared.wait_sum(node, K + "gpu", "200")
     shared.remove("runs")
     shared.bound("p", deadline=words.PROMPT)
@@ -167,7 +167,8 @@ def test_deleted_node_takes_its_device_along(shared: World) -> None:
     assert shared.bound("p")["spec"]["nodeName"] == stays
     shared.pod("q", {"nvidia.com/gpu": "1"})
     assert shared.waits("q") == (
-        "0/1 nodes available: 1 insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)"
+        "0/1 nodes are available: "
+        "1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)."
     )
 
 
@@ -276,7 +277,7 @@ def _check_apart(shared: World, other: World) -> None:
     # Nothing is left to write: two that disagreed would write for ever.
     before = [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)]
     shared.pods(["waits"], {"nvidia.com/gpu": "2"})
-    shared.waits("waits", "0/1 nodes available")
+    shared.waits("waits", "0/1 nodes are available")
     assert [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)] == before
     assert {shared.ready(node) for node in (ours, theirs)} == {"True"}
 

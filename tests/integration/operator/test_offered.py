@@ -7,7 +7,7 @@ import pytest
 from tests.integration.operator.world import World
 
 GPU = "nvidia.com/gpu"
-SHORT = f"0/1 nodes available: 1 Insufficient {GPU}"
+SHORT = f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
 def offer(world: World, node: str, amount: str) -> None:
@@ -69,10 +69,11 @@ def test_kubelet_restarts_under_a_running_pod(shared: World) -> None:
 def test_a_resource_of_a_device_class_is_not_supported(shared: World) -> None:
     resource, name = f"example.com/{shared.arena.id}", f"{shared.arena.id}.example.com"
     classes = "/apis/resource.k8s.io/v1/deviceclasses"
-    claimed = f"0/1 nodes available: 1 not supported by this version: {resource} from DeviceClass {name}"
+    source = f"node(s) provide {resource} only by DeviceClass {name} (Berth allocates no ResourceClaims)"
+    claimed = f"0/1 nodes are available: 1 {source}."
     [node] = shared.nodes()
     shared.pod("p", {resource: "1"})
-    assert shared.waits("p") == f"0/1 nodes available: 1 Insufficient {resource}"
+    assert shared.waits("p") == f"0/1 nodes are available: 1 Insufficient {resource}."
     shared.api.post(classes, {"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
     try:
         shared.waits("p", re.escape(claimed))
@@ -88,4 +89,4 @@ def test_a_device_class_by_its_name_is_not_supported(shared: World) -> None:
     resource = "deviceclass.resource.kubernetes.io/gpu.example.com"
     shared.nodes()
     shared.pod("p", {resource: "1"})
-    assert f"1 not supported by this version: {resource} (dynamic resource allocation)" in shared.waits("p")
+    assert f"pod uses {resource} (dynamic resource allocation), which Berth does not support" in shared.waits("p")

@@ -48,7 +48,7 @@ def test_two_pods_share_a_card_by_instances_and_whole_cards_go_elsewhere(shared:
 
     shared.pod("waits", {MIG_1G: "1"})
     said = shared.waits("waits")
-    assert said == f"0/1 nodes available: 1 insufficient free {MIG_1G} (1 wanted, at most 0 free)"
+    assert said == f"0/1 nodes are available: 1 node(s) have too few free {MIG_1G} (at most 0 of 1)."
     shared.remove("first")
     assert given(shared.bound("waits", deadline=words.PROMPT)) == [(0, names[0], {MIG_1G: "1"})]
     shared.audit(node)
@@ -85,8 +85,8 @@ def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
     assert given(shared.bound("slice"))[0][1] == f"{cards[0]}::2"
     shared.pod("whole", {"kubernetes.io/gpu": "100"})
     told = shared.waits("whole")
-    assert "1 fewer than 1 healthy GPU devices" in told  # the card in MIG mode
-    assert "1 insufficient free GPU devices" in told
+    assert "1 node(s) have too few healthy GPUs (1 requested)" in told  # the card in MIG mode
+    assert "1 node(s) have too few free GPUs" in told
     shared.audit(sliced, single)
 
 

@@ -70,7 +70,7 @@ def test_npus_are_given_shown_and_given_back(world: World, npus: Path) -> None:
     assert "OTHERS" in table
     assert "npu 2/4" in table
     world.pod("more", {NPU: "2"})
-    assert "insufficient free NPU devices" in world.waits("more")
+    assert "node(s) have too few free NPUs" in world.waits("more")
     world.remove("two")
     assert minors(world.bound("more"), "npu") == [0, 2]
     world.remove("more")
@@ -90,7 +90,9 @@ def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Pat
         status, report = desk.ask("simulate", "-f", desk.file(*pods), *where)
         two, three = report["pods"]
         assert (status, two["node"], two["devices"]) == (1, node, {"npu": [1]})
-        assert three["reason"] == "0/1 nodes available: 1 insufficient free NPU devices (1 with npu 100)"
+        assert (
+            three["reason"] == "0/1 nodes are available: 1 node(s) have too few free NPUs (1 requested with npu 100)."
+        )
         assert {each["type"]: each["idle"] for each in report["devices"]}["npu"] == {"before": 1, "after": 0}
 
     (port,) = free_ports(1)
@@ -113,7 +115,7 @@ def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, 
     world.free_lease()
     world.operator()
     world.pod("too-much", {CORE: "50"})
-    assert "insufficient free NPU devices (1 with npu 50)" in world.waits("too-much")
+    assert "node(s) have too few free NPUs (1 requested with npu 50)" in world.waits("too-much")
     world.pod("rest", {CORE: "40"})
     assert minors(world.bound("rest"), "npu") == [0]
 
@@ -127,7 +129,7 @@ def test_a_plug_in_that_fails_is_told_and_leaves_the_gpus_alone(world: World, np
     assert "FileNotFoundError" in said
     assert condition(world.shown(node), "InventoryRead")["status"] == "True"
     world.pod("none", {NPU: "1"})
-    assert "fewer than 1 healthy NPU devices" in world.waits("none")
+    assert "node(s) have too few healthy NPUs (1 requested)" in world.waits("none")
     world.pod("gpu", {"nvidia.com/gpu": "2"})
     assert minors(world.bound("gpu")) == [0, 1]
     tell(npus, **{node: {"count": 1}})

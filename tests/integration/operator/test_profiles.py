@@ -62,7 +62,7 @@ def test_scheduler_names_come_and_go(world: World, tmp_path: Path) -> None:
     world.pod("other", {"cpu": "1"}, scheduler_name=profiles.second)
     world.bound("first")
     world.pod("parked", CARD)
-    world.waits("parked", "insufficient free GPU")
+    world.waits("parked", "too few free GPUs")
     assert world.bound_names() == {"first"}
 
     # A new name: what waits for it is bound, and told by it.

@@ -104,7 +104,7 @@ def test_what_is_advised_makes_room(desk: Desk) -> None:
     _replicas(world, 2)
     world.remove("first")
     world.pod("big", TWO)
-    world.waits("big", "insufficient free GPU")
+    world.waits("big", "too few free GPUs")
     wants = f"{arena.namespace}/big"
 
     status, report = desk.ask("advise", "--pod", wants, *desk.live)

@@ -26,7 +26,8 @@ def test_cards_with_nvlinks_among_all_of_them(shared: World) -> None:
     shared.remove("late")
     shared.pod("unlucky", gpus(4), annotations=LINKED)
     assert shared.waits("unlucky") == (
-        "0/1 nodes available: 1 insufficient free GPU devices (4 with gpu-core 100, gpu-memory-ratio 100)"
+        "0/1 nodes are available: "
+        "1 node(s) have too few free GPUs (4 requested with gpu-core 100 and gpu-memory-ratio 100)."
     )
     shared.remove("quad")
     assert words.minors(shared.bound("unlucky", deadline=words.PROMPT)) == [4, 5, 6, 7]
@@ -38,7 +39,7 @@ def test_a_pod_whose_links_there_are_not_is_told_the_best_there_is(shared: World
     shared.pod("five", gpus(5), annotations=LINKED)
 
     assert shared.waits("five") == (
-        "0/1 nodes available: 1 fewer than 5 GPUs with NVLinks among all of them (at most 4)"
+        "0/1 nodes are available: 1 node(s) have too few healthy GPUs with NVLinks among all of them (at most 4 of 5)."
     )
 
 
@@ -57,4 +58,4 @@ def test_partitions_of_an_nvswitch(shared: World) -> None:
     assert found == {"one": [0], "pair": [2, 3], "half": [4, 5, 6, 7]}
     shared.remove("pair")
     shared.pod("three", gpus(3), annotations={SPEC: "{}"})
-    assert shared.waits("three") == "0/1 nodes available: 1 no partition of 3 GPUs"
+    assert shared.waits("three") == "0/1 nodes are available: 1 node(s) have no partition of 3 GPUs."

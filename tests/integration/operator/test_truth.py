@@ -144,7 +144,7 @@ def test_two_pods_that_hold_each_others_cards_have_their_allocations_exchanged(s
         assert shared.events(name, "DevicesDrifted") == []
     assert shared.bound("c")["metadata"]["annotations"] == untouched
     shared.pod("d", NVIDIA)
-    assert "insufficient free GPU devices" in shared.waits("d")
+    assert "node(s) have too few free GPUs" in shared.waits("d")
 
 
 def test_a_pod_that_was_removed_by_force_keeps_its_cards_while_kubelet_says_so(shared: World) -> None:
@@ -156,7 +156,7 @@ def test_a_pod_that_was_removed_by_force_keeps_its_cards_while_kubelet_says_so(s
     tell(shared, node, bootID=boot or "boot-1", held=[{**container, "devices": held(0)}])
     shared.remove("p")
     shared.pod("next", NVIDIA)
-    assert "insufficient free GPU devices" in shared.waits("next")
+    assert "node(s) have too few free GPUs" in shared.waits("next")
     assert shared.shown(node)["status"]["held"][0]["pod"] == "p"
 
     tell(shared, node, bootID=boot or "boot-1", held=[])
@@ -176,12 +176,12 @@ def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: 
     shared.pod("card", NVIDIA)
     shared.pod("other-half", HALF)
     assert words.minors(shared.bound("other-half")) == [0]
-    assert "insufficient free GPU devices" in shared.waits("card")
+    assert "node(s) have too few free GPUs" in shared.waits("card")
 
     shared.remove("half")
     shared.remove("other-half")
     shared.pod("late", {**NVIDIA, "cpu": "1"})
-    assert shared.waits("late", "not offered").endswith("GPU devices not offered to kubelet now")
+    assert shared.waits("late", "not offered").endswith("node(s) have too few GPUs that are offered to kubelet now")
     assert "card" not in shared.bound_names()
     shared.remove("late")
     tell(shared, node, bootID="boot-1", withheld=[])

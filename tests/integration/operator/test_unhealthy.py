@@ -47,7 +47,7 @@ def test_pod_on_a_failed_card_survives_and_others_avoid_it(shared: World) -> Non
     taken = sorted(shared.bound_names() - {"runs"})
     assert [words.minors(shared.bound(name)) for name in taken] == [[1], [1]]
     [left] = {"x", "y", "z"} - set(taken)
-    shared.waits(left, "insufficient free GPU devices")
+    shared.waits(left, "too few free GPUs")
     assert refused_by_kubelet(shared, node) == []
 
     shared.change(node, unhealthy=[])
@@ -110,7 +110,7 @@ def test_card_that_vanishes_under_a_pod_is_not_given_again_when_it_returns(share
     shared.pod("second", {"nvidia.com/gpu": "1"})
     shared.waits("second")
     shared.device(node, [words.gpu(0), words.gpu(1)])
-    shared.waits("second", "insufficient free GPU devices")
+    shared.waits("second", "too few free GPUs")
     shared.pod("half", HALF)
     assert words.minors(shared.bound("half")) == [0]
     assert "second" not in shared.bound_names()

@@ -159,11 +159,11 @@ class World:
         return str(found.get("message", "")) if found.get("status") == "False" else ""
 
     def waits(self, name: str, pattern: str = ".", *, deadline: float = waiting.PATIENCE) -> str:
-        """Wait until a pod says why it waits, which may be 10 s after it said something else; give its words."""
+        """Wait until a pod's message matches, up to 10 s after another; return it without its preemption part."""
         self._wait_for_pod(
             name, lambda: re.search(pattern, self.said(name)), deadline=deadline, what=f"to say {pattern!r}"
         )
-        return self.said(name)
+        return self.said(name).partition(" preemption: ")[0]
 
     def _wait_for_pod(self, name: str, predicate: Callable[[], T], *, deadline: float, what: str) -> T:
         """Wait; where that fails, tell what the pod says by then."""

@@ -176,7 +176,7 @@ def test_a_bound_claim_leads_its_pod_to_the_volume(
 
     shared.cordon(there["b"], on=True)
     shelf.pod("r", "data")
-    shared.waits("r", "1 didn't match PersistentVolume's node affinity, 1 unschedulable")
+    shared.waits("r", "1 node.s. didn't match PersistentVolume's node affinity, 1 node.s. were unschedulable")
 
 
 def test_a_volume_is_made_for_the_node_that_was_chosen(

@@ -144,8 +144,8 @@ def test_a_pod_that_lacks_it_is_not_placed_and_told_what_to_do() -> None:
     found = decide(fleet(), waiting, Policy())
     assert isinstance(found, Failure)
     assert found.message == (
-        "0/1 nodes available: 1 NotInjected: NVIDIA_VISIBLE_DEVICES of container main, side is not Berth's "
-        "(apply manifests/base/injection.yaml or the webhook, then create the pod again)"
+        "0/1 nodes are available: NotInjected: NVIDIA_VISIBLE_DEVICES of container main, side is not Berth's "
+        "(apply manifests/base/injection.yaml or the webhook, then create the pod again)."
     )
     assert not isinstance(decide(fleet(), waiting, Policy(switched_off=frozenset({"injected"}))), Failure)
 

@@ -145,7 +145,7 @@ def test_some_do_not_fit(desk: Desk) -> None:
     desk.nodes(a=1).asked(wanting("one", CARD), wanting("two", CARD))
     status, report = desk.json("simulate", "-n", "ml")
     assert (status, report["fits"]) == (1, False)
-    assert found(report)["ml/two"].startswith("0/1 nodes available: 1 insufficient free GPU")
+    assert found(report)["ml/two"].startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
 
 
 def test_pods_that_wait_already_come_before(desk: Desk) -> None:
@@ -162,7 +162,7 @@ def test_pods_that_wait_already_come_before(desk: Desk) -> None:
     ("minimum", "size", "status", "said"),
     [
         pytest.param(2, 2, 0, "a [", id="fits"),
-        pytest.param(3, 3, 1, "PodGroup default/g: room for 2 of the 3 members", id="does not fit"),
+        pytest.param(3, 3, 1, "PodGroup default/g: 2 of the 3 required members fit", id="does not fit"),
         pytest.param(3, 2, 1, "PodGroup default/g: waiting for members: 2 of 3", id="lacks members"),
     ],
 )
@@ -243,7 +243,7 @@ def test_devices_of_plug_ins_are_decided_and_counted(plugged: Desk) -> None:
     assert status == 1
     one, two = report["pods"]
     assert one["devices"] == {"npu": [1]}
-    assert "1 insufficient free NPU devices (1 with npu 100)" in two["reason"]
+    assert "1 node(s) have too few free NPUs (1 requested with npu 100)" in two["reason"]
     [room] = [each for each in report["devices"] if each["type"] == "npu"]
     assert (room["cards"], room["idle"]) == (2, {"before": 1, "after": 0})
     assert (room["free"]["before"], room["free"]["after"]) == ({"kubernetes.io/npu": "100"}, {"kubernetes.io/npu": "0"})
@@ -304,7 +304,7 @@ def test_the_tables(desk: Desk) -> None:
 @pytest.mark.parametrize("command", ["simulate", "advise"])
 def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
     desk.nodes(a=1).asked(wanting("p", CARD, labels={names.MODEL_REGEX: "[hH]100"}))
-    assert "1 GPU model is not [hH]100" in desk.run(command)[1]
+    assert "1 node(s) have too few healthy GPUs of model [hH]100" in desk.run(command)[1]
 
 
 # --- advise -------------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[st
     assert (status, report["moves"]) == (1, [])
     assert report["fixed"] == [{"pod": "ns/x", "node": "a", "why": "no controller would make it anew"}]
     out = desk.run("advise")[1]
-    assert "default/big fits nowhere: 0/2 nodes available" in out
+    assert "default/big fits nowhere: 0/2 nodes are available" in out
     assert "In the way, and not to be moved:" in out
 
 

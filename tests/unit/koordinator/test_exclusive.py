@@ -167,9 +167,7 @@ def test_the_reason_names_the_policy() -> None:
     placed(made, "first", wants(SHARE, PCIE))
     outcome = decide(made, waiting("second", wants(SHARE, DEVICE)), Policy())
     assert isinstance(outcome, Failure)
-    assert outcome.reasons == (
-        ("GPU devices kept by other pods with an exclusivePolicy (DeviceLevel is asked for)", 1),
-    )
+    assert outcome.reasons == (("node(s) have too few GPUs free of an exclusivePolicy (DeviceLevel requested)", 1),)
 
 
 def test_a_pod_that_keeps_others_away_may_be_evicted_for_one_of_them() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berth_api import allocation
 from berth_api.allocation import Function
-from berth_operator.core.allocators import simple
+from berth_operator.core.allocators import shortage, simple
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import Bench
@@ -47,8 +47,8 @@ def given_by(made: Fleet, request: PodRequest) -> list[tuple[int, list[str]]] | 
     return [(each.minor, [function.bus_id for function in each.functions]) for each in found.grants]
 
 
-NONE = "no matching virtual functions on {} {} devices"
-HELD = "insufficient free virtual functions of {} devices ({} wanted)"
+NONE = "node(s) have too few {1} with matching virtual functions ({0} requested)"
+HELD = "node(s) have too few {} with free virtual functions ({} requested)"
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ HELD = "insufficient free virtual functions of {} devices ({} wanted)"
         pytest.param((*functions("a"), *functions("b", net="fast")), FAST, ["b"], id="the lowest of those that match"),
         pytest.param((*functions("z", net="fast"), *functions("b", net="fast")), FAST, ["b"], id="of several groups"),
         pytest.param((*functions("a", net="slow"), *functions("b")), NOT_SLOW, ["b"], id="no label is not slow"),
-        pytest.param((), ANY, NONE.format(1, "RDMA"), id="a card without any"),
-        pytest.param(functions(), ANY, NONE.format(1, "RDMA"), id="a group without any"),
-        pytest.param(functions("a", net="slow"), FAST, NONE.format(1, "RDMA"), id="none that matches"),
+        pytest.param((), ANY, NONE.format(1, "RDMA devices"), id="a card without any"),
+        pytest.param(functions(), ANY, NONE.format(1, "RDMA devices"), id="a group without any"),
+        pytest.param(functions("a", net="slow"), FAST, NONE.format(1, "RDMA devices"), id="none that matches"),
     ],
 )
 def test_which_function_a_card_gives(groups: Functions, hint: dict[str, Any], expected: list[str] | str) -> None:
@@ -83,13 +83,13 @@ def test_which_function_a_card_gives(groups: Functions, hint: dict[str, Any], ex
         pytest.param(200, ANY, [(0, ["a0"]), (1, ["a1"])], id="one of each of two"),
         pytest.param(2, ANY | COUNT, [(0, ["a0"]), (1, ["a1"])], id="one of each of two that are counted"),
         pytest.param(1, ANY | ALL, [(0, ["a0"]), (1, ["a1"])], id="one of every card"),
-        pytest.param(300, ANY, "fewer than 3 healthy {} devices", id="three of two"),
+        pytest.param(300, ANY, "node(s) have too few healthy {} (3 requested)", id="three of two"),
     ],
 )
 def test_each_card_gives_one(kind: str, amount: int, hint: dict[str, Any], expected: Any) -> None:
     found = (other_card(kind, minor, functions=functions(f"a{minor}", f"b{minor}")) for minor in range(2))
     made = fleet({"node": tuple(found)})
-    wanted = expected.format(kind.upper()) if isinstance(expected, str) else expected
+    wanted = expected.format(shortage.plural(kind)) if isinstance(expected, str) else expected
     assert given_by(made, wants(amount, hint, kind)) == wanted
 
 
@@ -112,7 +112,7 @@ TWO = functions("a", "b", net="fast") + functions("c", "d", net="slow")
 def test_what_pods_hold_is_not_given(held: tuple[str, ...], hint: dict[str, Any], expected: list[str] | None) -> None:
     made = fleet({"node": (other_card("rdma", functions=TWO),)})
     made.charge(charge("other", with_functions(0, *held)))
-    assert given_by(made, wants(1, hint)) == ([(0, expected)] if expected else HELD.format("RDMA", 1))
+    assert given_by(made, wants(1, hint)) == ([(0, expected)] if expected else HELD.format("RDMA devices", 1))
     made.release("uid-other")
     assert given_by(made, wants(1, hint)) == [(0, ["a"])]
 
@@ -121,8 +121,10 @@ def test_a_card_without_a_free_one_does_not_count() -> None:
     made = fleet({"node": tuple(other_card("rdma", minor, functions=functions(f"a{minor}")) for minor in range(3))})
     made.charge(charge("other", with_functions(1, "a1")))
     assert given_by(made, wants(2, ANY | COUNT)) == [(0, ["a0"]), (2, ["a2"])]
-    assert given_by(made, wants(3, ANY | COUNT)) == HELD.format("RDMA", 3)
-    assert given_by(made, wants(1, ANY | ALL)) == "not enough free on every RDMA device"
+    assert given_by(made, wants(3, ANY | COUNT)) == HELD.format("RDMA devices", 3)
+    assert (
+        given_by(made, wants(1, ANY | ALL)) == "node(s) have too little free on some RDMA devices (every one requested)"
+    )
     assert given_by(made, wants(3, COUNT)) == [(1, []), (0, []), (2, [])]
 
 
@@ -162,12 +164,12 @@ def test_what_a_pod_holds_under_another_card_is_held_all_the_same() -> None:
     made = fleet({"node": tuple(other_card("rdma", minor, functions=functions(f"a{minor}")) for minor in range(2))})
     made.charge(charge("strange", with_functions(0, "a1")))
     assert given_by(made, wants(1, ANY)) == [(0, ["a0"])]
-    assert given_by(made, wants(2, ANY | COUNT)) == HELD.format("RDMA", 2)
+    assert given_by(made, wants(2, ANY | COUNT)) == HELD.format("RDMA devices", 2)
 
 
 def test_a_selector_is_asked_again_when_there_are_new_functions() -> None:
     made = fleet({"node": (other_card("rdma", functions=functions("a", net="slow")),)})
-    assert given_by(made, wants(1, FAST)) == NONE.format(1, "RDMA")
+    assert given_by(made, wants(1, FAST)) == NONE.format(1, "RDMA devices")
     made.put_device("node", inventory(other_card("rdma", functions=functions("b", net="fast"))))
     assert given_by(made, wants(1, FAST)) == [(0, ["b"])]
 

@@ -90,7 +90,7 @@ CROSSED = (*gpus(A=(0,), B=(1,)), *nics(B=(0,)))
 
 def none_of(gpu: int, rdma: int) -> str:
     """Give the reason where each part by itself could be had."""
-    return f"no {gpu} GPU and {rdma} RDMA devices free under the same PCIe switches"
+    return f"node(s) have too few free devices under the same PCIe switches ({gpu} GPU and {rdma} RDMA requested)"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def none_of(gpu: int, rdma: int) -> str:
             BOARD,
             {"rdma": {0: 1, 1: 1, 2: 1, 3: 1}},
             {NVIDIA: 1, RDMA: 100},
-            "insufficient free RDMA devices (1 with rdma 100)",
+            "node(s) have too few free RDMA devices (1 requested with rdma 100)",
             id="no whole NIC",
         ),
         pytest.param(
@@ -146,7 +146,7 @@ def none_of(gpu: int, rdma: int) -> str:
             (*gpus(A=(0,)), card(1, pcie="A", healthy=False), *nics(A=(0,))),
             {},
             {NVIDIA: 2, RDMA: 1},
-            "fewer than 2 healthy GPU devices",
+            "node(s) have too few healthy GPUs (2 requested)",
             id="only healthy cards",
         ),
         pytest.param(
@@ -214,13 +214,13 @@ def test_whichever_is_placed_first_a_pair_is_found(
         pytest.param(
             {NVIDIA: 3, RDMA: 1},
             ("rdma", "gpu"),
-            "no 1 RDMA and 3 GPU devices free under the same PCIe switches",
+            "node(s) have too few free devices under the same PCIe switches (1 RDMA and 3 GPU requested)",
             id="NICs that come first are as many as the pod asks for",
         ),
         pytest.param(
             {NVIDIA: 1, RDMA: 200},
             ("rdma", "gpu"),
-            "no 2 RDMA and 1 GPU devices free under the same PCIe switches",
+            "node(s) have too few free devices under the same PCIe switches (2 RDMA and 1 GPU requested)",
             id="GPUs are in any case",
         ),
     ],
@@ -685,7 +685,7 @@ def test_pairs_of_gpus_with_nics(beside: tuple[int, ...], expected: Given | str,
     asked = jointly("gpu", "rdma") | ({} if bound else {names.GPU_TOPOLOGY: "nvlink"})
     found = decide(made, waiting("pod", asks({NVIDIA: 2, RDMA: 1}, annotations=asked)), Policy())
     if isinstance(found, Failure):
-        assert dict(found.reasons).keys() == {expected, "fewer than 1 healthy RDMA devices"}
+        assert dict(found.reasons).keys() == {expected, "node(s) have too few healthy RDMA devices (1 requested)"}
     else:
         assert {"gpu": [each.minor for each in found.grants if each.type == "gpu"]} | {
             "rdma": [each.minor for each in found.grants if each.type == "rdma"]

@@ -292,34 +292,39 @@ def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
 @pytest.mark.parametrize(
     ("made", "request_", "told"),
     [
-        pytest.param(switch(()), wants({NVIDIA: 2}, SPEC), "no partition table of GPUs", id="no table"),
-        pytest.param(switch((), honors=True), wants({NVIDIA: 1}), "no partition table of GPUs", id="honours none"),
-        pytest.param(switch(), wants({NVIDIA: 3}, SPEC), "no partition of 3 GPUs", id="no such size"),
+        pytest.param(switch(()), wants({NVIDIA: 2}, SPEC), "node(s) have no partition table of GPUs", id="no table"),
         pytest.param(
-            switch(used=[0, 2, 4, 6]), wants({NVIDIA: 2}, SPEC), "no free partition of 2 GPUs", id="all broken"
+            switch((), honors=True), wants({NVIDIA: 1}), "node(s) have no partition table of GPUs", id="honours none"
+        ),
+        pytest.param(switch(), wants({NVIDIA: 3}, SPEC), "node(s) have no partition of 3 GPUs", id="no such size"),
+        pytest.param(
+            switch(used=[0, 2, 4, 6]),
+            wants({NVIDIA: 2}, SPEC),
+            "node(s) have no free partition of 2 GPUs",
+            id="all broken",
         ),
         pytest.param(
             switch(SCORED, used=[2, 6]),
             wants({NVIDIA: 2}, RESTRICTED),
-            "no free partition of 2 GPUs with the highest score",
+            "node(s) have no free partition of 2 GPUs with the highest score",
             id="restricted",
         ),
         pytest.param(
             switch(RINGS),
             wants({NVIDIA: 2}, {"ringBusBandwidth": "1Ti"}),
-            "no partition of 2 GPUs with a ring bandwidth of 1Ti",
+            "node(s) have no partition of 2 GPUs with a ring bandwidth of 1Ti",
             id="bandwidth",
         ),
         pytest.param(
             switch(table((1, [0, 4])), found=trees(4, 4)),
             wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie"}),
-            "no free partition of 2 GPUs under one PCIe switch",
+            "node(s) have no free partition of 2 GPUs under one PCIe switch",
             id="topology",
         ),
         pytest.param(
             switch(used=range(1, 8)),
             wants({NVIDIA: 2}, SPEC),
-            "insufficient free GPU devices (2 with gpu-core 100, gpu-memory-ratio 100)",
+            "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
             id="too few, whatever the partitions",
         ),
     ],

@@ -72,10 +72,26 @@ SICK = (nic(0), nic(1, healthy=False), nic(2))
         pytest.param(FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2], id="each of those that are counted"),
         pytest.param(FOUR, {3: 20}, 3, COUNT, [3, 0, 1], id="the fullest of them first"),
         pytest.param(FOUR, {3: 1}, 3, COUNT | EACH, [0, 1, 2], id="counted ones for the pod alone are whole"),
-        pytest.param(FOUR, {3: 1}, 4, COUNT | EACH, "insufficient free RDMA devices (4 with rdma 100)", id="else none"),
-        pytest.param(FOUR, {}, 500, {}, "fewer than 5 healthy RDMA devices", id="more than there are"),
+        pytest.param(
+            FOUR,
+            {3: 1},
+            4,
+            COUNT | EACH,
+            "node(s) have too few free RDMA devices (4 requested with rdma 100)",
+            id="else none",
+        ),
+        pytest.param(
+            FOUR, {}, 500, {}, "node(s) have too few healthy RDMA devices (5 requested)", id="more than there are"
+        ),
         pytest.param(SICK, {}, 200, {}, [0, 2], id="only healthy ones"),
-        pytest.param(SICK, {}, 300, {}, "fewer than 3 healthy RDMA devices", id="however many others there are"),
+        pytest.param(
+            SICK,
+            {},
+            300,
+            {},
+            "node(s) have too few healthy RDMA devices (3 requested)",
+            id="however many others there are",
+        ),
         pytest.param(FOUR, {1: 99}, 2, {}, [0], id="a share needs room"),
         pytest.param((nic(7), nic(3)), {}, 200, {}, [3, 7], id="minors need not be in order"),
     ],
@@ -118,7 +134,13 @@ LABELLED = {"selector": {"matchExpressions": [{"key": "net", "operator": "Exists
         pytest.param({0: 1}, 100, FAST, [2], id="of those the free ones"),
         pytest.param({}, 50, FAST | ALL, [0, 2], id="every one that matches"),
         pytest.param({1: 100, 3: 100}, 100, FAST | ALL, [0, 2], id="others may be in use"),
-        pytest.param({2: 60}, 50, FAST | ALL, "not enough free on every RDMA device", id="but none of these"),
+        pytest.param(
+            {2: 60},
+            50,
+            FAST | ALL,
+            "node(s) have too little free on some RDMA devices (every one requested)",
+            id="but none of these",
+        ),
     ],
 )
 def test_by_label(held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str) -> None:
@@ -136,12 +158,33 @@ def test_a_selector_that_matches_nothing_gives_nothing(hint: dict[str, Any]) -> 
         pytest.param(FOUR, {}, 1, ALL, [0, 1, 2, 3], id="a hundredth of each"),
         pytest.param(FOUR, {}, 100, ALL, [0, 1, 2, 3], id="all of each"),
         pytest.param(FOUR, {1: 50}, 50, ALL, [1, 0, 2, 3], id="each has enough left"),
-        pytest.param(FOUR, {1: 51}, 50, ALL, "not enough free on every RDMA device", id="one has not"),
-        pytest.param(FOUR, {1: 1}, 100, ALL, "not enough free on every RDMA device", id="one is not whole"),
+        pytest.param(
+            FOUR,
+            {1: 51},
+            50,
+            ALL,
+            "node(s) have too little free on some RDMA devices (every one requested)",
+            id="one has not",
+        ),
+        pytest.param(
+            FOUR,
+            {1: 1},
+            100,
+            ALL,
+            "node(s) have too little free on some RDMA devices (every one requested)",
+            id="one is not whole",
+        ),
         pytest.param(SICK, {}, 50, ALL, [0, 2], id="a bad one is none of them"),
         pytest.param((nic(0), nic(1)), {}, 50, ALL, [0, 1], id="as many as the node has"),
-        pytest.param((nic(0, healthy=False),), {}, 50, ALL, "fewer than 1 healthy RDMA devices", id="at least one"),
-        pytest.param((), {}, 50, ALL, "fewer than 1 healthy RDMA devices", id="not none at all"),
+        pytest.param(
+            (nic(0, healthy=False),),
+            {},
+            50,
+            ALL,
+            "node(s) have too few healthy RDMA devices (1 requested)",
+            id="at least one",
+        ),
+        pytest.param((), {}, 50, ALL, "node(s) have too few healthy RDMA devices (1 requested)", id="not none at all"),
         pytest.param(FOUR, {}, 200, ALL, [0, 1], id="several whole ones are counted"),
         pytest.param(FOUR, {}, 50, ALL | EACH, [0, 1, 2, 3], id="every one for the pod alone"),
     ],
@@ -180,20 +223,35 @@ PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4,
         pytest.param((nic(0), nic(1)), {}, 100, within("NUMANode"), [0], id="and on one NUMA node"),
         pytest.param((nic(0, "A"), nic(1, "B", healthy=False)), {}, 50, within("PCIe") | ALL, [0], id="every good one"),
         pytest.param(
-            PLACES, {3: 1}, 300, within("PCIe"), "no 3 free RDMA devices under one PCIe switch (at most 2)", id="3"
+            PLACES,
+            {3: 1},
+            300,
+            within("PCIe"),
+            "node(s) have too few free RDMA devices under one PCIe switch (at most 2 of 3)",
+            id="3",
         ),
         pytest.param(
-            PLACES, {}, 400, within("NUMANode"), "no 4 free RDMA devices on one NUMA node (at most 3)", id="4"
+            PLACES,
+            {},
+            400,
+            within("NUMANode"),
+            "node(s) have too few free RDMA devices on one NUMA node (at most 3 of 4)",
+            id="4",
         ),
         pytest.param(
-            PLACES, {}, 200, within("Device"), "no 2 free RDMA devices in one device (at most 1)", id="2 in 1"
+            PLACES,
+            {},
+            200,
+            within("Device"),
+            "node(s) have too few free RDMA devices in one device (at most 1 of 2)",
+            id="2 in 1",
         ),
         pytest.param(
             PLACES,
             {},
             50,
             within("PCIe") | ALL,
-            "not every RDMA device is under one PCIe switch (at most 3)",
+            "node(s) do not have all RDMA devices under one PCIe switch (at most 3)",
             id="all in 1",
         ),
         pytest.param(
@@ -201,7 +259,7 @@ PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4,
             {},
             200,
             within("PCIe"),
-            "no 2 free RDMA devices under one PCIe switch (at most 1)",
+            "node(s) have too few free RDMA devices under one PCIe switch (at most 1 of 2)",
             id="where nobody tells the switch, no two are under one",
         ),
         pytest.param(
@@ -209,7 +267,7 @@ PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4,
             {},
             200,
             within("NUMANode"),
-            "no 2 free RDMA devices on one NUMA node (at most 1)",
+            "node(s) have too few free RDMA devices on one NUMA node (at most 1 of 2)",
             id="nor on one NUMA node",
         ),
     ],
@@ -267,7 +325,7 @@ def test_nobody_gets_a_nic_where_an_allocation_is_unknown() -> None:
     made = node(*FOUR)
     made.charge(charge("unknown", unknown=("rdma",)))
     for hint in ({}, ALL, within("PCIe")):
-        assert minors(made, wants(1, hint)) == "RDMA devices held by pods whose allocation is unknown"
+        assert minors(made, wants(1, hint)) == "node(s) have pods whose RDMA allocation is unknown"
 
 
 # --- brute force ------------------------------------------------------------------------------------------------

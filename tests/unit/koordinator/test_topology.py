@@ -199,34 +199,37 @@ def test_a_node_where_the_preference_can_be_met_comes_first() -> None:
         pytest.param(
             [0, 2, 4, 6],
             wants({NVIDIA: 2}, scope="PCIe"),
-            "no 2 free GPUs under one PCIe switch (at most 1)",
+            "node(s) have too few free GPUs under one PCIe switch (at most 1 of 2)",
             id="switches, with a card taken each",
         ),
         pytest.param(
             [],
             wants({NVIDIA: 3}, scope="PCIe"),
-            "fewer than 3 GPUs under one PCIe switch (at most 2)",
+            "node(s) have too few healthy GPUs under one PCIe switch (at most 2 of 3)",
             id="switches, all too small",
         ),
         pytest.param(
             [0, 7],
             wants({NVIDIA: 4}, topology="numa"),
-            "no 4 free GPUs on one NUMA node (at most 3)",
+            "node(s) have too few free GPUs on one NUMA node (at most 3 of 4)",
             id="NUMA nodes",
         ),
         pytest.param(
             [],
             wants({NVIDIA: 2}, topology="nvlink"),
-            "fewer than 2 GPUs with NVLinks among all of them (at most 1)",
+            "node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)",
             id="NVLinks",
         ),
         pytest.param(
-            [], wants({NVIDIA: 2}, scope="Device"), "fewer than 2 GPUs in one device (at most 1)", id="one device"
+            [],
+            wants({NVIDIA: 2}, scope="Device"),
+            "node(s) have too few healthy GPUs in one device (at most 1 of 2)",
+            id="one device",
         ),
         pytest.param(
             range(7),
             wants({NVIDIA: 2}, scope="PCIe"),
-            "insufficient free GPU devices (2 with gpu-core 100, gpu-memory-ratio 100)",
+            "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
             id="too few, wherever they are",
         ),
     ],
@@ -400,7 +403,7 @@ def test_selectors(selector: Any, count: int, expected: tuple[int, ...] | None) 
 def test_no_card_with_such_labels_is_told() -> None:
     hint = '{"gpu": {"selector": {"matchLabels": {"rack": "z"}}}}'
     told = reason(machine(LABELLED), asks({NVIDIA: 1}, annotations={names.ALLOCATE_HINT: hint}))
-    assert told == "GPU devices have other labels than the pod's selector asks for"
+    assert told == "node(s) have too few healthy GPUs that match the pod's device selector (1 requested)"
 
 
 @pytest.mark.parametrize(
@@ -419,7 +422,7 @@ def test_min_memory(least: str, amounts: dict[str, int], expected: tuple[int, ..
 
 def test_the_largest_card_is_told() -> None:
     told = reason(machine([card(0, memory=16 * GI)]), asks({NVIDIA: 1}, annotations={names.MIN_GPU_MEMORY: "20Gi"}))
-    assert told == "GPU memory too small (largest 16Gi < 20Gi)"
+    assert told == "node(s) have GPUs with too little memory (at most 16Gi of 20Gi)"
 
 
 @pytest.mark.parametrize("amounts", [pytest.param({GPU: 100}, id="a card"), pytest.param({GPU: 10}, id="a share")])

@@ -338,7 +338,7 @@ def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
     assert waiting is not None
     outcome = decide(cluster.fleet, waiting, Policy())
     assert isinstance(outcome, Failure)
-    assert outcome.message == "0/1 nodes available: 1 Insufficient ephemeral-storage"
+    assert outcome.message == "0/1 nodes are available: 1 Insufficient ephemeral-storage."
 
 
 # --- pods that wait ---------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def test_a_bound_pod_without_annotation_blocks_its_nodes_cards() -> None:
     world.pods.apply("ADDED", HALF)
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
-    assert outcome.message.endswith("1 GPU devices held by pods whose allocation is unknown")
+    assert outcome.message.endswith("1 node(s) have pods whose GPU allocation is unknown.")
     world.pods.apply("DELETED", LOST)
     world.placed()
 
@@ -534,7 +534,7 @@ def test_a_node_without_device_takes_pods_without_devices() -> None:
         outcomes.append(decide(cluster.fleet, waiting, Policy()))
     assert isinstance(outcomes[0], Placement)
     assert isinstance(outcomes[1], Failure)
-    assert outcomes[1].message == "0/1 nodes available: 1 no Device"
+    assert outcomes[1].message == "0/1 nodes are available: 1 node(s) have no Device."
 
 
 @pytest.mark.parametrize(

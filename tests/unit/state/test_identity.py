@@ -439,7 +439,9 @@ def test_an_instance_of_which_no_card_is_known_withholds_all_instances() -> None
     assert fits(world, {MIG: "1"}) == ["MIG-GPU-m-1"]
     assert accounted(world) == ("True", "")
     world.publish([redivided("GPU-m"), plain("GPU-a")])
-    assert "1 MIG devices withheld, as pods hold MIG devices that the Device lists no more" in why(world, {MIG: "1"})
+    assert "1 node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)" in why(
+        world, {MIG: "1"}
+    )
     assert fits(world, {NVIDIA: "1"}) == ["GPU-a"]
     status, message = accounted(world)
     assert status == "False"

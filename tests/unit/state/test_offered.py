@@ -36,7 +36,7 @@ Raw = dict[str, Any]
 CARDS = 8
 MIG = mig.resource("1g.10gb")
 INSTANCE = {"id": "MIG-0-0", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
-SHORT = "0/1 nodes available: 1 Insufficient {}"
+SHORT = "0/1 nodes are available: 1 Insufficient {}."
 
 
 def cluster(offered: Mapping[str, int], *entries: Raw) -> Cluster:
@@ -105,7 +105,7 @@ def test_what_berth_sums_itself_is_counted_on_cards_alone(resource: str) -> None
 
 def test_the_device_speaks_first() -> None:
     sick = [entry(0, health=False)]
-    assert "fewer than 1 healthy GPU" in message(cluster({}, *sick), pod("a", {NVIDIA: 1}))
+    assert "node(s) have too few healthy GPUs (1 requested" in message(cluster({}, *sick), pod("a", {NVIDIA: 1}))
 
 
 # --- what is in use ---------------------------------------------------------------------------------------------
@@ -185,14 +185,17 @@ def test_pods_that_run_keep_their_places_while_kubelet_restarts() -> None:
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
     of.put_node(node(offered={NVIDIA: 8}))
     assert wakes(of)
-    assert message(of, pod("b", {NVIDIA: 8})).startswith("0/1 nodes available: 1 insufficient free GPU")
+    assert message(of, pod("b", {NVIDIA: 8})).startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
 
 
 # --- DeviceClasses ----------------------------------------------------------------------------------------------
 
 
 def test_a_device_class_is_no_offer() -> None:
-    of, claimed = cluster({}), "0/1 nodes available: 1 not supported by this version: {} from DeviceClass c"
+    of, claimed = (
+        cluster({}),
+        "0/1 nodes are available: 1 node(s) provide {} only by DeviceClass c (Berth allocates no ResourceClaims).",
+    )
     table = sinks.device_classes(of)
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
     table.apply("ADDED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})

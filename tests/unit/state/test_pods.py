@@ -72,7 +72,7 @@ def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class
 
 
 def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
-    told = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes available: 1 not ready"}
+    told = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 node(s) were not ready."}
     others = [{"type": "Ready", "status": "False", "message": "x"}]
     assert pods.pending(pod(status={"conditions": [*others, told]})).said == told["message"]
 

@@ -507,4 +507,4 @@ def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
     cluster.put_pending(pod("plain", labels=OWN))
     last = _decided(cluster)
     assert isinstance(last, Failure)
-    assert last.reasons == (("anti-affinity of pods there does not allow it", 2),)
+    assert last.reasons == (("node(s) didn't satisfy existing pods anti-affinity rules", 2),)

@@ -131,7 +131,7 @@ class _Run:
         if found is None or not found.victims:
             return failure
         victims = ", ".join(each.pod for each in found.victims)
-        return told(failure, f"{found.nominee.node} would be cleared of {victims}")
+        return told(failure, f"{victims} would be evicted from node {found.nominee.node}.")
 
     def _with_gangs_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
         """Tell the same for a gang."""
@@ -139,7 +139,7 @@ class _Run:
         if found is None or not found.victims:
             return failure
         victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in found.victims))
-        return told(failure, f"for all its members {victims} would leave")
+        return told(failure, f"{victims} would be evicted for all members.")
 
     def _place(self, unit: PendingPod | Gang, placements: Sequence[Placement]) -> None:
         for each in placements:

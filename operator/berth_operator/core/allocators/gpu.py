@@ -60,8 +60,8 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     fits, within = candidates.fitting(fleet, request, part), locality.required(request, part)
     if within:
         of_kind = candidates.suitable(fleet, request, part)
-        yield locality.shortage(fleet, part, within, of_kind, rejected, told=f"fewer than {part.count}")
-        yield locality.shortage(fleet, part, within, fits, rejected, told=f"no {part.count} free")
+        yield locality.shortage(fleet, part, within, of_kind, rejected, state="healthy")
+        yield locality.shortage(fleet, part, within, fits, rejected, state="free")
     yield from partitions.reasons(fleet, request, part, fits)
 
 

@@ -61,7 +61,7 @@ def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, apart: Types)
 def reason(parts: Parts) -> str:
     """Say what a row lacks that has enough for each part by itself."""
     wanted = " and ".join(f"{part.count} {part.type.upper()}" for part in parts)
-    return f"no {wanted} devices free under the same PCIe switches"
+    return f"node(s) have too few free devices under the same PCIe switches ({wanted} requested)"
 
 
 def choose(

@@ -42,7 +42,7 @@ class Reach:
         return bool(self.places) or self.linked or self.alone
 
     def __str__(self) -> str:
-        """Name it in words for users: `no 2 free GPUs …`."""
+        """Name it in words for users: `too few free GPUs …`."""
         words = {"pcie": "under one PCIe switch", "numa": "on one NUMA node"}
         told = [words[each] for each in self.places]
         told += ["with NVLinks among all of them"] if self.linked else []
@@ -113,12 +113,12 @@ def _most_together(places: list[tuple[Column, int]], among: Mask) -> Column:
     return found
 
 
-def shortage(fleet: Fleet, part: Part, within: Reach, among: Mask, rejected: Mask, *, told: str) -> tuple[str, Mask]:
-    """Give in words that too few of some cards lie in one group, and the rows where it is so."""
+def shortage(fleet: Fleet, part: Part, within: Reach, among: Mask, rejected: Mask, *, state: str) -> tuple[str, Mask]:
+    """Return the reason that too few of some cards lie in one group, and the rows where it is so."""
     at_most = most(fleet, part.type, within, among, ALL)
     few = at_most < part.count
     most_of_all = at_most[few & rejected].max(initial=0)
-    return f"{told} {part.type.upper()}s {within} (at most {most_of_all})", few
+    return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {most_of_all} of {part.count})", few
 
 
 def pairs(within: Reach, places: Mapping[str, Sequence[int]], ways: Ways) -> Mask:

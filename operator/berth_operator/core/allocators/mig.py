@@ -34,8 +34,8 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     """Give what may be missing, and the rows where it is."""
     cards, name = fleet.cards[part.type], _profile(part)
     here = subdevices.offered(cards, [name], ALL)
-    yield f"no {name}", here.sum(axis=1) == 0
-    yield f"MIG strategy single: instances are nvidia.com/gpu, not {name}", fleet.single
+    yield f"node(s) have no {name}", here.sum(axis=1) == 0
+    yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.single
     own_first = sorted(_wanted(fleet, request, ALL), key=lambda each: each[0] != part)
     yield from subdevices.reasons(fleet, request, own_first, here, name, rejected=rejected)
 

@@ -107,12 +107,15 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
     tables = fleet.catalogue.tables
     of_size = np.array([bool(options(each, part.count, None)) for each in tables])
     accepted = np.array([bool(options(each, part.count, spec)) for each in tables])
-    yield "no partition table of GPUs", alone & (number == 0)
-    yield f"no partition of {part.count} GPUs", alone & ~of_size[number]
+    yield "node(s) have no partition table of GPUs", alone & (number == 0)
+    yield f"node(s) have no partition of {part.count} GPUs", alone & ~of_size[number]
     if spec.bandwidth is not None:
         asked = text(GPU_MEMORY, spec.bandwidth)
-        yield f"no partition of {part.count} GPUs with a ring bandwidth of {asked}", alone & ~accepted[number]
+        yield (
+            f"node(s) have no partition of {part.count} GPUs with a ring bandwidth of {asked}",
+            alone & ~accepted[number],
+        )
     best_only = " with the highest score" if spec.restricted else ""
     scope = f" {within}" if (within := locality.required(request, part)) else ""
     missing = ~feasible(fleet, request, part, fits)
-    yield f"no free partition of {part.count} GPUs{best_only}{scope}", alone & missing
+    yield f"node(s) have no free partition of {part.count} GPUs{best_only}{scope}", alone & missing

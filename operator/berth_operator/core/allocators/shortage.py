@@ -6,36 +6,50 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import text
-from berth_api.names import GPU, GPU_MEMORY
+from berth_api.names import GPU, GPU_MEMORY, RDMA
 from berth_api.request import Part
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
-WITHHELD: Final = "GPU devices not offered to kubelet now"
+WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """Their node's agent gives them back once it has seen those pods go."""
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is; enough cards may still be no cards that will do together."""
-    kind, label = part.type, part.type.upper()
+    kind, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
     healthy = fleet.cards[kind].healthy
-    yield f"fewer than {part.count} healthy {label} devices", few(healthy, part)
+    yield f"node(s) have too few healthy {label} {few_of}", few(healthy, part)
     of_model = few(healthy & candidates.of_model(fleet, request, part), part)
-    yield f"{label} model is not {request.model}", of_model
+    yield f"node(s) have too few healthy {label} of model {request.model} {few_of}", of_model
     right = healthy & candidates.accepted(fleet, request, part)
-    yield f"{label} devices have other labels than the pod's selector asks for", few(right, part)
+    yield f"node(s) have too few healthy {label} that match the pod's device selector {few_of}", few(right, part)
     small = few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
-    yield f"{label} devices held by pods whose allocation is unknown", fleet.cards[kind].unknown > 0
-    yield f"insufficient free {label} devices ({_wanted(part)})", few(candidates.free(fleet, request, part), part)
+    yield unknown(kind), fleet.cards[kind].unknown > 0
+    yield f"node(s) have too few free {label} ({_wanted(part)})", few(candidates.free(fleet, request, part), part)
     if candidates.by_kubelet(part):
         left = candidates.free(fleet, request, part) & ~fleet.cards[kind].withheld
         yield WITHHELD, few(left, part)
     if part.exclusive:
-        kept = f"{label} devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
-        yield kept, few(candidates.fitting(fleet, request, part), part)
+        yield kept_by_policy(part), few(candidates.fitting(fleet, request, part), part)
+
+
+def plural(kind: str) -> str:
+    """Return what users call several devices of a type."""
+    return "RDMA devices" if kind == RDMA else f"{kind.upper()}s"
+
+
+def unknown(kind: str) -> str:
+    """Return the reason of rows with pods of which only the type of their devices is known."""
+    return f"node(s) have pods whose {kind.upper()} allocation is unknown"
+
+
+def kept_by_policy(part: Part) -> str:
+    """Return the reason of rows where other pods' exclusive policies keep too many devices from a part."""
+    return f"node(s) have too few {plural(part.type)} free of an exclusivePolicy ({part.exclusive} requested)"
 
 
 def few(mask: Mask, part: Part) -> Mask:
@@ -48,17 +62,19 @@ def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
     """Name the memory that these rows could give on each of as many cards as the pod wants."""
     wanted = max(dict(part.amounts).get(GPU_MEMORY, 0), part.min_memory)
     if part.type != GPU or not wanted:
-        return f"{part.type.upper()} devices offer less"
+        return f"node(s) have {plural(part.type)} that are too small"
     cards = fleet.cards[part.type]
     memory = np.where(right, cards.total[cards.index[GPU_MEMORY]], 0)
     # Of several cards the smallest limits the pod. Rows with fewer cards than it wants have another reason.
     last = min(part.count, memory.shape[1])
     largest = int(np.sort(memory, axis=1)[rows, -last].max(initial=0))
     if largest >= wanted:
-        return "GPU devices offer less"
-    return f"GPU memory too small (largest {text(GPU_MEMORY, largest)} < {text(GPU_MEMORY, wanted)})"
+        return "node(s) have GPUs that are too small"
+    return (
+        f"node(s) have GPUs with too little memory (at most {text(GPU_MEMORY, largest)} of {text(GPU_MEMORY, wanted)})"
+    )
 
 
 def _wanted(part: Part) -> str:
-    each = ", ".join(f"{name} {text(name, amount)}" for name, amount in part.amounts)
-    return f"{part.count} with {each}"
+    amounts = " and ".join(f"{name} {text(name, amount)}" for name, amount in part.amounts)
+    return f"{part.count} requested with {amounts}"

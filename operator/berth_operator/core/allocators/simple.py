@@ -55,19 +55,26 @@ def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> i
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing, and the rows where it is."""
-    label, free = part.type.upper(), able(fleet, request, part)
+    label, free = shortage.plural(part.type), able(fleet, request, part)
     yield from shortage.of_cards(fleet, request, part, rejected)
     if part.functions is not None:
         none = shortage.few(ever_able(fleet, request, part), part)
-        yield f"no matching virtual functions on {part.count} {label} devices", none
-        yield f"insufficient free virtual functions of {label} devices ({part.count} wanted)", shortage.few(free, part)
+        yield f"node(s) have too few {label} with matching virtual functions ({part.count} requested)", none
+        held = f"node(s) have too few {label} with free virtual functions ({part.count} requested)"
+        yield held, shortage.few(free, part)
     if part.every:
-        yield f"not enough free on every {label} device", free.sum(axis=1) < wanted(fleet, request, part)
+        yield (
+            f"node(s) have too little free on some {label} (every one requested)",
+            free.sum(axis=1) < wanted(fleet, request, part),
+        )
     if within := locality.of(part, None):
         together = locality.most(fleet, part.type, within, free, ALL)
         few = together < wanted(fleet, request, part)
-        asked = f"not every {label} device is" if part.every else f"no {part.count} free {label} devices"
-        yield f"{asked} {within} (at most {together[few & rejected].max(initial=0)})", few
+        best = together[few & rejected].max(initial=0)
+        if part.every:
+            yield f"node(s) do not have all {label} {within} (at most {best})", few
+        else:
+            yield f"node(s) have too few free {label} {within} (at most {best} of {part.count})", few
 
 
 def choose(

@@ -57,7 +57,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     name, there = _name(part), _offered(fleet, part)
     if part.unit != PLUGIN_UNIT:
-        yield f"no {name}", there.sum(axis=1) == 0
+        yield f"node(s) have no {name}", there.sum(axis=1) == 0
     wanted = [(part, free(fleet, request, part, ALL))]
     yield from subdevices.reasons(fleet, request, wanted, there, name, rejected=rejected)
 

@@ -22,7 +22,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
-UNLOCATED: Final = "MIG devices withheld, as pods hold MIG devices that the Device lists no more"
+UNLOCATED: Final = "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"
 Wanted = Sequence[tuple[Part, Column]]
 """Parts, and how many pieces for each every card has."""
 
@@ -222,23 +222,30 @@ def reasons(
     `there` are the pieces that cards have, held or not; `name` is what users call them.
     """
     part, free = wanted[0]
-    yield f"fewer than {part.count} {name}", _few(there, part)
-    yield f"GPU model is not {request.model}", _few(there * candidates.of_model(fleet, request, part), part)
+    few_of = f"({part.count} requested)"
+    yield f"node(s) have too few {name} {few_of}", _few(there, part)
+    yield (
+        f"node(s) have too few {name} on GPUs of model {request.model} {few_of}",
+        _few(there * candidates.of_model(fleet, request, part), part),
+    )
     accepted = there * candidates.accepted(fleet, request, part)
-    yield "GPU devices have other labels than the pod's selector asks for", _few(accepted, part)
+    yield f"node(s) have too few {name} on GPUs that match the pod's device selector {few_of}", _few(accepted, part)
     serves = there * serving(fleet, request, part, ALL)
-    yield f"GPU devices have less memory than {text(GPU_MEMORY, part.min_memory)}", _few(serves, part)
-    yield "GPU devices held by pods whose allocation is unknown", fleet.cards[GPU].unknown > 0
+    memory = text(GPU_MEMORY, part.min_memory)
+    yield f"node(s) have too few {name} on GPUs with {memory} of memory {few_of}", _few(serves, part)
+    yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
     yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
-    kept = f"GPU devices kept by other pods with an exclusivePolicy ({part.exclusive} is asked for)"
-    yield kept, _few(serves * ~_kept_away(fleet, part, ALL), part)
+    yield shortage.kept_by_policy(part), _few(serves * ~_kept_away(fleet, part, ALL), part)
     yield shortage.WITHHELD, _few(there * open_to(fleet, request, part, ALL), part)
     common = within(request, wanted)
     best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
-    told = f"{part.count} wanted{f' {common}' if common else ''}, at most {best} free"
-    yield f"insufficient free {name} ({told})", ~enough(fleet, request, wanted[:1], ALL)
+    scope = f" {common}" if common else ""
+    yield (
+        f"node(s) have too few free {name}{scope} (at most {best} of {part.count})",
+        ~enough(fleet, request, wanted[:1], ALL),
+    )
     if common:
-        yield f"not all that is asked for is free {common}", ~enough(fleet, request, wanted, ALL)
+        yield f"node(s) have too few free devices for the whole pod {common}", ~enough(fleet, request, wanted, ALL)
 
 
 def _withheld_instances(cards: Cards) -> Mask:

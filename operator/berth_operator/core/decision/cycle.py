@@ -7,7 +7,7 @@ decision sees it, and binds concurrently.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_operator.core import scores
+from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import Filter
+from berth_operator.core.filters import OF_POD, Filter
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -29,9 +30,7 @@ from berth_operator.core.values.verdict import Change
 
 Floats = npt.NDArray[np.float64]
 
-MAX_MESSAGE: Final = 1000
-"""Characters; an Event's note holds 1,024."""
-ONLY_NOMINATED: Final = "would take it only beside pods that wait for a place there"
+ONLY_NOMINATED: Final = "node(s) would fit only together with nominated pods"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ class Failure:
     """Why a pod fits nowhere, and what may change that."""
 
     reasons: tuple[tuple[str, int], ...] = ()
-    """(reason, number of nodes); the numbers add up to the nodes."""
+    """(reason, number of nodes); a node that lacks several resources counts for each of them."""
     message: str
     wakes_on: Change
     asked: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
@@ -169,9 +168,13 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         counts[others] += int(left.sum())
         wakes_on |= Change.PLACED | Change.RELEASED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-    message = _message(int(fleet.present.sum()), reasons, request.devices.hint)
+    of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
     return Failure(
-        reasons=reasons, message=message, wakes_on=wakes_on, asked=tuple(asked), rejected_by=tuple(rejected_by)
+        reasons=reasons,
+        message=_message(int(fleet.present.sum()), counts, of_pod, request.devices.hint),
+        wakes_on=wakes_on,
+        asked=tuple(asked),
+        rejected_by=tuple(rejected_by),
     )
 
 
@@ -180,12 +183,6 @@ def unasked(why: PluginFailedError) -> Failure:
     return Failure(message=cut(str(why)), wakes_on=Change(0))
 
 
-def _message(nodes: int, reasons: tuple[tuple[str, int], ...], hint: str) -> str:
-    told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "the cluster has no nodes"
-    text = f"0/{nodes} nodes available: {told}" + (f"; {hint}" if hint else "")
-    return cut(text)
-
-
-def cut(text: str) -> str:
-    """Cut a message so that an Event can hold it."""
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+def _message(nodes: int, counts: Mapping[str, int], of_pod: str, hint: str) -> str:
+    text = fit_error(nodes, counts, of_pod)
+    return cut(f"{text} {hint}" if hint else text)

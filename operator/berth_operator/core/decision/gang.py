@@ -19,7 +19,8 @@ import numpy as np
 
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision import capacity
-from berth_operator.core.decision.cycle import Failure, Floats, Placement, cut, decide, failure, feasible
+from berth_operator.core.decision.cycle import Failure, Floats, Placement, decide, failure, feasible
+from berth_operator.core.decision.messages import cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -36,13 +37,13 @@ STEPS: Final = 256
 """Shades of how well a domain suits."""
 PULL: Final = 2.0**14
 """More than all other scores together."""
-OTHERS: Final = "taken by other members of its group"
+OTHERS: Final = "node(s) were taken by other members of the pod group"
 _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.RELEASED
 """What can make room for more members on a node that has room for some."""
 
 _OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
-NO_ROOM: Final = Failure(message="no room", wakes_on=_FREES)
+NO_ROOM: Final = Failure(message="no node fits.", wakes_on=_FREES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +206,8 @@ def _short(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) ->
 def _told(gang: Gang, placed: int, why: Failure) -> Failure:
     if not gang.needed:
         return why
-    told = f"{gang.key}: room for {placed} of the {gang.needed} members that it needs; for the next {why.message}"
-    return replace(why, message=cut(told))
+    message = f"{gang.key}: {placed} of the {gang.needed} required members fit; next member: {why.message}"
+    return replace(why, message=cut(message))
 
 
 # --- claims that members share --------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.messages import cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import Bench, sets
 from berth_operator.core.filters import Filter
@@ -193,7 +194,7 @@ class Emptied:
 
 def told(failure: Failure, text: str) -> Failure:
     """Add to a failure what became of preemption."""
-    return replace(failure, message=cycle.cut(f"{failure.message}; preemption: {text}"))
+    return replace(failure, message=cut(f"{failure.message} preemption: {text}"))
 
 
 # --- whom and where -----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Filter(Protocol):
         """Tell for each row whether it can take the pod; `fleet.present` itself where the pod minds nothing of it."""
 
     def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-        """Count the rejected rows by reason; the counts add up to the rows."""
+        """Count the rejected rows by reason; a row counts for each reason that kube-scheduler's plugin would return."""
 
 
 class Bounded(Filter, Protocol):
@@ -83,12 +83,13 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
     """Return all filters; the first that rejects a node gives its reason."""
     return _filters(
         supported,
-        dynamic_resources,
         injected,
         volume_claims,
-        node_ready,
+        dynamic_resources,
         cordon,
         taints,
+        # After the taints: the node controller taints such a node, and kube-scheduler knows it by that alone.
+        node_ready,
         node_selector,
         node_affinity,
         declared_features,
@@ -122,6 +123,9 @@ def unmounted(filters: Iterable[Filter]) -> tuple[Filter, ...]:
 def _names(*filters: object) -> frozenset[str]:
     return frozenset(each.NAME for each in _filters(*filters))
 
+
+OF_POD: Final = _names(supported, injected, volume_claims)
+"""Names of those that reject all nodes or none, for a reason that lies in the pod (kube-scheduler's PreFilter)."""
 
 LOCAL: Final = _names(resources, DeviceFilter)
 """Names of those that ask how much is free on a node: only what its own pods take of its resources and devices counts.

@@ -11,7 +11,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "declared-features"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_FEATURES | Change.NODE_ADDED
-REASON: Final = "kubelet without a feature that the pod needs"
+REASON: Final = "node(s) didn't match Pod's required features"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

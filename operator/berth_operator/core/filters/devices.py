@@ -56,10 +56,10 @@ class DeviceFilter:
         return mask & self._allocators.passes(fleet, request, rows)
 
     def _reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        yield "no Device", ~fleet.has_device
-        yield "Device not ready", ~fleet.fresh
+        yield "node(s) have no Device", ~fleet.has_device
+        yield "node(s) have a Device that is not ready", ~fleet.fresh
         if vendor := request.devices.vendor:
-            yield f"no {vendor} devices", ~fleet.of_vendor(vendor)
+            yield f"node(s) have no {vendor} devices", ~fleet.of_vendor(vendor)
         yield from self._allocators.reasons(fleet, request, rejected)
 
 

@@ -31,8 +31,9 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
     counts: Counter[str] = Counter()
     left = rejected.copy()
     for name, needs_claim in _needing_claims(fleet, request):
-        told = f"not supported by this version: {name} from DeviceClass {fleet.device_classes[name]}"
-        counts[told] += int((left & needs_claim).sum())
+        source = f"DeviceClass {fleet.device_classes[name]}"
+        reason = f"node(s) provide {name} only by {source} (Berth allocates no ResourceClaims)"
+        counts[reason] += int((left & needs_claim).sum())
         left &= ~needs_claim
     return +counts
 

@@ -13,7 +13,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "existing-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.GONE | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
-REASON: Final = "anti-affinity of pods there does not allow it"
+REASON: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

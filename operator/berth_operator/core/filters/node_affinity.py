@@ -13,7 +13,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
-REASON: Final = "node affinity does not match"
+REASON: Final = "node(s) didn't match Pod's node affinity/selector"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -17,7 +17,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-ready"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
-REASON: Final = "not ready"
+REASON: Final = "node(s) were not ready"
 NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready")
 UNREACHABLE: Final = Taint(key="node.kubernetes.io/unreachable")
 

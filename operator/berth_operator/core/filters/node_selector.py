@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from berth_operator.core.filters import node_affinity
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -12,7 +13,8 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-selector"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
-REASON: Final = "node selector does not match"
+REASON: Final = node_affinity.REASON
+"""kube-scheduler has one plugin for both."""
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

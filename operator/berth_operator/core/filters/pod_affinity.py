@@ -27,7 +27,7 @@ WAKES_ON: Final = (
     | Change.NODE_REMOVED
 )
 """Also a release: the last pod that counts may have been where the new pod cannot go."""
-REASON: Final = "pod affinity does not match"
+REASON: Final = "node(s) didn't match pod affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

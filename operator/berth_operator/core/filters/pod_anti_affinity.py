@@ -21,7 +21,7 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
-REASON: Final = "pod anti-affinity does not allow it"
+REASON: Final = "node(s) didn't match pod anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.resources import PODS
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,6 +22,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "resources"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
+TOO_MANY_PODS: Final = "Too many pods"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
@@ -41,12 +43,10 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first resource that is short."""
+    """Count the rows by every resource that is short."""
     counts: Counter[str] = Counter()
-    left = rejected.copy()
     for name, enough in _enough(fleet, request, ALL):
-        counts[f"Insufficient {name}"] += int((left & ~enough).sum())
-        left &= enough
+        counts[TOO_MANY_PODS if name == PODS else f"Insufficient {name}"] += int((rejected & ~enough).sum())
     return +counts
 
 

@@ -22,4 +22,4 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Name the fields."""
-    return {f"not supported by this version: {', '.join(request.unsupported)}": int(rejected.sum())}
+    return {f"pod uses {' and '.join(request.unsupported)}, which Berth does not support": int(rejected.sum())}

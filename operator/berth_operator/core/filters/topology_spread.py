@@ -31,7 +31,8 @@ WAKES_ON: Final = (
     | Change.NODE_REMOVED
 )
 """Also a placement: a fuller emptiest domain lets the others take more. So does the loss of an empty one."""
-UNEVEN: Final = "topology spread constraints not satisfied"
+UNEVEN: Final = "node(s) didn't match pod topology spread constraints"
+UNLABELLED: Final = f"{UNEVEN} (missing required label)"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
@@ -47,14 +48,15 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first key that they lack, and the others together."""
+    """Count the rows by the first constraint that they do not meet: for lack of its key, or by the skew."""
     counts: Counter[str] = Counter()
-    left = rejected.copy()
-    for each in request.wishes.spread:
+    left, constraints = rejected.copy(), request.wishes.spread
+    keyed = domains.members_of_all(fleet, {each.key for each in constraints})
+    for each in constraints:
         lacking = left & ~domains.members(fleet, each.key)
-        counts[f"no label {each.key} to spread over"] += int(lacking.sum())
-        left &= ~lacking
-    counts[UNEVEN] += int(left.sum())
+        uneven = left & ~lacking & (_skew(fleet, request, each, keyed) > each.max_skew)
+        counts.update({UNLABELLED: int(lacking.sum()), UNEVEN: int(uneven.sum())})
+        left &= ~(lacking | uneven)
     return +counts
 
 

@@ -16,8 +16,8 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
-MISMATCH: Final = "didn't match PersistentVolume's node affinity"
-GONE: Final = "unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+MISMATCH: Final = "node(s) didn't match PersistentVolume's node affinity"
+GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

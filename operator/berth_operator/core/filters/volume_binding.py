@@ -21,8 +21,8 @@ WAKES_ON: Final = (
     | Change.NODE_LABELS
     | Change.NODE_ADDED
 )
-NO_VOLUME: Final = "didn't find available persistent volumes to bind"
-NO_SPACE: Final = "did not have enough free storage"
+NO_VOLUME: Final = "node(s) didn't find available persistent volumes to bind"
+NO_SPACE: Final = "node(s) did not have enough free storage"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

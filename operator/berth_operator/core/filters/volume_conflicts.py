@@ -16,7 +16,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-conflicts"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.RELEASED | Change.NODE_ADDED
-REASON: Final = "had no available disk"
+REASON: Final = "node(s) had no available disk"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

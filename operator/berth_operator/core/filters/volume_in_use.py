@@ -17,7 +17,7 @@ NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.GONE | Change.CLAIM
 REASON: Final = (
-    "unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )
 
 

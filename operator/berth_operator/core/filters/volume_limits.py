@@ -20,7 +20,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.PLACED | Change.RELEASED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
-REASON: Final = "exceed max volume count"
+REASON: Final = "node(s) exceed max volume count"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -19,7 +19,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-zones"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
-REASON: Final = "had no available volume zone"
+REASON: Final = "node(s) had no available volume zone"
 
 ZONE: Final = "topology.kubernetes.io/zone"
 REGION: Final = "topology.kubernetes.io/region"

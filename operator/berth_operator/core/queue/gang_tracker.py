@@ -137,7 +137,7 @@ class _Entry:
             return self.group.problem
         minima = self.minima
         if not minima:
-            return f"{self.key} does not exist: create it, or take the label {POD_GROUP_LABEL} off its pods"
+            return f"{self.key} does not exist: create it, or remove the label {POD_GROUP_LABEL} from its pods"
         if len(minima) > 1:
             told = ", ".join(map(str, sorted(minima)))
             return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {told}"

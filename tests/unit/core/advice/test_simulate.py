@@ -72,7 +72,9 @@ def labelled(name: str, **fields: Any) -> PendingPod:
 
 # --- who gets what ------------------------------------------------------------------------------------------------
 
-NO_CARD = "0/1 nodes available: 1 insufficient free GPU devices ({} with gpu-core {}, gpu-memory-ratio {})"
+NO_CARD = (
+    "0/1 nodes are available: 1 node(s) have too few free GPUs ({} requested with gpu-core {} and gpu-memory-ratio {})."
+)
 NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
 
 
@@ -84,7 +86,7 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
         pytest.param([waiting("a", HALF), waiting("b", HALF)], {"a": "n 0", "b": "n 0"}, id="shares pack"),
         pytest.param(
             [waiting("a", asks(ONE, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {})))],
-            {"a": "0/1 nodes available: 1 GPU model is not *h100*"},
+            {"a": "0/1 nodes are available: 1 node(s) have too few healthy GPUs of model *h100* (1 requested)."},
             id="none fits",
         ),
         pytest.param(
@@ -142,7 +144,7 @@ def test_each_pod_is_decided_by_its_own_policy() -> None:
     add(of, node_info("n", cordoned=True), inventory(*cards(2)))
     policies = {"strict": Policy(), "lax": Policy(switched_off=frozenset({"cordon"}))}
     found = simulate(of, [waiting(name, ONE, scheduler=name) for name in policies], policies)
-    assert said(found) == {"lax": "n 0", "strict": "0/1 nodes available: 1 unschedulable"}
+    assert said(found) == {"lax": "n 0", "strict": "0/1 nodes are available: 1 node(s) were unschedulable."}
 
 
 def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
@@ -150,7 +152,7 @@ def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
     of.charge(charge("low", grant(0, core=100, ratio=100)))
     high = waiting("high", ONE, priority=5)
     found = said(simulate(of, [high], DEFAULT))
-    assert found["high"].endswith("; preemption: node would be cleared of ns/low")
+    assert found["high"].endswith(" preemption: ns/low would be evicted from node node.")
     [peaceful] = simulate(of, [high], {names.SCHEDULER: Policy(preemption=False)}).outcomes
     assert "preemption" not in told(peaceful.result)
 
@@ -161,7 +163,7 @@ def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
         one = grant(minor, core=100, ratio=100, memory=A100_BYTES)
         made.charge(charge(f"low-{minor}", one, node="node"))
     found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
-    assert found["m0"].endswith("; preemption: for all its members ns/low-0 on node, ns/low-1 on node would leave")
+    assert found["m0"].endswith(" preemption: ns/low-0 on node, ns/low-1 on node would be evicted for all members.")
     # Three would not fit even then.
     found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
     assert "preemption" not in found["m0"]
@@ -173,7 +175,7 @@ def test_places_that_are_kept_for_a_gang_are_kept() -> None:
     other = waiting("other", ONE, created="1")
     found = said(simulate(made, [other, gang(*members, created="2")], DEFAULT))
     assert found["m0"].startswith("node")
-    assert found["other"].startswith("0/1 nodes available")
+    assert found["other"].startswith("0/1 nodes are available")
 
 
 def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
@@ -188,7 +190,7 @@ def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
 
 def test_members_beyond_those_that_fit_are_told_what_they_lack() -> None:
     units = [gang(*(waiting(f"m{i}", ONE) for i in range(3)), minimum=2)]
-    assert said(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes available")
+    assert said(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes are available")
 
 
 # --- what is left -------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]
 def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
     found = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
     assert isinstance(found, Failure), found
-    return found.message.removeprefix("0/1 nodes available: 1 ")
+    return found.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 
 
 def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:
@@ -196,7 +196,7 @@ def test_an_exclusive_pod_keeps_others_like_it_from_the_instances_of_its_card() 
     assert place(made, waiting("b", wanted)).grants == (replace(instance(1, 0), exclusive="DeviceLevel"),)
     found = decide(made, waiting("c", wanted), Policy())
     assert isinstance(found, Failure)
-    assert "kept by other pods with an exclusivePolicy (DeviceLevel is asked for)" in found.message
+    assert "free of an exclusivePolicy (DeviceLevel requested)" in found.message
     assert ids(made, {MIG_1G: 2}) == ["MIG-0-1", "MIG-1-1"]
 
 
@@ -231,7 +231,7 @@ def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[s
     assert sorted(each.id for each in getattr(found, "grants", ())) == expected
     if scope == "Device":
         assert isinstance(found, Failure)
-        assert "not all that is asked for is free in one device" in found.message
+        assert "too few free devices for the whole pod in one device" in found.message
 
 
 # --- in one way only --------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_a_pod_whose_allocation_is_unknown_may_hold_any_instance() -> None:
     made = holding([divided(0, *SEVEN)])
     made.charge(Charge(uid="u", pod="ns/u", node="node", unknown=("gpu",)))
     assert ids(made, {MIG_1G: 1}) == []
-    assert why(made, {MIG_1G: 1}) == "GPU devices held by pods whose allocation is unknown"
+    assert why(made, {MIG_1G: 1}) == "node(s) have pods whose GPU allocation is unknown"
 
 
 # --- what Devices tell later ------------------------------------------------------------------------------------
@@ -319,20 +319,26 @@ def test_an_instance_that_is_gone_and_still_held_leaves_room_for_the_others() ->
 @pytest.mark.parametrize(
     ("cards", "held", "wanted", "words"),
     [
-        pytest.param([card(0)], [], {MIG_1G: 1}, "no nvidia.com/mig-1g.10gb", id="none"),
-        pytest.param([divided(0, *SEVEN)], [], {MIG_1G: 8}, "fewer than 8 nvidia.com/mig-1g.10gb", id="too few"),
+        pytest.param([card(0)], [], {MIG_1G: 1}, "node(s) have no nvidia.com/mig-1g.10gb", id="none"),
+        pytest.param(
+            [divided(0, *SEVEN)],
+            [],
+            {MIG_1G: 8},
+            "node(s) have too few nvidia.com/mig-1g.10gb (8 requested)",
+            id="too few",
+        ),
         pytest.param(
             [divided(0, *SEVEN)],
             [(0, 0)],
             {MIG_1G: 7},
-            "insufficient free nvidia.com/mig-1g.10gb (7 wanted, at most 6 free)",
+            "node(s) have too few free nvidia.com/mig-1g.10gb (at most 6 of 7)",
             id="too few free",
         ),
         pytest.param(
             [divided(0, "1g.10gb", "3g.40gb")],
             [(0, 1, "3g.40gb")],
             {MIG_1G: 1, MIG_3G: 1},
-            "insufficient free nvidia.com/mig-3g.40gb (1 wanted, at most 0 free)",
+            "node(s) have too few free nvidia.com/mig-3g.40gb (at most 0 of 1)",
             id="the second of two profiles",
         ),
     ],
@@ -345,13 +351,14 @@ def test_why_there_is_no_instance(
 
 def test_a_model_that_is_not_accepted_has_no_instances() -> None:
     made = holding([divided(0, *SEVEN)])
-    assert why(made, {MIG_1G: 1}, model=of_pod({"berth.dev/gpu-model": "*H100*"}, {})).startswith("GPU model is not ")
+    reason = why(made, {MIG_1G: 1}, model=of_pod({"berth.dev/gpu-model": "*H100*"}, {}))
+    assert reason == f"node(s) have too few {MIG_1G} on GPUs of model *h100* (1 requested)"
 
 
 def test_under_strategy_single_there_are_no_profiles() -> None:
     made = Fleet()
     add(made, node_info("node"), replace(inventory(divided(0, *SEVEN)), single=True))
-    assert why(made, {MIG_1G: 1}).startswith("MIG strategy single")
+    assert why(made, {MIG_1G: 1}).startswith("node(s) use MIG strategy single")
 
 
 # --- others who ask the same filters ----------------------------------------------------------------------------

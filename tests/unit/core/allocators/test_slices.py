@@ -81,7 +81,7 @@ def ids(of: Fleet, wanted: PodRequest | dict[str, int], policy: Policy = PACKED)
 def why(of: Fleet, wanted: dict[str, int]) -> str:
     found = decide(of, waiting("pod", wanted), Policy())
     assert isinstance(found, Failure), found
-    return found.message.removeprefix("0/1 nodes available: 1 ")
+    return found.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 
 
 # --- replicas ---------------------------------------------------------------------------------------------------
@@ -291,13 +291,25 @@ def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
 @pytest.mark.parametrize(
     ("level", "places", "expected", "most"),
     [
-        pytest.param("numa", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "on one NUMA node, at most 6", id="numa"),
         pytest.param(
-            "numa", (0, -1, -1), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], "on one NUMA node, at most 3", id="nobody told"
+            "numa", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "on one NUMA node (at most 6 of 7)", id="numa"
         ),
-        pytest.param("pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "one PCIe switch, at most 6", id="pcie"),
         pytest.param(
-            "nvlink", (0, 0, 0), ["MIG-0-0", "MIG-0-1", "MIG-0-2"], "in one device, at most 3", id="NVLink: of one card"
+            "numa",
+            (0, -1, -1),
+            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
+            "on one NUMA node (at most 3 of 7)",
+            id="nobody told",
+        ),
+        pytest.param(
+            "pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "one PCIe switch (at most 6 of 7)", id="pcie"
+        ),
+        pytest.param(
+            "nvlink",
+            (0, 0, 0),
+            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
+            "in one device (at most 3 of 7)",
+            id="NVLink: of one card",
         ),
     ],
 )
@@ -321,9 +333,11 @@ def hint(**fields: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("annotations", "minors", "words"),
     [
-        pytest.param(hint(selector={"matchLabels": {"x": "y"}}), {1, 2}, "other labels", id="selector"),
-        pytest.param({names.MIN_GPU_MEMORY: "40Gi"}, {0, 1}, "less memory than 40Gi", id="size of the card"),
-        pytest.param(hint(requiredTopologyScope="Device"), {0}, "in one device, at most 2", id="one device"),
+        pytest.param(
+            hint(selector={"matchLabels": {"x": "y"}}), {1, 2}, "match the pod's device selector", id="selector"
+        ),
+        pytest.param({names.MIN_GPU_MEMORY: "40Gi"}, {0, 1}, "GPUs with 40Gi of memory", id="size of the card"),
+        pytest.param(hint(requiredTopologyScope="Device"), {0}, "in one device (at most 2 of ", id="one device"),
         pytest.param(hint(exclusivePolicy="DeviceLevel"), {0, 2}, "exclusivePolicy", id="exclusive"),
     ],
 )
@@ -353,21 +367,34 @@ def test_pieces_are_of_cards_that_the_pod_accepts(
 @pytest.mark.parametrize(
     ("made", "wanted", "words"),
     [
-        pytest.param(node(card(0)), {REPLICAS: 1}, "no nvidia.com/gpu.shared", id="no slices"),
+        pytest.param(node(card(0)), {REPLICAS: 1}, "node(s) have no nvidia.com/gpu.shared", id="no slices"),
         pytest.param(
-            node(sliced(0, 4, replica_resource=NVIDIA)), {REPLICAS: 1}, "no nvidia.com/gpu.shared", id="slices are GPUs"
+            node(sliced(0, 4, replica_resource=NVIDIA)),
+            {REPLICAS: 1},
+            "node(s) have no nvidia.com/gpu.shared",
+            id="slices are GPUs",
         ),
         pytest.param(
             node(sliced(0, 4, replica_resource=REPLICAS)),
             {NVIDIA: 1},
-            "fewer than 1 nvidia.com/gpu",
+            "node(s) have too few nvidia.com/gpu (1 requested)",
             id="slices are no GPUs",
         ),
-        pytest.param(node(sliced(0, 4)), {REPLICAS: 5}, "fewer than 5 nvidia.com/gpu.shared", id="too few slices"),
-        pytest.param(node(sliced(0, 4)), {NVIDIA: 5}, "fewer than 5 nvidia.com/gpu", id="too few slots"),
-        pytest.param(node(card(0)), {NVIDIA: 2}, "fewer than 2 healthy GPU devices", id="too few cards"),
         pytest.param(
-            node(divided(0, *THREE), single=True), {NVIDIA: 4}, "fewer than 4 nvidia.com/gpu", id="too few instances"
+            node(sliced(0, 4)),
+            {REPLICAS: 5},
+            "node(s) have too few nvidia.com/gpu.shared (5 requested)",
+            id="too few slices",
+        ),
+        pytest.param(
+            node(sliced(0, 4)), {NVIDIA: 5}, "node(s) have too few nvidia.com/gpu (5 requested)", id="too few slots"
+        ),
+        pytest.param(node(card(0)), {NVIDIA: 2}, "node(s) have too few healthy GPUs (2 requested)", id="too few cards"),
+        pytest.param(
+            node(divided(0, *THREE), single=True),
+            {NVIDIA: 4},
+            "node(s) have too few nvidia.com/gpu (4 requested)",
+            id="too few instances",
         ),
     ],
 )
@@ -379,7 +406,7 @@ def test_why_there_is_no_slot(made: Fleet, wanted: dict[str, int], words: str) -
 def test_the_most_that_is_free_is_told(name: str, told: str) -> None:
     made = node(sliced(0, 4))
     made.charge(charge("a", *slices(0, 0)))
-    assert why(made, {name: 4}) == f"insufficient free {told} (4 wanted, at most 3 free)"
+    assert why(made, {name: 4}) == f"node(s) have too few free {told} (at most 3 of 4)"
 
 
 # --- laws -------------------------------------------------------------------------------------------------------

@@ -86,10 +86,13 @@ def test_one_card_too_few_places_nobody() -> None:
     made = fleet({"a": cards(2), "b": cards(1), "c": ()})
     found = refusal(decide_gang(made, gang(*members(4)), Policy()))
     assert found.message == (
-        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/3 nodes available: "
-        "2 taken by other members of its group, 1 fewer than 1 healthy GPU devices"
+        "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/3 nodes are available: "
+        "1 node(s) have too few healthy GPUs (1 requested), 2 node(s) were taken by other members of the pod group."
     )
-    assert found.reasons == (("taken by other members of its group", 2), ("fewer than 1 healthy GPU devices", 1))
+    assert found.reasons == (
+        ("node(s) were taken by other members of the pod group", 2),
+        ("node(s) have too few healthy GPUs (1 requested)", 1),
+    )
     assert found.wakes_on & Change.RELEASED
     assert found.wakes_on & Change.DEVICE
     assert found.wakes_on & Change.NODE_ALLOCATABLE
@@ -130,7 +133,7 @@ def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
     assert nodes_of(decide_gang(made, whole, Policy())) == {"a": 3}
     greedy = gang(*members(2), waiting("driver", {"cpu": 65_000}))
     found = refusal(decide_gang(made, greedy, Policy()))
-    assert found.message.startswith("PodGroup ns/g: room for 2 of the 3 members that it needs; for the next 0/1 nodes")
+    assert found.message.startswith("PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes")
     assert "Insufficient cpu" in found.message
 
 
@@ -139,8 +142,8 @@ def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explain
     # Each kind by itself has room, both together have not.
     found = refusal(decide_gang(made, gang(*members(2), waiting("large", {NVIDIA: 2})), Policy()))
     assert found.message == (
-        "PodGroup ns/g: room for 2 of the 3 members that it needs; for the next 0/1 nodes available: "
-        "1 insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)"
+        "PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes are available: "
+        "1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)."
     )
 
 
@@ -165,7 +168,7 @@ def test_who_was_placed_after_all_is_not_the_reason() -> None:
     crowd = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
     found = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
     assert found.message == (
-        "PodGroup ns/g: room for 3 of the 4 members that it needs; for the next 0/1 nodes available: 1 Insufficient cpu"
+        "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/1 nodes are available: 1 Insufficient cpu."
     )
 
 
@@ -178,7 +181,7 @@ def test_members_that_must_lie_apart_lie_apart() -> None:
     )
     assert nodes_of(decide_gang(made, gang(*members(3, wanted)), Policy())) == {"a": 1, "b": 1, "c": 1}
     found = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))
-    assert "room for 3 of the 4 members" in found.message
+    assert "3 of the 4 required members fit" in found.message
     assert not made.charges
 
 
@@ -224,7 +227,7 @@ def test_a_volume_for_many_nodes_is_made_for_one_member_and_serves_the_others(mo
 def test_a_volume_for_one_node_keeps_its_pods_on_it() -> None:
     made, pods = sharing("ReadWriteOnce", storage_class="made")
     found = refusal(decide_gang(made, gang(*pods), Policy()))
-    assert "room for 1 of the 2 members" in found.message
+    assert "1 of the 2 required members fit" in found.message
     assert "didn't find available persistent volumes to bind" in found.message
 
 
@@ -420,7 +423,7 @@ def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
         assert "waiting for members" in refusal(outcome).message
         return
     if isinstance(outcome, Failure):
-        assert sum(count for _, count in outcome.reasons) == int(made.present.sum())
+        assert sum(count for _, count in outcome.reasons) >= int(made.present.sum())
         return
     assert found.needed <= len(outcome) <= len(wanted)
     assert len({each.pod.uid for each in outcome}) == len(outcome)

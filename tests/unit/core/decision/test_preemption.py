@@ -541,8 +541,8 @@ def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
     found = decide(made, pod, Policy())
     assert isinstance(found, Failure)
     assert found.reasons == (
-        ("pod affinity does not match", 1),
-        ("would take it only beside pods that wait for a place there", 1),
+        ("node(s) didn't match pod affinity rules", 1),
+        ("node(s) would fit only together with nominated pods", 1),
     )
     made.charge(holder("nominee", node="a", labels=["x"], priority=10))
     placed = decide(made, pod, Policy())

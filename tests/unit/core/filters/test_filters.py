@@ -73,7 +73,7 @@ def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
 
 # --- dynamic resource allocation --------------------------------------------------------------------------------
 
-CLASS = "not supported by this version: nvidia.com/gpu from DeviceClass gpu.example.com"
+CLASS = "node(s) provide nvidia.com/gpu only by DeviceClass gpu.example.com (Berth allocates no ResourceClaims)"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def named(operator: str, name: str) -> NodeTerm:
 
 
 X, Y = label("zone", "In", "x"), label("zone", "In", "y")
-MISMATCH = "node affinity does not match"
+MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 LABELS = {"zone": "x", "disk": "", "cores": "12", "far": "9223372036854775807", "farther": "9223372036854775808"}
 
 AFFINITY_CASES = [
@@ -168,7 +168,7 @@ NODE_CASES = [
         supported,
         asks(unsupported=["hostPort", "spec.resourceClaims"]),
         node_info(),
-        "not supported by this version: hostPort, spec.resourceClaims",
+        "pod uses hostPort and spec.resourceClaims, which Berth does not support",
         id="supported: not",
     ),
     pytest.param(injected, asks(), node_info(), "", id="injected: all well"),
@@ -181,7 +181,7 @@ NODE_CASES = [
         id="injected: not",
     ),
     pytest.param(node_ready, asks(), node_info(), "", id="ready"),
-    pytest.param(node_ready, asks(), node_info(ready=False), "not ready", id="ready: not"),
+    pytest.param(node_ready, asks(), node_info(ready=False), "node(s) were not ready", id="ready: not"),
     pytest.param(
         node_ready,
         asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
@@ -193,10 +193,10 @@ NODE_CASES = [
         node_ready,
         asks(tolerations=[tolerates(key=GONE.key, operator="Exists", effect="NoExecute")]),
         node_info(ready=False),
-        "not ready",
+        "node(s) were not ready",
         id="ready: not, and tolerated only while it runs",
     ),
-    pytest.param(node_ready, asks(), node_info(unreachable=True), "not ready", id="ready: unreachable"),
+    pytest.param(node_ready, asks(), node_info(unreachable=True), "node(s) were not ready", id="ready: unreachable"),
     pytest.param(
         node_ready,
         asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
@@ -208,18 +208,18 @@ NODE_CASES = [
         node_ready,
         asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
         node_info(ready=False),
-        "not ready",
+        "node(s) were not ready",
         id="ready: not, and only the unreachable tolerated",
     ),
     pytest.param(
         node_ready,
         asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
         node_info(unreachable=True),
-        "not ready",
+        "node(s) were not ready",
         id="ready: unreachable, and only those not ready tolerated",
     ),
     pytest.param(cordon, asks(), node_info(), "", id="cordon: none"),
-    pytest.param(cordon, asks(), node_info(cordoned=True), "unschedulable", id="cordon"),
+    pytest.param(cordon, asks(), node_info(cordoned=True), "node(s) were unschedulable", id="cordon"),
     pytest.param(
         cordon,
         asks(tolerations=[tolerates(operator="Exists")]),
@@ -235,15 +235,15 @@ NODE_CASES = [
         id="cordon: tolerated by name",
     ),
     pytest.param(taints, asks(), node_info(), "", id="taints: none"),
-    pytest.param(taints, asks(), node_info(taints=[A]), "untolerated taint a=1:NoSchedule", id="taints: one"),
-    pytest.param(taints, asks(), node_info(taints=[B]), "untolerated taint b:NoExecute", id="taints: no value"),
+    pytest.param(taints, asks(), node_info(taints=[A]), "node(s) had untolerated taint(s)", id="taints: one"),
+    pytest.param(taints, asks(), node_info(taints=[B]), "node(s) had untolerated taint(s)", id="taints: no value"),
     pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
     pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not told twice"),
     pytest.param(
         cordon,
         asks(),
         node_info(taints=[cordon.TAINT]),
-        "unschedulable",
+        "node(s) were unschedulable",
         id="cordon: gone, but its taint is not yet",
     ),
     pytest.param(
@@ -253,7 +253,7 @@ NODE_CASES = [
         taints,
         asks(tolerations=[tolerates(key="a", value="2")]),
         node_info(taints=[A]),
-        "untolerated taint a=1:NoSchedule",
+        "node(s) had untolerated taint(s)",
         id="taints: another value",
     ),
     pytest.param(
@@ -267,7 +267,7 @@ NODE_CASES = [
         taints,
         asks(tolerations=[tolerates(operator="Exists", effect="NoExecute")]),
         node_info(taints=[A]),
-        "untolerated taint a=1:NoSchedule",
+        "node(s) had untolerated taint(s)",
         id="taints: another effect",
     ),
     pytest.param(
@@ -281,21 +281,21 @@ NODE_CASES = [
         taints,
         asks(tolerations=[tolerates(operator="Equal")]),
         node_info(taints=[Taint(key="a")]),
-        "untolerated taint a:NoSchedule",
+        "node(s) had untolerated taint(s)",
         id="taints: no key and no operator matches nothing",
     ),
     pytest.param(
         taints,
         asks(tolerations=[tolerates(key="a", operator="Gt", value="1")]),
         node_info(taints=[A]),
-        "untolerated taint a=1:NoSchedule",
+        "node(s) had untolerated taint(s)",
         id="taints: an operator behind a gate that is off",
     ),
     pytest.param(
         taints,
         asks(tolerations=[tolerates(key="a", value="1")]),
         node_info(taints=[A, B]),
-        "untolerated taint b:NoExecute",
+        "node(s) had untolerated taint(s)",
         id="taints: one of two",
     ),
     pytest.param(node_selector, asks(), node_info(), "", id="selector: none"),
@@ -310,18 +310,22 @@ NODE_CASES = [
         node_selector,
         asks(selector={"zone": "x", "disk": "ssd"}),
         node_info(labels={"zone": "x"}),
-        "node selector does not match",
+        "node(s) didn't match Pod's node affinity/selector",
         id="selector: one is missing",
     ),
     pytest.param(
         node_selector,
         asks(selector={"zone": "x"}),
         node_info(labels={"zone": "y"}),
-        "node selector does not match",
+        "node(s) didn't match Pod's node affinity/selector",
         id="selector: another value",
     ),
     pytest.param(
-        node_selector, asks(selector={"zone": ""}), node_info(), "node selector does not match", id="selector: empty"
+        node_selector,
+        asks(selector={"zone": ""}),
+        node_info(),
+        "node(s) didn't match Pod's node affinity/selector",
+        id="selector: empty",
     ),
     *AFFINITY_CASES,
     pytest.param(declared_features, asks(), node_info(), "", id="features: none needed"),
@@ -330,20 +334,20 @@ NODE_CASES = [
         declared_features,
         asks(features=["x", "y"]),
         node_info(features=["x"]),
-        "kubelet without a feature that the pod needs",
+        "node(s) didn't match Pod's required features",
         id="features: one is missing",
     ),
     pytest.param(
         declared_features,
         asks(features=["x"]),
         node_info(),
-        "kubelet without a feature that the pod needs",
+        "node(s) didn't match Pod's required features",
         id="features: none declared",
     ),
     pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
     pytest.param(resources, asks({"cpu": 64_001}), node_info(), "Insufficient cpu", id="resources: cpu"),
     pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "Insufficient memory", id="resources: memory"),
-    pytest.param(resources, asks(), node_info(pods=0), "Insufficient pods", id="resources: pods"),
+    pytest.param(resources, asks(), node_info(pods=0), "Too many pods", id="resources: pods"),
     pytest.param(
         resources, asks({"example.com/x": 1}), node_info(), "Insufficient example.com/x", id="resources: unheard of"
     ),
@@ -440,12 +444,12 @@ def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
     assert passing(resources, fleet, asks({"cpu": 1})) == set()
 
 
-def test_the_first_resource_that_is_short_gives_the_reason() -> None:
+def test_every_resource_that_is_short_is_counted() -> None:
     fleet = Fleet()
     add(fleet, node_info("a", cpu=0, memory=0))
     add(fleet, node_info("b", memory=0))
     add(fleet, node_info("c"))
-    assert told(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 1}
+    assert told(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 2}
 
 
 def test_the_first_taint_gives_the_reason() -> None:
@@ -467,17 +471,33 @@ ANY, ONE, OTHER = listens(), listens(address="10.0.0.1"), listens(address="10.0.
 PORT_CASES = [
     pytest.param([], [ANY], "", id="none wanted"),
     pytest.param([ANY], [], "", id="none taken"),
-    pytest.param([ANY], [ANY], "host ports in use", id="all addresses, twice"),
-    pytest.param([ANY], [ONE], "host ports in use", id="all addresses, and one is taken"),
-    pytest.param([ONE], [ANY], "host ports in use", id="one address, and all are taken"),
-    pytest.param([ONE], [ONE], "host ports in use", id="one address, twice"),
+    pytest.param([ANY], [ANY], "node(s) didn't have free ports for the requested pod ports", id="all addresses, twice"),
+    pytest.param(
+        [ANY], [ONE], "node(s) didn't have free ports for the requested pod ports", id="all addresses, and one is taken"
+    ),
+    pytest.param(
+        [ONE], [ANY], "node(s) didn't have free ports for the requested pod ports", id="one address, and all are taken"
+    ),
+    pytest.param([ONE], [ONE], "node(s) didn't have free ports for the requested pod ports", id="one address, twice"),
     pytest.param([ONE], [OTHER], "", id="two addresses"),
-    pytest.param([ONE], [OTHER, ANY], "host ports in use", id="two addresses, and all are taken"),
+    pytest.param(
+        [ONE],
+        [OTHER, ANY],
+        "node(s) didn't have free ports for the requested pod ports",
+        id="two addresses, and all are taken",
+    ),
     pytest.param([listens(81)], [ANY], "", id="another port"),
     pytest.param([listens(protocol="UDP")], [ANY], "", id="another protocol"),
-    pytest.param([listens(81), ONE], [ANY], "host ports in use", id="one of two"),
+    pytest.param(
+        [listens(81), ONE], [ANY], "node(s) didn't have free ports for the requested pod ports", id="one of two"
+    ),
     pytest.param([listens(address="::")], [ONE], "", id="all addresses of the newer protocol are one address"),
-    pytest.param([listens(address="::")], [ANY], "host ports in use", id="which all addresses include"),
+    pytest.param(
+        [listens(address="::")],
+        [ANY],
+        "node(s) didn't have free ports for the requested pod ports",
+        id="which all addresses include",
+    ),
 ]
 
 
@@ -549,115 +569,126 @@ NPU_CPU: dict[str, Any] = {"huawei.com/npu-cpu": 1}
 
 DEVICE_CASES = [
     pytest.param(asks(), World(), "", id="no device asked, none there"),
-    pytest.param(asks({NVIDIA: 1}), World(), "no Device", id="no Device"),
-    pytest.param(asks({NVIDIA: 1}), with_(card(), fresh=False), "Device not ready", id="not ready"),
+    pytest.param(asks({NVIDIA: 1}), World(), "node(s) have no Device", id="no Device"),
+    pytest.param(
+        asks({NVIDIA: 1}), with_(card(), fresh=False), "node(s) have a Device that is not ready", id="not ready"
+    ),
     pytest.param(asks(), with_(card(), fresh=False), "", id="not ready matters only for devices"),
     pytest.param(asks({NVIDIA: 1}), with_(card()), "", id="one card"),
     pytest.param(asks({NVIDIA: 8}), EIGHT, "", id="all cards"),
-    pytest.param(asks({NVIDIA: 9}), EIGHT, "fewer than 9 healthy GPU devices", id="more than there are"),
+    pytest.param(asks({NVIDIA: 9}), EIGHT, "node(s) have too few healthy GPUs (9 requested)", id="more than there are"),
     pytest.param(
-        asks({NVIDIA: 1}), with_(card(healthy=False)), "fewer than 1 healthy GPU devices", id="an unhealthy card"
+        asks({NVIDIA: 1}),
+        with_(card(healthy=False)),
+        "node(s) have too few healthy GPUs (1 requested)",
+        id="an unhealthy card",
     ),
-    pytest.param(asks({NVIDIA: 1}), with_(), "fewer than 1 healthy GPU devices", id="an empty Device"),
-    pytest.param(asks({NVIDIA: 1}), with_(card(), vendor="amd"), "no nvidia devices", id="another vendor"),
-    pytest.param(asks({"amd.com/gpu": 1}), with_(card()), "no amd devices", id="no such vendor"),
+    pytest.param(asks({NVIDIA: 1}), with_(), "node(s) have too few healthy GPUs (1 requested)", id="an empty Device"),
+    pytest.param(asks({NVIDIA: 1}), with_(card(), vendor="amd"), "node(s) have no nvidia devices", id="another vendor"),
+    pytest.param(asks({"amd.com/gpu": 1}), with_(card()), "node(s) have no amd devices", id="no such vendor"),
     pytest.param(asks({GPU: 50}), with_(card(), vendor="amd"), "", id="any vendor"),
-    pytest.param(asks(NPU), with_(card(), vendor="huawei"), "GPU devices offer less", id="cards without such cores"),
+    pytest.param(
+        asks(NPU), with_(card(), vendor="huawei"), "node(s) have GPUs that are too small", id="cards without such cores"
+    ),
     pytest.param(ANY_A100, with_(card()), "", id="model"),
-    pytest.param(NOT_A100, with_(card()), "GPU model is not *h100*", id="another model"),
+    pytest.param(
+        NOT_A100, with_(card()), "node(s) have too few healthy GPUs of model *h100* (1 requested)", id="another model"
+    ),
     pytest.param(asks({MEMORY: 80 * 10**9}), with_(card()), "", id="by memory"),
     pytest.param(
         asks({MEMORY: 20 * GI}),
         with_(card(memory=8 * GI)),
-        "GPU memory too small (largest 8Gi < 20Gi)",
+        "node(s) have GPUs with too little memory (at most 8Gi of 20Gi)",
         id="too little memory",
     ),
     pytest.param(
         asks({SHARED: 2, MEMORY: 40 * GI}),
         with_(card(0, memory=40 * GI), card(1, memory=8 * GI)),
-        "GPU memory too small (largest 8Gi < 20Gi)",
+        "node(s) have GPUs with too little memory (at most 8Gi of 20Gi)",
         id="too little memory on the second card",
     ),
     pytest.param(asks({MEMORY: T4_BYTES + 1}), MIXED, "", id="the larger of two unequal cards"),
     pytest.param(
         asks({SHARED: 2, MEMORY: 4 * T4_BYTES}),
         MIXED,
-        "GPU memory too small (largest 16Gi < 32Gi)",
+        "node(s) have GPUs with too little memory (at most 16Gi of 32Gi)",
         id="the smaller of two unequal cards",
     ),
     pytest.param(asks({GPU: 50}), holding(HALF), "", id="the other half"),
     pytest.param(
         asks({GPU: 51}),
         holding(HALF),
-        "insufficient free GPU devices (1 with gpu-core 51, gpu-memory-ratio 51)",
+        "node(s) have too few free GPUs (1 requested with gpu-core 51 and gpu-memory-ratio 51)",
         id="more than the other half",
     ),
     pytest.param(
         asks({NVIDIA: 1}),
         holding(HALF),
-        "insufficient free GPU devices (1 with gpu-core 100, gpu-memory-ratio 100)",
+        "node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)",
         id="a whole card that is half taken",
     ),
     pytest.param(
         asks({CORE: 10, RATIO: 100}),
         holding(charge("tiny", grant(0, memory=1))),
-        "insufficient free GPU devices (1 with gpu-core 10, gpu-memory-ratio 100)",
+        "node(s) have too few free GPUs (1 requested with gpu-core 10 and gpu-memory-ratio 100)",
         id="a whole card with a pod that holds a byte",
     ),
     pytest.param(
         asks({RATIO: 100}),
         holding(charge("other", grant(0, **NPU_CPU))),
-        "insufficient free GPU devices (1 with gpu-memory-ratio 100)",
+        "node(s) have too few free GPUs (1 requested with gpu-memory-ratio 100)",
         id="a whole card with a pod that holds nothing that it asks for",
     ),
     pytest.param(
         asks({MEMORY: A100_BYTES - A100_BYTES // 2 + 1}),
         holding(HALF),
-        f"insufficient free GPU devices (1 with gpu-memory {A100_BYTES - A100_BYTES // 2 + 1})",
+        f"node(s) have too few free GPUs (1 requested with gpu-memory {A100_BYTES - A100_BYTES // 2 + 1})",
         id="bytes that are taken by ratio",
     ),
     pytest.param(
         asks({RATIO: 1}),
         holding(charge("all", grant(0, memory=A100_BYTES, ratio=99))),
-        "insufficient free GPU devices (1 with gpu-memory-ratio 1)",
+        "node(s) have too few free GPUs (1 requested with gpu-memory-ratio 1)",
         id="a ratio whose bytes are taken",
     ),
     pytest.param(
         asks({GPU: 1}),
         holding(charge("core", grant(0, core=100, memory=1))),
-        "insufficient free GPU devices (1 with gpu-core 1, gpu-memory-ratio 1)",
+        "node(s) have too few free GPUs (1 requested with gpu-core 1 and gpu-memory-ratio 1)",
         id="core that is taken",
     ),
     pytest.param(asks({GPU: 100}), holding(FULL, on=2), "", id="the other card"),
     pytest.param(
         asks({GPU: 200}),
         holding(FULL, on=2),
-        "insufficient free GPU devices (2 with gpu-core 100, gpu-memory-ratio 100)",
+        "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
         id="two cards of which one is taken",
     ),
     pytest.param(
         asks({GPU: 50}),
         holding(charge("lost", unknown=("gpu",)), on=8),
-        "GPU devices held by pods whose allocation is unknown",
+        "node(s) have pods whose GPU allocation is unknown",
         id="a pod that may hold any card",
     ),
     pytest.param(
         asks({GPU: 50}), holding(charge("lost", unknown=("rdma",)), on=8), "", id="a pod that may hold another device"
     ),
     pytest.param(asks({RDMA: 100}), with_(other_card("rdma")), "", id="a NIC"),
-    pytest.param(asks({RDMA: 100}), with_(card()), "fewer than 1 healthy RDMA devices", id="no NIC"),
+    pytest.param(
+        asks({RDMA: 100}), with_(card()), "node(s) have too few healthy RDMA devices (1 requested)", id="no NIC"
+    ),
     pytest.param(asks({FPGA: 50}), with_(other_card("fpga")), "", id="half an FPGA"),
     pytest.param(
         asks({RDMA: 50}),
         with_(other_card("rdma"), charges=[charge("pod", grant(0, "rdma", rdma=60))]),
-        "insufficient free RDMA devices (1 with rdma 50)",
+        "node(s) have too few free RDMA devices (1 requested with rdma 50)",
         id="a NIC that is taken",
     ),
     pytest.param(asks({NVIDIA: 1, RDMA: 100}), with_(card(), other_card("rdma")), "", id="both"),
     pytest.param(
         asks({NVIDIA: 1, RDMA: 200}),
         with_(card(), other_card("rdma")),
-        "fewer than 2 healthy RDMA devices",
+        "node(s) have too few healthy RDMA devices (2 requested)",
         id="both, but too few NICs",
     ),
 ]
@@ -678,8 +709,8 @@ def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
     add(fleet, node_info("gone"), inventory(card(memory=12 * GI)))
     fleet.remove_node("gone")
     assert told(devices.BUILT_IN, fleet, asks({MEMORY: 20 * GI})) == {
-        "GPU memory too small (largest 8Gi < 20Gi)": 1,
-        "insufficient free GPU devices (1 with gpu-memory 20Gi)": 1,
+        "node(s) have GPUs with too little memory (at most 8Gi of 20Gi)": 1,
+        "node(s) have too few free GPUs (1 requested with gpu-memory 20Gi)": 1,
     }
 
 

@@ -382,7 +382,7 @@ def test_reasons_tell_the_missing_key_and_the_skew() -> None:
     pod = wanting(labels={"app": "x"}, spread=(spread(),))
     rejected = fleet.present & ~topology_spread.passes(fleet, pod)
     assert topology_spread.explain(fleet, pod, rejected) == {
-        "no label zone to spread over": 1,
+        topology_spread.UNLABELLED: 1,
         topology_spread.UNEVEN: 2,
     }
 

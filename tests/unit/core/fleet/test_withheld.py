@@ -29,7 +29,7 @@ from tests.builders import (
 )
 
 SLICE, MIG_1G = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
-WITHHELD = "GPU devices not offered to kubelet now"
+WITHHELD = "node(s) have too few GPUs that are offered to kubelet now"
 
 
 def node(*found: CardInfo, withheld: tuple[int, ...] = (), single: bool = False) -> Fleet:
@@ -86,7 +86,7 @@ def test_devices_of_other_types_are_not_meant() -> None:
 def test_the_reason_says_so(made: Fleet, wanted: dict[str, int]) -> None:
     outcome = decide(made, waiting("p", wanted), Policy())
     assert isinstance(outcome, Failure)
-    assert outcome.message == f"0/1 nodes available: 1 {WITHHELD}"
+    assert outcome.message == f"0/1 nodes are available: 1 {WITHHELD}."
 
 
 def test_cards_that_are_held_are_told_to_be_held() -> None:
@@ -94,7 +94,7 @@ def test_cards_that_are_held_are_told_to_be_held() -> None:
     made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2)))
     outcome = decide(made, waiting("p", {NVIDIA: 1}), Policy())
     assert isinstance(outcome, Failure)
-    assert "insufficient free GPU devices" in outcome.message
+    assert "node(s) have too few free GPUs" in outcome.message
 
 
 def test_an_exclusive_policy_is_told_by_itself() -> None:

@@ -73,7 +73,7 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
     assert place(made, wants(name="three"), policy).node == "a"
     failure = decide(made, wants(), policy)
     assert isinstance(failure, Failure)
-    assert "insufficient free NPU devices" in failure.message
+    assert "node(s) have too few free NPUs" in failure.message
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def refused(of: Fleet, pod: PendingPod, policy: Policy = PLAIN) -> str:
 def test_devices_are_taken_and_given_back() -> None:
     made = fleet(4)
     assert given(made, wants({NPU: 3}, "a")) == ("a", [0, 1, 2])
-    assert "1 insufficient free NPU devices (2 with npu 100)" in refused(made, wants({NPU: 2}, "b"))
+    assert "1 node(s) have too few free NPUs (2 requested with npu 100)" in refused(made, wants({NPU: 2}, "b"))
     made.release("uid-a")
     assert given(made, wants({NPU: 4}, "b")) == ("a", [0, 1, 2, 3])
 
@@ -77,7 +77,7 @@ def test_shares_of_a_device_are_packed_and_bounded() -> None:
     made = fleet(2)
     shares = [given(made, wants({CORE: 40}, f"pod-{number}"))[1] for number in range(4)]
     assert sorted(shares) == [[0], [0], [1], [1]]
-    assert "insufficient" in refused(made, wants({CORE: 40}))
+    assert "too few free NPUs" in refused(made, wants({CORE: 40}))
     assert given(made, wants({CORE: 20})) in [("a", [0]), ("a", [1])]
 
 
@@ -104,7 +104,7 @@ def test_a_plug_in_may_count_by_other_names() -> None:
     made = Fleet(kinds=Kinds((kind,)))
     add(made, node_info("a"), inventory(npu(0, memory=8), npu(1, memory=32)))
     assert given(made, wants({CORE: 24}, "a", kind)) == ("a", [1])
-    assert "insufficient free" in refused(made, wants({CORE: 9}, "b", kind))
+    assert "too few free NPUs" in refused(made, wants({CORE: 9}, "b", kind))
     assert [given(made, wants({CORE: 8}, name, kind))[1] for name in ("c", "d")] == [[1], [0]]
 
 
@@ -142,7 +142,7 @@ class Pairs:
 def test_a_plug_in_may_bring_its_own_allocator() -> None:
     made, policy = fleet(4), Policy(plugins={"npu": DevicePlugin(kind=KIND, allocator=Pairs())})
     assert given(made, wants({NPU: 2}, "a"), policy) == ("a", [0, 2])
-    assert refused(made, wants({NPU: 1}, "b"), policy) == "0/1 nodes available: 1 no 1 even NPUs"
+    assert refused(made, wants({NPU: 1}, "b"), policy) == "0/1 nodes are available: 1 no 1 even NPUs."
 
 
 class Last:

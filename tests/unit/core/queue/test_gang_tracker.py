@@ -154,7 +154,7 @@ def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready()
 @pytest.mark.parametrize(
     ("group", "told"),
     [
-        pytest.param(None, "PodGroup ns/g does not exist: create it, or take the label", id="no PodGroup"),
+        pytest.param(None, "PodGroup ns/g does not exist: create it, or remove the label", id="no PodGroup"),
         pytest.param(replace(GROUP, problem="why"), "why", id="a PodGroup that means nothing"),
     ],
 )

@@ -1,0 +1,30 @@
+"""What users read about a pod that fits nowhere, in kube-scheduler's words and grammar (its FitError).
+
+People search, alert and script on these texts, so the frame is the same to the letter:
+
+    0/5 nodes are available: 2 node(s) had untolerated taint(s), 3 Insufficient cpu. preemption: 0/5 nodes ...
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+MAX_MESSAGE: Final = 1024
+"""Characters that an Event's note holds; kube-scheduler ends a longer one with the same mark."""
+CUT: Final = " ..."
+NO_NODES: Final = "no nodes available to schedule pods"
+
+
+def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
+    """Return why a pod fits on none of so many nodes: the reasons, sorted as text, each with its number of nodes.
+
+    A reason that lies in the pod alone (`of_pod`) has no number, as that of a PreFilter plugin.
+    """
+    if not nodes:
+        return NO_NODES
+    reasons = of_pod or ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"0/{nodes} nodes are available: {reasons}."
+
+
+def cut(text: str) -> str:
+    """Return a message that an Event can hold."""
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - len(CUT)] + CUT
