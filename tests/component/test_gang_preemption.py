@@ -16,7 +16,7 @@ from tests.component.world import refusal
 
 pytestmark = pytest.mark.looptime
 
-LEAVING = " preemption: lower-priority pods are being evicted for all its members"
+LEAVING = " preemption: pod group is waiting for preemption to complete"
 
 
 def crowded(*priorities: int, nodes: int = 2, minimum: int = 4, grace: float = GRACE) -> Crowded:
@@ -48,7 +48,7 @@ async def test_as_many_leave_as_all_members_need_and_all_are_bound() -> None:
         assert sorted(world.deleted()) == ["p0", "p1", "p3", "p4"]
         assert sorted(name for name, _ in api.nominations) == ["m0", "m1", "m2", "m3"]
         assert {node for _, node in api.nominations} == {"n0", "n1"}
-        assert all(api.messages(f"m{i}")[-1].endswith(f"{LEAVING} (4 left)") for i in range(4))
+        assert all(api.messages(f"m{i}")[-1].endswith(f"{LEAVING} (4 pod(s) left).") for i in range(4))
         assert api.binds == []
         await asyncio.sleep(GRACE)
     assert bound_members(world) == ["m0", "m1", "m2", "m3"]
@@ -66,7 +66,7 @@ async def test_nobody_leaves_while_not_all_would_fit() -> None:
         await asyncio.sleep(30)
         assert world.deleted() == []
         assert api.nominations == []
-        assert api.messages("m0")[-1].endswith(" preemption: no victims found that would help")
+        assert api.messages("m0")[-1].endswith(" preemption: No preemption victims found for incoming preemptor.")
         # The pod that it could not evict goes by itself.
         world.delete("p2")
         await asyncio.sleep(1)

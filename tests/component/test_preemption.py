@@ -54,7 +54,7 @@ async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
         assert world.deleted() == ["cheap"]
         assert api.nominations == [("high", "node")]
         assert api.messages("high") == [
-            f"{FULL} preemption: lower-priority pods are being evicted from node node (1 left)"
+            f"{FULL} preemption: not eligible due to a terminating pod on the nominated node."
         ]
         assert "high" not in api.bound()
         await asyncio.sleep(GRACE)
@@ -101,8 +101,16 @@ async def test_pods_of_other_schedulers_are_victims_too() -> None:
         pytest.param(
             {"preemptionPolicy": "Never"}, " preemption: not eligible due to preemptionPolicy=Never.", id="Never"
         ),
-        pytest.param({"cards": 2}, " preemption: no victims found that would help", id="no use"),
-        pytest.param({"priority": 0}, "gpu-memory-ratio 100).", id="nobody below"),
+        pytest.param(
+            {"cards": 2},
+            " preemption: 0/1 nodes are available: 1 node(s) have too few healthy GPUs (2 requested).",
+            id="no use",
+        ),
+        pytest.param(
+            {"priority": 0},
+            f"{FULL} preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+            id="no pod below",
+        ),
     ],
 )
 async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
@@ -115,8 +123,7 @@ async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
     assert world.deleted() == []
     assert api.nominations == []
     (message,) = api.messages("high")
-    assert message.endswith(said) or "fewer than 2" in message
-    assert said.startswith(" preemption") == (" preemption: " in message)
+    assert message.endswith(said)
 
 
 async def test_while_victims_leave_no_more_are_chosen() -> None:
@@ -207,7 +214,8 @@ async def test_a_thousand_pods_that_nobody_could_make_room_for_cost_one_what_if(
     world.submit(*(high(f"high-{i}", cards=2) for i in range(1000)))
     async with world.running():
         await asyncio.sleep(1)
-    assert world.fleet.looks < 10
+    # The one decision, the search for victims and the dry run that explains why there are none.
+    assert world.fleet.looks <= 10
 
 
 async def test_a_node_that_is_cordoned_meanwhile_is_given_up() -> None:

@@ -24,7 +24,10 @@ def failure(message: str) -> Failure:
     return Failure(message=message, wakes_on=Change(0))
 
 
-NO_DEVICE = "0/1 nodes are available: 1 node(s) have no Device."
+NO_DEVICE = (
+    "0/1 nodes are available: 1 node(s) have no Device. "
+    "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+)
 
 
 # --- Scheduled --------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from itertools import zip_longest
 from typing import Final
 
 from berth_operator.core.decision import cycle
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import in_vain
 from berth_operator.core.filters import Filter
 from berth_operator.state import nodes, pods, sinks
 from berth_operator.state.cluster import Cluster as State
@@ -49,6 +51,11 @@ MADE: Final = (
 WORKERS: Final = 12
 SENTINEL: Final = "sentinel"
 SENTINELS: Final = "default"
+NOT_OURS: Final = "no new claims to deallocate, "
+"""What kube-scheduler's DynamicResources adds for pods without claims; Berth allocates no ResourceClaims."""
+NO_STATE: Final = " not found"
+"""What it adds after the dot for a pod that a PreFilter plugin rejects: it has no state of the pod then. That is an
+error to kube-scheduler, so DefaultPreemption is not asked, and the message has no preemption part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +83,23 @@ class Trial:
         mask = cycle.feasible(self.state.fleet, pod.request, order)
         return bool(mask[self.state.fleet.rows[case.node]])
 
+    def message(self, case: Case) -> str:
+        """Return what Berth reports of a case that fits nowhere, with why evictions would not help."""
+        pod, policy = pods.pending(pods.keep(copy.deepcopy(case.probe))), Policy()
+        outcome = cycle.decide(self.state.fleet, pod, policy)
+        assert isinstance(outcome, cycle.Failure)
+        return in_vain(self.state.fleet, pod, policy, outcome).message
+
     def differing(self, order: Sequence[Filter] | None = None) -> list[Case]:
         """Give the cases in which they say something else than kube-scheduler."""
         return [each for each in self.cases if self.judged(each, order) != each.fits]
+
+
+def comparable(ours: str, theirs: str) -> tuple[str, str]:
+    """Return two messages of one pod without what only kube-scheduler can mean."""
+    if theirs.endswith("." + NO_STATE):
+        return ours.partition(" preemption: ")[0], theirs.removesuffix(NO_STATE)
+    return ours, theirs.replace(NOT_OURS, "")
 
 
 def hold(cluster: Cluster, drafts: Sequence[Draft]) -> Trial:

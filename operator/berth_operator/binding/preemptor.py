@@ -23,7 +23,17 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import Preemption, has_lower, holds, nominated, preempt, told
+from berth_operator.core.decision.preemption import (
+    NEVER,
+    TERMINATING,
+    Preemption,
+    holds,
+    in_vain,
+    nominated,
+    not_tried,
+    preempt,
+    told,
+)
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -44,8 +54,7 @@ _NODE_CHANGES: Final = (
     | Change.DEVICE
 )
 """What may end a nomination, or fulfil it."""
-
-_NEVER: Final = "not eligible due to preemptionPolicy=Never."
+_NO_VICTIMS_OF_GANG: Final = "No preemption victims found for incoming preemptor."
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -100,18 +109,17 @@ class Preemptor:
         if pod.error:
             return pod, failure
         if pod.nominated and (kept := self._holds(pod)) is not None:
-            return self._cluster.nominator.nominate(pod, kept), self._awaiting(pod, failure)
+            return self._cluster.nominator.nominate(pod, kept), self._awaiting(failure)
         policy = self._policy(pod.scheduler)
-        if not policy.preemption or not has_lower(fleet, pod.priority):
-            return self.give_up(pod), failure
-        if not pod.preempts:
-            return self.give_up(pod), told(failure, _NEVER)
+        if (why := not_tried(fleet, pod, policy, failure)) is not None:
+            return self.give_up(pod), why
         unconfirmed = self._cluster.placements.unconfirmed()
         found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
         if found is None:
-            return self.give_up(pod), _in_vain(failure, unconfirmed)
+            why = in_vain(fleet, pod, policy, failure, unconfirmed)
+            return self.give_up(pod), _until_evictable(why, unconfirmed)
         pod = self._carry_out(pod, found)
-        return pod, self._awaiting(pod, failure)
+        return pod, self._awaiting(failure)
 
     def help_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
         """Try to make room for a gang that does not fit; give the gang, and why it waits now.
@@ -124,22 +132,21 @@ class Preemptor:
         if not may_preempt(fleet, gang, policy):
             return self._give_up_gang(gang), failure
         if not all(each.preempts for each in gang.members):
-            return self._give_up_gang(gang), told(failure, _NEVER)
+            return self._give_up_gang(gang), told(failure, NEVER)
         unconfirmed = self._cluster.placements.unconfirmed()
         found = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
         if found is None:
-            return self._give_up_gang(gang), _in_vain(failure, unconfirmed)
+            why = told(failure, _NO_VICTIMS_OF_GANG)
+            return self._give_up_gang(gang), _until_evictable(why, unconfirmed)
         gang = self._carry_out_gang(gang, found)
         return gang, self._awaiting_gang(gang, failure)
 
     def _holds(self, pod: PendingPod) -> Charge | None:
         return holds(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated)
 
-    def _awaiting(self, pod: PendingPod, failure: Failure) -> Failure:
-        fleet = self._cluster.fleet
-        left = len(leaving(fleet, fleet.on_node(pod.nominated), pod.priority))
-        text = f"lower-priority pods are being evicted from node {pod.nominated} ({left} left)"
-        return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
+    @staticmethod
+    def _awaiting(failure: Failure) -> Failure:
+        return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), TERMINATING)
 
     def _left_for(self, gang: Gang) -> int:
         """Count the pods that have yet to leave the nodes that are kept for a gang."""
@@ -147,7 +154,7 @@ class Preemptor:
         return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
 
     def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
-        text = f"lower-priority pods are being evicted for all its members ({self._left_for(gang)} left)"
+        text = f"pod group is waiting for preemption to complete ({self._left_for(gang)} pod(s) left)."
         return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def give_up(self, pod: PendingPod) -> PendingPod:
@@ -269,10 +276,9 @@ class Preemptor:
             self._cluster.waker.back_off(self.give_up(waiting), self._cluster.clock())
 
 
-def _in_vain(failure: Failure, unconfirmed: Collection[str]) -> Failure:
-    """Tell that nobody is evicted, and wait for pods that may be victims later."""
-    wakes_on = failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0))
-    return told(replace(failure, wakes_on=wakes_on), "no victims found that would help")
+def _until_evictable(failure: Failure, unconfirmed: Collection[str]) -> Failure:
+    """Wait also for pods that may be victims later."""
+    return replace(failure, wakes_on=failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0)))
 
 
 def _condition(pod: PendingPod) -> dict[str, str]:

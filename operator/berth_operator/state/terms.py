@@ -1,12 +1,15 @@
 """Conditions on labels and nodes as the API has them, read into values of the core."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from berth_api.selectors import GT, LT, OPERATORS, Requirement, integer
 from berth_operator.core.values.request import NodeTerm
 
 Object = Mapping[str, Any]
+
+NEVER: Final = Requirement(key="", values=())
+"""Matches no node."""
 
 
 def requirement(raw: Object) -> Requirement:
@@ -25,8 +28,10 @@ def node_term(raw: Object) -> NodeTerm:
         labels=tuple(requirement(each) for each in raw.get("matchExpressions") or ()),
         names=tuple(requirement(each) for each in raw.get("matchFields") or ()),
     )
-    # The API server lets pass a bound that is no number; to kube-scheduler its whole term means nothing.
-    return term if all(_has_meaning(each) for each in term.labels) else NodeTerm()
+    if all(_has_meaning(each) for each in term.labels):
+        return term
+    # The API server accepts a bound that is no number; to kube-scheduler the term matches no node, but names some.
+    return NodeTerm(labels=(NEVER,), names=term.names) if term.names else NodeTerm()
 
 
 def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:

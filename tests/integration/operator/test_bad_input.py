@@ -311,7 +311,7 @@ PODS = [
         "gang-annotation",
         "berth.dev/pod-group",
         "g",
-        "invalid request: annotation berth.dev/pod-group: needs annotation berth.dev/pod-group-min-member beside it",
+        "invalid request: annotation berth.dev/pod-group: annotation berth.dev/pod-group-min-member is not set",
     ),
     annotated(
         "min-memory",

@@ -67,6 +67,13 @@ def test_every_verdict_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
     assert not differing, "\n".join(_told(each) for each in differing)
 
 
+def test_every_message_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
+    refused = [(trial, case) for trial in trials for case in trial.cases if not case.fits]
+    pairs = {judges.comparable(trial.message(case), case.said) for trial, case in refused}
+    differing = {(ours, theirs) for ours, theirs in pairs if ours != theirs}
+    assert not differing, "\n".join(f"ours:   {ours}\ntheirs: {theirs}" for ours, theirs in sorted(differing))
+
+
 def test_each_scenario_has_a_node_that_fits_and_one_that_does_not(trials: list[Trial]) -> None:
     verdicts = defaultdict(set)
     for case in (case for trial in trials for case in trial.cases):

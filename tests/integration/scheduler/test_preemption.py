@@ -144,7 +144,7 @@ def test_victims_have_their_grace_period_and_are_chosen_once(crowd: Crowd) -> No
 
     crowd.pod("above", ABOVE)
 
-    world.waits("above", r" preemption: lower-priority pods are being evicted from node \S+ \(1 left\)$")
+    world.waits("above", r" preemption: not eligible due to a terminating pod on the nominated node\.$")
     world.wait(lambda: crowd.gone("low"), what="the victim to be deleted")
     low = world.arena.get("pods", "low")
     assert low["metadata"]["deletionGracePeriodSeconds"] == 300
@@ -197,17 +197,17 @@ def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: Crowd) -> None
 
     for name in members(4, "large-"):
         crowd.pod(name, ABOVE, labels={LABEL: "large"})
-    world.waits("large-0", " preemption: no victims found that would help$")
+    world.waits("large-0", r" preemption: No preemption victims found for incoming preemptor\.$")
     assert not any(crowd.gone(f"low-{i}") for i in (1, 2, 3))
     for name in members(3, "small-"):
         crowd.pod(name, ABOVE, labels={LABEL: "small"})
 
-    world.waits("small-0", r" preemption: lower-priority pods are being evicted for all its members \(3 left\)$")
+    world.waits("small-0", r" preemption: pod group is waiting for preemption to complete \(3 pod.s. left\)\.$")
     world.wait(lambda: all(_nominated(world.arena, name) for name in members(3, "small-")), what="the nominations")
     world.wait(lambda: all(crowd.gone(f"low-{i}") for i in (1, 2, 3)), what="the victims to be deleted")
     world.remove("low-1")
     world.remove("low-2")
-    world.waits("small-0", r"\(1 left\)$")
+    world.waits("small-0", r"\(1 pod.s. left\)\.$")
     assert world.bound_names() == {"low-3", "equal"}
     world.remove("low-3")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from berth_operator.core.allocators import shortage, subdevices
-from berth_operator.core.decision import cycle, gang
+from berth_operator.core.decision import cycle, gang, preemption
 from berth_operator.core.decision.messages import CUT, MAX_MESSAGE, cut, fit_error
 from berth_operator.core.filters import (
     cordon,
@@ -33,6 +33,7 @@ KUBE_SCHEDULER = [
     (taints.REASON, "node(s) had untolerated taint(s)"),
     (node_selector.REASON, "node(s) didn't match Pod's node affinity/selector"),
     (node_affinity.REASON, "node(s) didn't match Pod's node affinity/selector"),
+    (node_affinity.NOT_NAMED, "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
     (host_ports.REASON, "node(s) didn't have free ports for the requested pod ports"),
     (resources.TOO_MANY_PODS, "Too many pods"),
     (declared_features.REASON, "node(s) didn't match Pod's required features"),
@@ -58,6 +59,11 @@ KUBE_SCHEDULER = [
     (pod_affinity.REASON, "node(s) didn't match pod affinity rules"),
     (pod_anti_affinity.REASON, "node(s) didn't match pod anti-affinity rules"),
     (existing_anti_affinity.REASON, "node(s) didn't satisfy existing pods anti-affinity rules"),
+    # DefaultPreemption
+    (preemption.NOT_HELPFUL, "Preemption is not helpful for scheduling"),
+    (preemption.NO_VICTIMS, "No preemption victims found for incoming pod"),
+    (preemption.NEVER, "not eligible due to preemptionPolicy=Never."),
+    (preemption.TERMINATING, "not eligible due to a terminating pod on the nominated node."),
 ]
 """Our texts, and those of kube-scheduler 1.36 by its plugins."""
 

@@ -57,6 +57,14 @@ def test_a_pod_that_requires_nothing_of_nodes(raw: Raw) -> None:
             NodeTerm(),
             id="a bound that is no number makes the whole term match nothing",
         ),
+        pytest.param(
+            {
+                "matchExpressions": [condition("cores", "Lt", "many")],
+                "matchFields": [condition("metadata.name", "In", "node")],
+            },
+            NodeTerm(labels=(terms.NEVER,), names=(label("metadata.name", "In", "node"),)),
+            id="but such a term still names nodes",
+        ),
     ],
 )
 def test_a_term_is_read(raw: Raw, expected: NodeTerm) -> None:

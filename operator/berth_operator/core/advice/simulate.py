@@ -16,7 +16,15 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide, unask
 from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import holds, nominated, preempt, told
+from berth_operator.core.decision.preemption import (
+    TERMINATING,
+    holds,
+    in_vain,
+    nominated,
+    not_tried,
+    preempt,
+    told,
+)
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
@@ -127,9 +135,14 @@ class _Run:
 
     def _with_victims(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
         """Tell whom the operator would have leave for the pod."""
-        found = None if pod.error else preempt(self._fleet, pod, policy, self._budgets)
-        if found is None or not found.victims:
+        if pod.error:
             return failure
+        if (why := not_tried(self._fleet, pod, policy, failure)) is not None:
+            return why
+        if (found := preempt(self._fleet, pod, policy, self._budgets)) is None:
+            return in_vain(self._fleet, pod, policy, failure)
+        if not found.victims:
+            return told(failure, TERMINATING)
         victims = ", ".join(each.pod for each in found.victims)
         return told(failure, f"{victims} would be evicted from node {found.nominee.node}.")
 

@@ -7,7 +7,7 @@ decision sees it, and binds concurrently.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from berth_api.allocation import Grant
 from berth_operator.core import scores
 from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import OF_POD, Filter
+from berth_operator.core.filters import OF_POD, Filter, node_affinity, unresolvable
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -29,6 +29,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
 Floats = npt.NDArray[np.float64]
+Passes = Callable[[Fleet, PodRequest], Mask]
 
 ONLY_NOMINATED: Final = "node(s) would fit only together with nominated pods"
 
@@ -72,6 +73,8 @@ class Failure:
     """(reason, number of nodes); a node that lacks several resources counts for each of them."""
     message: str
     wakes_on: Change
+    unresolvable: int = 0
+    """Nodes that evictions cannot help."""
     asked: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
     """The filters that may reject it; without any, each of these changes wakes it."""
     rejected_by: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
@@ -148,22 +151,40 @@ def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, fl
                 yield plugin.score, SCORE_WEIGHT
 
 
+def rejections(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Iterator[tuple[Filter, Mask]]:
+    """Yield the filters that are the first to reject some rows, each with these rows."""
+    left = fleet.present.copy()
+    for each, passes in _steps(request, asked):
+        rejected = left & ~passes(fleet, request)
+        if rejected.any():
+            yield each, rejected
+            left &= ~rejected
+            if not left.any():
+                return
+
+
+def _steps(request: PodRequest, asked: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
+    """Return the filters in kube-scheduler's order: it looks at no node that the pod's affinity does not name."""
+    steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in asked]
+    for each in asked if request.node_affinity else ():
+        if each.NAME == node_affinity.NAME:
+            steps.insert(sum(other.NAME in OF_POD for other in asked), (each, node_affinity.named))
+    return steps
+
+
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:
     """Explain why a pod fits nowhere; rows that pass every filter all the same count under `others`."""
     counts: Counter[str] = Counter()
     rejected_by: list[Filter] = []
     # A new node may pass where all others fail, whatever the filter.
     wakes_on = Change.NODE_ADDED
-    left = fleet.present.copy()
-    for each in asked:
-        rejected = left & ~each.passes(fleet, request)
-        if rejected.any():
-            counts.update(each.explain(fleet, request, rejected))
-            wakes_on |= each.WAKES_ON
-            rejected_by.append(each)
+    left, hopeless = fleet.present.copy(), 0
+    for each, rejected in rejections(fleet, request, asked):
+        counts.update(each.explain(fleet, request, rejected))
+        wakes_on |= each.WAKES_ON
+        rejected_by += [each] if each not in rejected_by else []
         left &= ~rejected
-        if not left.any():
-            break
+        hopeless += int(unresolvable(each, fleet, request, rejected).sum())
     if others and left.any():
         counts[others] += int(left.sum())
         wakes_on |= Change.PLACED | Change.RELEASED
@@ -173,6 +194,7 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         reasons=reasons,
         message=_message(int(fleet.present.sum()), counts, of_pod, request.devices.hint),
         wakes_on=wakes_on,
+        unresolvable=hopeless,
         asked=tuple(asked),
         rejected_by=tuple(rejected_by),
     )

@@ -12,7 +12,7 @@ Beyond kube-scheduler it looks at every node and not at a tenth of them, and goe
 best of them (docs/decisions/0008-preemption.md). Pods that leave already cost nothing.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import cut
+from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import Bench, sets
 from berth_operator.core.filters import Filter
@@ -41,6 +41,11 @@ MOST_TRIALS: Final = 2**13
 """What-ifs that the search for fewer victims may take, some 10 ms."""
 MOST_COUPLED: Final = 100
 """Nodes that are looked at where pods of other nodes matter, and so each is a question about the whole fleet."""
+
+NEVER: Final = "not eligible due to preemptionPolicy=Never."
+TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
+NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
+NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 
 NO_VICTIM: Final = -(2**62)
 """The highest priority of none; lower than any."""
@@ -197,17 +202,68 @@ def told(failure: Failure, text: str) -> Failure:
     return replace(failure, message=cut(f"{failure.message} preemption: {text}"))
 
 
+def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -> Failure | None:
+    """Return the failure of a pod for which no victims are looked for, with the reason; None if they are."""
+    if not policy.preemption or not fleet.present.any():
+        return failure
+    if not pod.preempts:
+        return told(failure, NEVER)
+    return None if has_lower(fleet, pod.priority) else in_vain(fleet, pod, policy, failure)
+
+
+def in_vain(
+    fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, unconfirmed: Collection[str] = frozenset()
+) -> Failure:
+    """Add to a failure why evictions help on no node, counted as in kube-scheduler's dry run."""
+    nodes = int(fleet.present.sum())
+    if has_lower(fleet, pod.priority):
+        with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+            counts = _dry_run(fleet, pod, policy, unconfirmed)
+    else:
+        counts = Counter({NOT_HELPFUL: failure.unresolvable, NO_VICTIMS: nodes - failure.unresolvable})
+    return told(failure, fit_error(nodes, +counts))
+
+
+def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str]) -> Counter[str]:
+    """Count the nodes by why the pod would not fit there even if all pods of lower priority left."""
+    request, asked = pod.request, policy.filters_of(pod.request)
+    resolvable = _resolvable(fleet, request, asked)
+    lower = np.zeros(len(fleet.names), np.bool_)
+    lower[fleet.census.current(fleet).rows[_below(fleet, pod.priority, unconfirmed)]] = True
+    counts = Counter(
+        {NOT_HELPFUL: int((fleet.present & ~resolvable).sum()), NO_VICTIMS: int((resolvable & ~lower).sum())}
+    )
+    left = resolvable & lower
+    if left.any():
+        without = emptied(fleet, pod.priority, unconfirmed)
+        # What only other filters reject now is asked last: the pods that leave may be why they do.
+        for each in sorted(asked, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE):
+            seen = without if each in policy.local else fleet
+            rejected = left & ~each.passes(seen, request)
+            if rejected.any():
+                counts.update(each.explain(seen, request, rejected))
+                left &= ~rejected
+        counts[NO_VICTIMS] += int(left.sum())
+    return counts
+
+
+def _resolvable(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Mask:
+    """Return the rows whose first rejection may be undone by pods that leave them."""
+    mask = np.zeros(len(fleet.names), np.bool_)
+    for each, rejected in cycle.rejections(fleet, request, asked):
+        mask |= rejected & ~filters.unresolvable(each, fleet, request, rejected)
+    return mask
+
+
 # --- whom and where -----------------------------------------------------------------------------------------------
 
 
 def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
     """Give the rows whose first rejection may be undone by pods that leave."""
-    left, found = fleet.present.copy(), np.zeros(len(fleet.names), np.bool_)
-    for each in policy.filters_of(request):
-        rejected = left & ~each.passes(fleet, request)
+    found = np.zeros(len(fleet.names), np.bool_)
+    for each, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
         if each.VERDICT is Verdict.UNSCHEDULABLE:
             found |= rejected
-        left &= ~rejected
     for each in policy.filters_of(request):
         if (bounded := filters.as_bounded(each)) is not None:
             found &= bounded.could_pass(fleet, request)

@@ -7,6 +7,8 @@ A filter is a module with the members of `Filter`, or an object if a policy conf
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, cast
 
+import numpy as np
+
 from berth_operator.core.filters import (
     cordon,
     declared_features,
@@ -151,8 +153,11 @@ COUPLED: Final = _names(
 )
 """Names of those that are `Coupled`."""
 
-BOUNDED: Final = _names(resources, DeviceFilter, volume_in_use)
+BOUNDED: Final = _names(resources, DeviceFilter, volume_in_use, topology_spread)
 """Names of those that are `Bounded`."""
+
+PARTLY_UNRESOLVABLE: Final = _names(resources, topology_spread)
+"""Names of those whose rejections kube-scheduler, too, splits by whether pods that leave could undo them."""
 
 NEEDED: Final = _names(
     # A pod that asks for what is not honoured would run as if it had not.
@@ -183,6 +188,15 @@ def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
 def as_bounded(each: Filter) -> Bounded | None:
     """Return a filter that is `Bounded` as such; None for any other."""
     return cast("Bounded", each) if each.NAME in BOUNDED else None
+
+
+def unresolvable(each: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
+    """Return the rejected rows that stay so whichever pods leave (kube-scheduler's UnschedulableAndUnresolvable)."""
+    if each.VERDICT is Verdict.UNRESOLVABLE:
+        return rejected
+    if each.NAME in PARTLY_UNRESOLVABLE and (bounded := as_bounded(each)) is not None:
+        return rejected & ~bounded.could_pass(fleet, request)
+    return np.zeros_like(rejected)
 
 
 def may_help(each: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

@@ -1,5 +1,6 @@
 """The node matches one of the terms of the pod's required node affinity."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,6 +15,8 @@ NAME: Final = "node-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
 REASON: Final = "node(s) didn't match Pod's node affinity/selector"
+NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+"""Of nodes whose names the terms exclude: kube-scheduler looks at the named ones alone (PreFilterResult)."""
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
@@ -23,9 +26,15 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return node_terms.any_of(fleet, request.node_affinity)
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
-    return {REASON: int(rejected.sum())}
+def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
+    """Count the rows that the terms do not name, if all name some, and the others."""
+    others = rejected & ~named(fleet, request)
+    return +Counter({NOT_NAMED: int(others.sum()), REASON: int((rejected & ~others).sum())})
+
+
+def named(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that the terms name, or all if a term names none."""
+    return node_terms.named(fleet, request.node_affinity or ())
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

@@ -35,10 +35,11 @@ def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with enough of everything if no pod were there."""
+    """Return the rows with enough of everything if no pod were there; as in kube-scheduler, whatever their maxPods."""
     mask = np.ones(len(fleet.names), np.bool_)
     for name, amount in request.resources:
-        mask &= fleet.total(name) >= amount
+        if name != PODS:
+            mask &= fleet.total(name) >= amount
     return mask
 
 

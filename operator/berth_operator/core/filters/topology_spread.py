@@ -47,6 +47,13 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows with the keys of all constraints: no pod that leaves brings one."""
+    if not (constraints := request.wishes.spread):
+        return fleet.present
+    return domains.members_of_all(fleet, {each.key for each in constraints})
+
+
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by the first constraint that they do not meet: for lack of its key, or by the skew."""
     counts: Counter[str] = Counter()

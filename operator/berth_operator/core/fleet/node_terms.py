@@ -1,6 +1,6 @@
 """Which nodes a pod's terms match: ANDed within a term, ORed between terms, as array expressions."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import reduce
 
 import numpy as np
@@ -21,6 +21,22 @@ def matching(fleet: Fleet, term: NodeTerm) -> Mask:
     masks = [fleet.labels.meeting(each) for each in term.labels]
     masks += [_named(fleet, each) for each in term.names]
     return reduce(np.logical_and, masks) if masks else _none(fleet)
+
+
+def named(fleet: Fleet, terms: Collection[NodeTerm]) -> Mask:
+    """Return the rows that the terms' names leave; all rows if a term names none (`In`)."""
+    if not terms or not all(pins_name(each) for each in terms):
+        return fleet.present
+    return any_of(fleet, (NodeTerm(names=tuple(filter(_lists_names, each.names))) for each in terms))
+
+
+def pins_name(term: NodeTerm) -> bool:
+    """Return whether a term matches only nodes that it names."""
+    return any(map(_lists_names, term.names))
+
+
+def _lists_names(requirement: Requirement) -> bool:
+    return requirement.operator == "In"
 
 
 def _named(fleet: Fleet, requirement: Requirement) -> Mask:

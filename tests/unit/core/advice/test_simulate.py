@@ -55,7 +55,8 @@ def said(found: Simulation) -> dict[str, str]:
 
 def told(result: Placement | Failure) -> str:
     if isinstance(result, Failure):
-        return result.message
+        # Why evictions would not help either is the subject of other tests.
+        return result.message.partition(" preemption: 0/")[0]
     return " ".join([result.node, *(str(each.minor) for each in result.grants)])
 
 

@@ -16,7 +16,15 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import MOST_COUPLED, Emptied, Preemption, has_lower, holds, preempt
+from berth_operator.core.decision.preemption import (
+    MOST_COUPLED,
+    Emptied,
+    Preemption,
+    has_lower,
+    holds,
+    in_vain,
+    preempt,
+)
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
 from berth_operator.core.values.charge import Charge
@@ -548,6 +556,48 @@ def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
     placed = decide(made, pod, Policy())
     assert isinstance(placed, Placement)
     assert placed.node == "a"
+
+
+# --- why evictions do not help -------------------------------------------------------------------------------------
+
+
+NO_HELP = "1 Preemption is not helpful for scheduling"
+NO_VICTIMS = "1 No preemption victims found for incoming pod"
+
+
+def occupied(*holders: Charge, **fields: Any) -> Fleet:
+    made = small(**fields)
+    for each in holders:
+        made.charge(each)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "pod", "reason"),
+    [
+        pytest.param(small(), wants(cpu=5000), NO_HELP, id="the node is too small"),
+        pytest.param(small(cordoned=True), wants(), NO_HELP, id="no pod is in the way"),
+        pytest.param(occupied(holder("equal", cpu=4000, priority=10)), wants(), NO_VICTIMS, id="no pod is below"),
+        pytest.param(
+            occupied(holder("low"), holder("equal", cpu=3000, priority=10)),
+            wants(cpu=2000),
+            "1 Insufficient cpu",
+            id="too few pods are below",
+        ),
+        pytest.param(
+            occupied(holder("low"), holder("equal", cpu=1000, priority=10, ports=[listens()])),
+            replace(wants(), request=replace(wants().request, ports=(listens(),))),
+            "1 node(s) didn't have free ports for the requested pod ports",
+            id="another pod has the port",
+        ),
+    ],
+)
+def test_the_reason_is_that_of_kube_schedulers_dry_run(made: Fleet, pod: PendingPod, reason: str) -> None:
+    failure = decide(made, pod, Policy())
+    assert isinstance(failure, Failure)
+    assert preempt(made, pod, Policy(), Budgets()) is None
+    expected = f"{failure.message} preemption: 0/1 nodes are available: {reason}."
+    assert in_vain(made, pod, Policy(), failure).message == expected
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ def named(operator: str, name: str) -> NodeTerm:
 
 
 X, Y = label("zone", "In", "x"), label("zone", "In", "y")
+NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 LABELS = {"zone": "x", "disk": "", "cores": "12", "far": "9223372036854775807", "farther": "9223372036854775808"}
 
@@ -153,12 +154,12 @@ AFFINITY_CASES = [
         ([term(Y), term(X)], "", "two terms, one matches"),
         ([term(Y), term()], MISMATCH, "two terms, one empty"),
         ([named("In", "node")], "", "name"),
-        ([named("In", "other")], MISMATCH, "another name"),
+        ([named("In", "other")], NOT_NAMED, "another name"),
         ([named("NotIn", "other")], "", "not another name"),
         ([named("NotIn", "node")], MISMATCH, "not this name"),
         ([term(X, names=named("In", "node").names)], "", "name and label"),
         ([term(Y, names=named("In", "node").names)], MISMATCH, "name and another label"),
-        ([term(X, names=named("In", "other").names)], MISMATCH, "label and another name"),
+        ([term(X, names=named("In", "other").names)], NOT_NAMED, "label and another name"),
     )
 ]
 
