@@ -87,7 +87,7 @@ class Reporter:
         note = (
             f"It requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing, "
             "cannot be read, names too few devices or was not written by a trusted scheduler: no such device of that "
-            "node is handed out until it is gone"
+            "node is allocated until the pod is gone"
         )
         self._warn(_bound(charge), "AllocationUnknown", "Accounting", note, suffix=f"{charge.uid}.unknown")
 
@@ -99,7 +99,7 @@ class Reporter:
 
     def undone(self, charge: Charge, why: str) -> None:
         """A bound pod is deleted, because its gang could not be completed."""
-        note = f"{why}; this one is deleted, so that it holds nothing in vain"
+        note = f"{why}; this member is deleted, so that it holds no resources"
         self._warn(_bound(charge), "PodGroupTimedOut", "Undoing", note)
 
     def evicted(self, charge: Charge, device: str) -> None:
