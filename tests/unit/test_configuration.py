@@ -21,7 +21,7 @@ PATH = Path("berth.yaml")
 ROOT = Path(__file__).parents[2]
 
 SWITCHES = (
-    "*, injected, node-ready, cordon, taints, node-selector, node-affinity, declared-features, volume-limits, "
+    "*, injected, cordon, taints, node-ready, node-selector, node-affinity, declared-features, volume-limits, "
     "volume-affinity, volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity"
 )
 SCORES = ", ".join(each.NAME for each in scores.ALL)
