@@ -172,9 +172,9 @@ def asks(
     counted = {name: amount for name, amount in amounts.items() if request.is_counted_on_node(name)}
     return PodRequest(
         resources=tuple(sorted({**counted, "pods": 1}.items())),
-        assumed=(counted.get("cpu", 100), counted.get("memory", 200 * MI)),
+        nonzero_requested=(counted.get("cpu", 100), counted.get("memory", 200 * MI)),
         devices=devices,
-        asked=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
+        plugin_requests=tuple(sorted((name, amount) for name, amount in amounts.items() if request.is_device(name))),
         shares=share.of_pod((resources.Container(name="main", requests=amounts),), devices),
         model=model,
         node_selector=tuple(label(key, "In", value) for key, value in (selector or {}).items()),
@@ -280,7 +280,7 @@ def with_functions(minor: int = 0, *buses: str) -> Grant:
 def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:
     """Give what a pod takes of a node."""
     taken = dict(fields.get("resources", ()))
-    fields = {"assumed": (taken.get("cpu", 0), taken.get("memory", 0)), **fields}
+    fields = {"nonzero_requested": (taken.get("cpu", 0), taken.get("memory", 0)), **fields}
     return Charge(uid=f"uid-{name}", pod=f"ns/{name}", node=node, grants=grants, **fields)
 
 

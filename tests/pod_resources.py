@@ -13,7 +13,7 @@ from berth_agent.kubelet.api import podresources_pb2_grpc
 services: Any = podresources_pb2_grpc
 """Its types are those of asyncio; this server has threads, so that it answers while a test waits."""
 
-Given = Mapping[tuple[str, str, str], Mapping[str, list[str]]]
+ActualAllocation = Mapping[tuple[str, str, str], Mapping[str, list[str]]]
 """(namespace, pod, container) -> resource -> ids."""
 
 
@@ -22,7 +22,7 @@ class PodResourcesServer:
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        self.given: Given = {}
+        self.given: ActualAllocation = {}
         self.asked = 0
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from berth_operator.core.values.request import NodeTerm, PodRequest
 from berth_operator.core.values.storage import Capacity, Claim, StorageClass, Volume
 from tests.builders import GI, Raw, asks, charge, label
@@ -64,9 +64,9 @@ def wants(*claims: str, **fields: Any) -> PodRequest:
     return replace(asks(), mounts=mounts(*claims, **fields))
 
 
-def holds(name: str, *claims: str, node: str = "node", chosen: Chosen | None = None, **fields: Any) -> Charge:
+def holds(name: str, *claims: str, node: str = "node", chosen: PodVolumes | None = None, **fields: Any) -> Charge:
     """Give a placed pod that mounts these claims."""
-    return charge(name, node=node, mounts=mounts(*claims, **fields), chosen=chosen or Chosen())
+    return charge(name, node=node, mounts=mounts(*claims, **fields), volumes=chosen or PodVolumes())
 
 
 def csi(handle: str, driver: str = DRIVER) -> Attachable:

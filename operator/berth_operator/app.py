@@ -30,7 +30,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values.verdict import ANY
-from berth_operator.extender import debug
+from berth_operator.debug_api import server as debug_server
 from berth_operator.handlers.marks import Marks
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
@@ -91,7 +91,7 @@ class App:
         self._memo = Memo(
             settings=settings,
             problem=self._problem,
-            busy=lambda: self._reporter.calm.is_busy,
+            busy=lambda: self._reporter.in_flight_binds.is_busy,
             cluster=self._cluster,
             marks=marks,
             loop=asyncio.get_running_loop(),
@@ -198,7 +198,7 @@ class App:
         if self._election.term is not None:
             await self._have_read(READING_SECONDS)
         self._kopf.start()
-        await debug.run(
+        await debug_server.run(
             settings=self._settings,
             api=self._client,
             cluster=self._cluster,

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.extender import debug
-from berth_operator.extender.access import Guard, RefusedError
-from berth_operator.extender.debug import PATH, SLICE, DebugApi
-from berth_operator.extender.pictures import UnreadError
+from berth_operator.debug_api import server as debug_server
+from berth_operator.debug_api.access import Guard, RefusedError
+from berth_operator.debug_api.server import PATH, SLICE, DebugApi
+from berth_operator.debug_api.snapshots import UnreadError
 from tests.builders import cards, charge, fleet, grant
 
 NODES = 3 * SLICE + 1
@@ -65,7 +65,7 @@ class Gate(Guard):
 @contextlib.asynccontextmanager
 async def serving(shown: Shown, guard: Guard | None = None) -> AsyncIterator[Callable[..., Any]]:
     """Serve, and give what asks: path and options in, (status, answer, headers) out."""
-    served = DebugApi(pictures=lambda: shown, guard=guard)
+    served = DebugApi(snapshots=lambda: shown, guard=guard)
     async with TestServer(served.application()) as server, aiohttp.ClientSession() as session:
 
         async def ask(path: str, method: str = "GET", **options: Any) -> tuple[int, Any, dict[str, str]]:
@@ -172,14 +172,14 @@ async def test_what_is_not_known_is_told(error: Exception) -> None:
     [("127.0.0.1", False), ("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("10.0.0.1", True)],  # noqa: S104 - not bound
 )
 def test_only_what_this_machine_alone_can_reach_is_open(address: str, *, guarded: bool) -> None:
-    assert debug.needs_guard(address) is guarded
+    assert debug_server.needs_guard(address) is guarded
 
 
 # --- serving ----------------------------------------------------------------------------------------------------
 
 
 async def test_what_keeps_it_from_serving_is_told_and_ends_nothing() -> None:
-    served = DebugApi(pictures=lambda: Shown(many()), guard=None)
+    served = DebugApi(snapshots=lambda: Shown(many()), guard=None)
     with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as logs:
         port = other.getsockname()[1]
         await served.serve("127.0.0.1", port, None, None)

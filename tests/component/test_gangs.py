@@ -117,7 +117,7 @@ async def test_a_gang_has_formed_by_the_answers_to_its_binds_even_if_the_watch_i
     world = filled(watch=False)
     async with world.running() as api:
         await asyncio.sleep(1)
-        assert world.cluster.roster.counts("ns/g").formed
+        assert world.cluster.gang_tracker.counts("ns/g").formed
         await asyncio.sleep(2 * TIMEOUT)
     assert len(api.bound()) == 4
     assert api.deletions == []
@@ -501,7 +501,7 @@ async def test_a_member_whose_label_is_taken_off_leaves_its_gang() -> None:
         world.submit(member("new"))
         await asyncio.sleep(0.5)
         assert "new" in api.bound()
-        assert world.cluster.roster.counts("ns/g").bound == 2
+        assert world.cluster.gang_tracker.counts("ns/g").bound == 2
         assert world.users() == 3
 
 

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.calm import PATIENCE, Calm
 from berth_operator.binding.events import MAX_QUEUED, Event, EventQueue, Subject
+from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
 from berth_operator.binding.waiting_pods import LONGEST_HOLD, LONGEST_RETRY, LOOK, QUIET, RATE, SERIES, SETTLE
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
@@ -200,7 +200,7 @@ async def test_a_condition_that_stands_keeps_its_time() -> None:
     world = World()
     async with world.running() as api:
         world.api.pods["a"] = pod("a")
-        world.reporter.unschedulable(waiting("a", said="another reason"), failure("this"))
+        world.reporter.unschedulable(waiting("a", last_message="another reason"), failure("this"))
         await asyncio.sleep(SETTLE + 1)
     ((_, _, told),) = api.patches
     assert "lastTransitionTime" not in told
@@ -310,7 +310,7 @@ async def test_new_pods_are_told_within_a_second_in_a_storm_of_binds() -> None:
     world = World()
     names = crowd(world, 300)
     async with world.running() as api:
-        world.reporter.calm.begin()
+        world.reporter.in_flight_binds.begin()
         tell(world, names, "x")
         await asyncio.sleep(1)
     assert len(api.patches) >= 300
@@ -599,7 +599,7 @@ class Recorder:
 
 async def test_events_beyond_the_bound_are_dropped_the_oldest_first() -> None:
     recorder = Recorder()
-    queue = EventQueue(api=recorder, instance="me", calm=Calm(), clock=now)
+    queue = EventQueue(api=recorder, instance="me", calm=InFlightBinds(), clock=now)
     subject = Subject.of(waiting("a"))
     for number in range(MAX_QUEUED + 10):
         queue.put(Event(subject=subject, name=f"e{number}", type="Normal", reason="R", action="A", note="note"))

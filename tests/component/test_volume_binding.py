@@ -426,7 +426,7 @@ async def test_a_bound_pod_keeps_what_it_holds_and_nothing_that_it_was_promised(
     volumes = [{"name": "claim", "persistentVolumeClaim": {"claimName": "claim"}}]
     world.cluster.put_bound(pod("p", volumes=volumes, on="node"))
     charge = world.cluster.fleet.charges["uid-p"]
-    assert (bool(charge.mounts), bool(charge.chosen)) == (True, False)
+    assert (bool(charge.mounts), bool(charge.volumes)) == (True, False)
 
 
 async def test_nothing_is_sent_once_the_term_is_over(world: World) -> None:

@@ -59,7 +59,7 @@ error to kube-scheduler, so DefaultPreemption is not asked, and the message has 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Mismatch:
     """One probe on one node, and what kube-scheduler said."""
 
     scenario: str
@@ -74,23 +74,23 @@ class Trial:
     """What was asked in one cluster, and the state in which it was asked."""
 
     state: State
-    cases: list[Case] = field(default_factory=list)
+    cases: list[Mismatch] = field(default_factory=list)
 
-    def judged(self, case: Case, order: Sequence[Filter] | None = None) -> bool:
+    def judged(self, case: Mismatch, order: Sequence[Filter] | None = None) -> bool:
         """Give the verdict of all filters on a case, or of those that are given."""
         pod = pods.pending(pods.keep(copy.deepcopy(case.probe)))
         assert not pod.error
         mask = cycle.feasible(self.state.fleet, pod.request, order)
         return bool(mask[self.state.fleet.rows[case.node]])
 
-    def message(self, case: Case) -> str:
+    def message(self, case: Mismatch) -> str:
         """Return what Berth reports of a case that fits nowhere, with why evictions would not help."""
         pod, policy = pods.pending(pods.keep(copy.deepcopy(case.probe))), Policy()
         outcome = cycle.decide(self.state.fleet, pod, policy)
         assert isinstance(outcome, cycle.Failure)
         return in_vain(self.state.fleet, pod, policy, outcome).message
 
-    def differing(self, order: Sequence[Filter] | None = None) -> list[Case]:
+    def differing(self, order: Sequence[Filter] | None = None) -> list[Mismatch]:
         """Give the cases in which they say something else than kube-scheduler."""
         return [each for each in self.cases if self.judged(each, order) != each.fits]
 
@@ -226,7 +226,7 @@ def _pinned(probe: Raw, node: str, volumes: Iterable[Raw] = ()) -> Raw:
     return pinned
 
 
-def _ask(cluster: Cluster, asked: Sequence[tuple[str, str, Raw]], namespaces: Sequence[str]) -> list[Case]:
+def _ask(cluster: Cluster, asked: Sequence[tuple[str, str, Raw]], namespaces: Sequence[str]) -> list[Mismatch]:
     with ThreadPoolExecutor(WORKERS) as pool:
         made = list(pool.map(lambda each: cluster.api.post(_path(each[2]["metadata"]["namespace"]), each[2]), asked))
     verdicts: dict[str, tuple[bool, str]] = {}
@@ -245,9 +245,9 @@ def _ask(cluster: Cluster, asked: Sequence[tuple[str, str, Raw]], namespaces: Se
     return [_case(question, probe, verdicts) for question, probe in zip(asked, made, strict=True)]
 
 
-def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[bool, str]]) -> Case:
+def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[bool, str]]) -> Mismatch:
     fits, said = verdicts[probe["metadata"]["uid"]]
-    return Case(scenario=question[0], node=question[1], probe=probe, fits=fits, said=said)
+    return Mismatch(scenario=question[0], node=question[1], probe=probe, fits=fits, said=said)
 
 
 def _reserved(cluster: Cluster) -> set[tuple[str, str]]:

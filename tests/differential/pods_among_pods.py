@@ -57,7 +57,7 @@ class _Maker:
             nodes=nodes,
             placed=placed,
             terminating=frozenset(each["metadata"]["name"] for each in placed if self._often(0.15)),
-            pod=self._pod("probe", wishes=0.9),
+            pod=self._pod("probe", affinity=0.9),
         )
 
     # --- objects ----------------------------------------------------------------------------------------------
@@ -85,15 +85,15 @@ class _Maker:
         return self._dice.choice(["NoSchedule", "NoSchedule", "PreferNoSchedule"])
 
     def _placed(self, number: int, node: str) -> Raw:
-        pod = self._pod(f"placed-{number}", wishes=0.5)
+        pod = self._pod(f"placed-{number}", affinity=0.5)
         pod["spec"]["nodeName"] = node
         # Constraints of placed pods concern nobody, but must not hinder either.
         return pod
 
-    def _pod(self, name: str, *, wishes: float) -> Raw:
+    def _pod(self, name: str, *, affinity: float) -> Raw:
         labels = {key: self._dice.choice(values) for key, values in LABELS.items() if self._often(0.75)}
         spec: Raw = {"containers": [{"name": "main", "image": "none"}], "affinity": {}}
-        if self._often(wishes):
+        if self._often(affinity):
             self._add_wishes(spec)
         if self._often(0.3):
             spec["nodeSelector"] = {f"{self._prefix}.disk": "ssd"}

@@ -19,7 +19,7 @@ from berth_client.objects import Object
 from berth_operator.binding.reporter import Reporter
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
-from berth_operator.core.fleet.kubelet_allocation import Case
+from berth_operator.core.fleet.kubelet_allocation import Mismatch
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -82,9 +82,9 @@ class DriftKeeper:
         except TimeoutError:
             pass
 
-    def _ours(self) -> dict[str, Case]:
+    def _ours(self) -> dict[str, Mismatch]:
         drifted = self._cluster.allocations.drifted
-        return {uid: each for uid, each in drifted.items() if self._cluster.node_cache.is_ours(each.given.node)}
+        return {uid: each for uid, each in drifted.items() if self._cluster.node_cache.is_ours(each.actual.node)}
 
     def _count(self) -> None:
         """Find out who drifts, and since when."""
@@ -98,20 +98,20 @@ class DriftKeeper:
         for uid, case in self._ours().items():
             if uid not in self._told and self._cluster.clock() - self._since[uid] >= PATIENCE:
                 self._told.add(uid)
-                difference = kubelet_allocation.difference(case.promised, case.given)
-                log.warning("devices drifted", pod=case.promised.pod, node=case.given.node, difference=difference)
+                difference = kubelet_allocation.difference(case.promised, case.actual)
+                log.warning("devices drifted", pod=case.promised.pod, node=case.actual.node, difference=difference)
                 self._reporter.drifted(case.promised, difference)
 
     async def _rewrite_all(self) -> None:
-        nodes = {each.given.node for each in self._ours().values()}
+        nodes = {each.actual.node for each in self._ours().values()}
         found = [each for node in sorted(nodes) for each in self._cluster.allocations.to_be_rewritten(node)]
         now = self._cluster.clock()
-        due = [each for each in found if self._again.get(each[0].given.uid, (now, 0.0))[0] <= now]
+        due = [each for each in found if self._again.get(each[0].actual.uid, (now, 0.0))[0] <= now]
         await asyncio.gather(*(self._rewrite(case, instead) for case, instead in due if self._leads()))
 
-    async def _rewrite(self, case: Case, instead: Mapping[str, Grant]) -> None:
+    async def _rewrite(self, case: Mismatch, instead: Mapping[str, Grant]) -> None:
         """Have a pod's allocation say what it holds."""
-        namespace, name = keys.split(case.given.pod)
+        namespace, name = keys.split(case.actual.pod)
         try:
             pod = await self._pods.get_pod(namespace, name)
             if (annotations := _annotations(pod, case, instead)) is None:
@@ -121,22 +121,22 @@ class DriftKeeper:
             self._failed(case, error)
         else:
             counters.REWRITES.inc()
-            log.info("allocation rewritten", pod=case.given.pod, node=case.given.node, instead=_words(instead))
+            log.info("allocation rewritten", pod=case.actual.pod, node=case.actual.node, instead=_words(instead))
 
-    def _failed(self, case: Case, error: CallError) -> None:
+    def _failed(self, case: Mismatch, error: CallError) -> None:
         if error.status == HTTPStatus.NOT_FOUND:
             return
-        uid, (first, longest) = case.given.uid, PAUSES
+        uid, (first, longest) = case.actual.uid, PAUSES
         changed = error.status == HTTPStatus.CONFLICT
         pause = first if changed or uid not in self._again else min(longest, 2 * self._again[uid][1])
         self._again[uid] = self._cluster.clock() + pause, pause
-        log.warning("allocation not rewritten", pod=case.given.pod, error=str(error), again_in=pause)
+        log.warning("allocation not rewritten", pod=case.actual.pod, error=str(error), again_in=pause)
 
 
-def _annotations(pod: Mapping[str, Any], case: Case, instead: Mapping[str, Grant]) -> dict[str, str] | None:
+def _annotations(pod: Mapping[str, Any], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
     """Give what a pod's annotations are to say; None of a pod that is not the one, or says so already."""
     metadata = pod["metadata"]
-    is_same = metadata["uid"] == case.given.uid and pod["spec"].get("nodeName") == case.given.node
+    is_same = metadata["uid"] == case.actual.uid and pod["spec"].get("nodeName") == case.actual.node
     told = metadata.get("annotations") or {}
     return record.rewritten(told, case, instead) if is_same and names.ALLOCATED in told else None
 

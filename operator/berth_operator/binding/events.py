@@ -11,7 +11,7 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import CallError
-from berth_operator.binding.calm import PATIENCE, Calm
+from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 
@@ -102,7 +102,7 @@ class Event:
 class EventQueue:
     """Sends Events behind the binds, the oldest first."""
 
-    def __init__(self, *, api: EventApi, instance: str, calm: Calm, clock: Callable[[], float]) -> None:
+    def __init__(self, *, api: EventApi, instance: str, calm: InFlightBinds, clock: Callable[[], float]) -> None:
         self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
         self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue(MAX_QUEUED)
         """(when it was put in, Event)."""

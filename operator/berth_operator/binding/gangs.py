@@ -81,7 +81,7 @@ class GangBinder:
         outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
-            gang, outcome = self._preemptor.help_gang(gang, outcome)
+            gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
             self._cluster.queue.park(gang, outcome, self._cluster.version)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
@@ -114,7 +114,7 @@ class GangBinder:
 
     async def _bind_claims(self, placements: Sequence[Placement], epoch: int) -> bool:
         """Bind the claims of all members; tell whether all are bound."""
-        claiming = [each for each in placements if each.chosen]
+        claiming = [each for each in placements if each.volumes]
         waits = (self._volumes.bind(each, lambda: self._binds.leads(epoch)) for each in claiming)
         done = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
@@ -141,7 +141,7 @@ class GangBinder:
         tries = 0
         while (answer := await self._binds.send(placement, body, epoch)) is not None:
             outcome, why = answer
-            until = self._cluster.roster.retry_until(placement.pod.uid) if self._binds.leads(epoch) else None
+            until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(epoch) else None
             if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
                 self._binds.settle(placement, outcome, why)
                 return
@@ -181,29 +181,29 @@ class GangKeeper:
         while True:
             self._undo_overdue()
             self._look_after_waiting()
-            await self._delete_doomed()
+            await self._delete_all()
             await asyncio.sleep(PERIOD)
 
     def _look_after_waiting(self) -> None:
-        roster, now = self._cluster.roster, self._cluster.clock()
-        for gang in roster.resumed(now):
+        gang_tracker, now = self._cluster.gang_tracker, self._cluster.clock()
+        for gang in gang_tracker.resumed(now):
             self._cluster.gangs.gather(gang)
-        for lack, pods in roster.unready(now):
+        for lack, pods in gang_tracker.unready(now):
             for pod in pods:
                 self._reporter.unschedulable(pod, Failure(message=lack, wakes_on=Change(0)))
 
     def _undo_overdue(self) -> None:
-        for gang in self._cluster.roster.overdue(self._cluster.clock()):
-            told, doomed = self._cluster.gangs.abort(gang, keep=self._keeps(gang.scheduler))
+        for gang in self._cluster.gang_tracker.overdue(self._cluster.clock()):
+            told, to_delete = self._cluster.gangs.abort(gang, keep=self._keeps(gang.scheduler))
             counters.GANGS_UNDONE.inc()
-            log.warning("gang undone", why=told, deleted=[each.pod for each in doomed])
-            for charge in doomed:
+            log.warning("gang undone", why=told, deleted=[each.pod for each in to_delete])
+            for charge in to_delete:
                 self._reporter.undone(charge, told)
 
-    async def _delete_doomed(self) -> None:
-        doomed, now = self._cluster.roster.doomed(), self._cluster.clock()
-        self._again = {each.uid: self._again.get(each.uid, now) for each in doomed}
-        await asyncio.gather(*(self._delete(each) for each in doomed if self._again[each.uid] <= now))
+    async def _delete_all(self) -> None:
+        to_delete, now = self._cluster.gang_tracker.to_delete(), self._cluster.clock()
+        self._again = {each.uid: self._again.get(each.uid, now) for each in to_delete}
+        await asyncio.gather(*(self._delete(each) for each in to_delete if self._again[each.uid] <= now))
 
     async def _delete(self, charge: Charge) -> None:
         if not self._leads():

@@ -27,9 +27,9 @@ from berth_operator.core.decision.preemption import (
     NEVER,
     TERMINATING,
     Preemption,
-    holds,
     in_vain,
     nominated,
+    nominated_fit,
     not_tried,
     preempt,
     told,
@@ -46,7 +46,7 @@ PAUSES: Final = (1.0, 2.0, 4.0)
 """Seconds between two sends of one request; if the last fails, the pod chooses anew after its back-off."""
 
 _NODE_CHANGES: Final = (
-    Change.RELEASED
+    Change.CAPACITY_FREED
     | Change.NODE_TAINTS
     | Change.NODE_LABELS
     | Change.NODE_ALLOCATABLE
@@ -95,7 +95,7 @@ class Preemptor:
         """Keep again what the last leader kept, of a gang all or nothing: the pods tell for which node they wait."""
         waiting = nominated(self._cluster.pending.values())
         for pod in waiting:
-            if (kept := self._holds(pod)) is not None:
+            if (kept := self._nominated_fit(pod)) is not None:
                 self._cluster.nominator.nominate(pod, kept)
         for gang in {each.gang for each in waiting if each.gang is not None}:
             if len(self._cluster.nominator.of_gang(gang)) < sum(each.gang == gang for each in waiting):
@@ -103,12 +103,12 @@ class Preemptor:
             # It is dropped, too, if the gang lacks members by now.
             self._cluster.gangs.gather(gang)
 
-    def help(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
+    def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try to make room for a pod that fits nowhere; give the pod, and why it waits now."""
         fleet = self._cluster.fleet
         if pod.error:
             return pod, failure
-        if pod.nominated and (kept := self._holds(pod)) is not None:
+        if pod.nominated and (kept := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, kept), self._awaiting(failure)
         policy = self._policy(pod.scheduler)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
@@ -121,7 +121,7 @@ class Preemptor:
         pod = self._carry_out(pod, found)
         return pod, self._awaiting(failure)
 
-    def help_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
+    def preempt_for_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
         """Try to make room for a gang that does not fit; give the gang, and why it waits now.
 
         While pods leave that it waits for, it evicts no more, wherever else there might be room meanwhile.
@@ -141,8 +141,8 @@ class Preemptor:
         gang = self._carry_out_gang(gang, found)
         return gang, self._awaiting_gang(gang, failure)
 
-    def _holds(self, pod: PendingPod) -> Charge | None:
-        return holds(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated)
+    def _nominated_fit(self, pod: PendingPod) -> Charge | None:
+        return nominated_fit(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated)
 
     @staticmethod
     def _awaiting(failure: Failure) -> Failure:

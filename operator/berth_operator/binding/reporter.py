@@ -11,8 +11,8 @@ from collections.abc import Callable
 import structlog
 
 from berth_api import keys, names
-from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
+from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.charge import Charge
@@ -25,10 +25,10 @@ class Reporter:
     """Says what is to be reported; when that is written is up to the `EventQueue` and the `WaitingPods`."""
 
     def __init__(self, *, api: Api, instance: str, clock: Callable[[], float]) -> None:
-        self.calm = Calm()
+        self.in_flight_binds = InFlightBinds()
         """To be told of binds: reports let them go first."""
-        self._events = EventQueue(api=api, instance=instance, calm=self.calm, clock=clock)
-        self._waiting = WaitingPods(api=api, instance=instance, calm=self.calm, clock=clock)
+        self._events = EventQueue(api=api, instance=instance, calm=self.in_flight_binds, clock=clock)
+        self._waiting = WaitingPods(api=api, instance=instance, calm=self.in_flight_binds, clock=clock)
 
     @property
     def waiting(self) -> int:

@@ -160,7 +160,7 @@ class Scheduler:
         counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
         if isinstance(outcome, Failure):
             if parked is None:
-                pod, outcome = self._preemptor.help(pod, outcome)
+                pod, outcome = self._preemptor.preempt_for(pod, outcome)
             self._cluster.queue.park(pod, outcome, self._cluster.version)
             self._reporter.unschedulable(pod, outcome)
             return False
@@ -177,11 +177,11 @@ class Scheduler:
     def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Charge a placement and start to bind it."""
         self._cluster.placements.assume(placement)
-        if placement.chosen:
+        if placement.volumes:
             bind = self._bind_claims_first
         else:
             bind = self._bind
-            self._reporter.calm.begin()
+            self._reporter.in_flight_binds.begin()
         self.start(bind(placement, body, epoch))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -213,7 +213,7 @@ class Scheduler:
             self.settle(placement, binder.Outcome.REFUSED, str(error))
         else:
             await self._binds.acquire()
-            self._reporter.calm.begin()
+            self._reporter.in_flight_binds.begin()
             await self._bind(placement, body, epoch)
 
     async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
@@ -223,18 +223,18 @@ class Scheduler:
                 self.settle(placement, *answer)
         finally:
             self._binds.release()
-            self._reporter.calm.end()
+            self._reporter.in_flight_binds.end()
 
     async def send(
         self, placement: Placement, body: dict[str, object], epoch: int
     ) -> tuple[binder.Outcome, str] | None:
         """Send a Binding in its turn, and give the answer; None if the term has ended."""
         async with self._binds:
-            self._reporter.calm.begin()
+            self._reporter.in_flight_binds.begin()
             try:
                 return await self._answer(placement, body, epoch)
             finally:
-                self._reporter.calm.end()
+                self._reporter.in_flight_binds.end()
 
     async def _answer(
         self, placement: Placement, body: dict[str, object], epoch: int

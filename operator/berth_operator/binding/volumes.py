@@ -101,13 +101,13 @@ class VolumeBinder:
     async def _write(self, placement: Placement, holds: Callable[[], bool], begun: list[str]) -> dict[str, int]:
         """Write all of it; give the version that each claim or volume has since, and note the paths."""
         written: dict[str, int] = {}
-        for key, name in placement.chosen.bindings:
+        for key, name in placement.volumes.bindings:
             self._check(placement, holds)
             volume, claim = self._volume(name), self._claim(key)
             if not (volume.is_for(claim) and volume.claim_uid):
                 path = f"/api/v1/persistentvolumes/{name}"
                 written[name] = await self._once(path, _for_claim(volume, claim), begun)
-        for key in placement.chosen.provisions:
+        for key in placement.volumes.provisions:
             self._check(placement, holds)
             claim = self._claim(key)
             if claim.selected_node != placement.node:
@@ -146,8 +146,8 @@ class VolumeBinder:
 
     def _is_done(self, placement: Placement, written: dict[str, int], holds: Callable[[], bool]) -> bool:
         self._check(placement, holds)
-        bindings = [self._is_bound(placement, key, name, written) for key, name in placement.chosen.bindings]
-        provisions = [self._is_made(placement, key, written) for key in placement.chosen.provisions]
+        bindings = [self._is_bound(placement, key, name, written) for key, name in placement.volumes.bindings]
+        provisions = [self._is_made(placement, key, written) for key in placement.volumes.provisions]
         return all(bindings) and all(provisions)
 
     def _is_bound(self, placement: Placement, key: str, name: str, written: dict[str, int]) -> bool:
@@ -200,7 +200,7 @@ class VolumeBinder:
 
 
 def _claims(placement: Placement) -> Iterable[str]:
-    return {*(key for key, _ in placement.chosen.bindings), *placement.chosen.provisions}
+    return {*(key for key, _ in placement.volumes.bindings), *placement.volumes.provisions}
 
 
 def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:

@@ -25,8 +25,8 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import ApiError, CallError
-from berth_operator.binding.calm import Calm
 from berth_operator.binding.events import Event, EventApi, Subject, event_name, microtime
+from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.values.request import PendingPod
 
@@ -174,7 +174,7 @@ class _Record:
 class WaitingPods:
     """The records of all pods that wait, and the writers of what they show."""
 
-    def __init__(self, *, api: Api, instance: str, calm: Calm, clock: Callable[[], float]) -> None:
+    def __init__(self, *, api: Api, instance: str, calm: InFlightBinds, clock: Callable[[], float]) -> None:
         self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
         self._records: dict[str, _Record] = {}
         """UID -> record of a pod that waits; `_first`, `_again` and `_held` hold some of them."""
@@ -210,7 +210,7 @@ class WaitingPods:
 
     def _record(self, pod: PendingPod) -> _Record:
         if (record := self._records.get(pod.uid)) is None:
-            record = self._records[pod.uid] = _Record(pod=pod, written=pod.said, generation=pod.generation)
+            record = self._records[pod.uid] = _Record(pod=pod, written=pod.last_message, generation=pod.generation)
         return record
 
     # --- when -------------------------------------------------------------------------------------------------

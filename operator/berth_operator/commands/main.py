@@ -28,7 +28,7 @@ from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import kinds_of
 from berth_operator.state import snapshot
-from berth_operator.state.snapshot import Picture
+from berth_operator.state.snapshot import Snapshot
 
 ALL_FIT: Final = 0
 SOME_DO_NOT: Final = 1
@@ -78,7 +78,7 @@ def _snapshot(options: argparse.Namespace) -> int:
 def _planner(options: argparse.Namespace) -> Planner:
     plugins = device_plugins.installed()
     policies = _configured(options.config).with_plugins(plugins).policies
-    picture = Picture(
+    snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
         kinds=kinds_of(plugins),
@@ -86,11 +86,11 @@ def _planner(options: argparse.Namespace) -> Planner:
     )
     asked = workload.read(_text(options.file), options.file) if options.file else None
     if options.snapshot:
-        snapshots.load(options.snapshot, picture)
+        snapshots.load(options.snapshot, snapshot)
     else:
         for of, obj in asyncio.run(_taken(options)):
-            picture.put(of, obj)
-    planner = Planner(picture, policies, namespace=options.namespace)
+            snapshot.put(of, obj)
+    planner = Planner(snapshot, policies, namespace=options.namespace)
     if asked is not None:
         planner.add(asked)
     return planner

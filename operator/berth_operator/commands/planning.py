@@ -12,12 +12,12 @@ from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import holds, nominated
+from berth_operator.core.decision.preemption import nominated, nominated_fit
 from berth_operator.core.queue.gang_tracker import SETTLE
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import pods
-from berth_operator.state.snapshot import Object, Picture
+from berth_operator.state.snapshot import Object, Snapshot
 
 KUBELET: Final = "Node"
 """The owner of pods that a kubelet runs from files of its own."""
@@ -43,8 +43,8 @@ class Answer:
 class Planner:
     """A picture of the cluster, and the pods that are added to it."""
 
-    def __init__(self, picture: Picture, policies: Mapping[str, Policy], *, namespace: str) -> None:
-        self._picture, self._cluster, self._policies = picture, picture.cluster, policies
+    def __init__(self, snapshot: Snapshot, policies: Mapping[str, Policy], *, namespace: str) -> None:
+        self._picture, self._cluster, self._policies = snapshot, snapshot.cluster, policies
         self._namespace = namespace
         self._asked: dict[str, Object] = {}
         """UID -> pod of the workload."""
@@ -119,7 +119,7 @@ class Planner:
             )
         fleet = self._cluster.fleet
         for each in nominated(self._cluster.pending.values()):
-            if (held := holds(fleet, each, self._policies[each.scheduler], each.nominated)) is not None:
+            if (held := nominated_fit(fleet, each, self._policies[each.scheduler], each.nominated)) is not None:
                 fleet.nominate(held)
         return pod, advise(fleet, pod, self._tenants(), self._policies, self._cluster.budgets)
 
@@ -131,9 +131,9 @@ class Planner:
 
     def _unready(self) -> Iterator[Outcome]:
         """Give the members of gangs that lack members or sense."""
-        roster = self._cluster.roster
-        _ = list(roster.unready(0.0))  # who is lacking something now is told so once a while has passed
-        for lack, members in roster.unready(SETTLE):
+        gang_tracker = self._cluster.gang_tracker
+        _ = list(gang_tracker.unready(0.0))  # who is lacking something now is told so once a while has passed
+        for lack, members in gang_tracker.unready(SETTLE):
             yield from (_not_now(each, lack) for each in members)
 
     def _gated(self) -> Iterator[Outcome]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from berth_operator.commands.errors import InputError
-from berth_operator.state.snapshot import KEPT, Object, Picture
+from berth_operator.state.snapshot import KEPT, Object, Snapshot
 
 HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 
@@ -22,7 +22,7 @@ def line(of: str, obj: Object) -> bytes:
     return orjson.dumps({"of": of, "object": obj}) + b"\n"
 
 
-def load(path: Path, into: Picture) -> None:
+def load(path: Path, into: Snapshot) -> None:
     """Read a file into the state.
 
     Raises:
@@ -40,7 +40,7 @@ def load(path: Path, into: Picture) -> None:
         put(into, of, obj, where)
 
 
-def put(into: Picture, of: str, obj: Object, where: str) -> None:
+def put(into: Snapshot, of: str, obj: Object, where: str) -> None:
     """Read an object into the state.
 
     Raises:

@@ -41,7 +41,7 @@ def wanted(view: NodeView) -> dict[str, int]:
             found.update(_held(grant, view.kinds))
     requested: Counter[str] = Counter()
     for charge in view.charges:
-        requested.update(dict(charge.asked))
+        requested.update(dict(charge.plugin_requests))
     for kind in view.kinds.added:
         # They are counted in hundredths of a device.
         found.update({name: found[kind.name] * whole // CARD for name, whole in kind.resources.items()})

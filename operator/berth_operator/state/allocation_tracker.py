@@ -12,7 +12,7 @@ from berth_api.allocation import Grant
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import Case, Given
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Mismatch
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import charges, kubelet
@@ -44,7 +44,7 @@ class AllocationTracker:
         self._reports = KubeletReports()
         self._promised: dict[str, Charge] = {}
         """UID -> the promised charge of a pod that is charged for something else."""
-        self.drifted: dict[str, Case] = {}
+        self.drifted: dict[str, Mismatch] = {}
         """UID -> a pod that holds other devices than it was promised."""
 
     # --- what agents report -----------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class AllocationTracker:
         """Add or update what kubelet gave a pod."""
         record = kubelet.gpu_pod(raw)
         before = self._reports.put_gpu_pod(record)
-        for given in filter(None, {before, record.given}):
+        for given in filter(None, {before, record.actual}):
             self._update(given.node, given.uid)
         self._listener.status_changed(StatusKind.GPU_POD, record.key)
 
@@ -64,18 +64,18 @@ class AllocationTracker:
 
     def apply_report(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
         """Apply what a node's agent reports of kubelet; `known` is its Device as it was before."""
-        name, before = record.name, () if known is None else known.word.withheld
-        if known is not None or record.word.boot_id:
+        name, before = record.name, () if known is None else known.agent_report.withheld
+        if known is not None or record.agent_report.boot_id:
             # An agent that puts a deleted Device back reports its inventory first, and only then what is held.
-            self._reports.put_word(name, record.word)
+            self._reports.put_report(name, record.agent_report)
         self._update_node(name)
-        if known is None or known.word is not record.word:
+        if known is None or known.agent_report is not record.agent_report:
             # Its minors are of the inventory that the agent saw then; from here on those cards count by their ids.
             used = self._reports.foreign(name) if self._charges_foreign else ()
             self._set_charge(kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign(self._fleet, name, used))
-        if before or record.word.withheld:
-            self._fleet.withhold(name, record.word.withheld)
-            self._waker.happened(ClusterEvent(change=Change.RELEASED, node=name))
+        if before or record.agent_report.withheld:
+            self._fleet.withhold(name, record.agent_report.withheld)
+            self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
 
     def put_boot(self, node: str, boot_id: str) -> None:
         """Set in which boot a node is: what was held before it is free."""
@@ -136,15 +136,15 @@ class AllocationTracker:
 
     def consistency(self, record: GpuPodRecord) -> Consistency | None:
         """Return whether a pod holds what it was allocated; None if the pod is not known."""
-        known = self._fleet.charges.get(record.given.uid)
-        if known is None or (known.pod, known.node) != (record.given.pod, record.given.node):
+        known = self._fleet.charges.get(record.actual.uid)
+        if known is None or (known.pod, known.node) != (record.actual.pod, record.actual.node):
             return None
         promised = self._promised_of(known)
-        if difference := kubelet_allocation.difference(promised, record.given):
+        if difference := kubelet_allocation.difference(promised, record.actual):
             return "False", DRIFTED, difference
         return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
 
-    def to_be_rewritten(self, node: str) -> Iterator[tuple[Case, Mapping[str, Grant]]]:
+    def to_be_rewritten(self, node: str) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
         """Return the pods of a node whose allocations are to be rewritten, with the grant that replaces each id."""
         consistent = (
             charge
@@ -156,7 +156,7 @@ class AllocationTracker:
 
     # --- charges ----------------------------------------------------------------------------------------------
 
-    def _effective(self, promised: Charge, given: Given | None) -> Charge:
+    def _effective(self, promised: Charge, given: ActualAllocation | None) -> Charge:
         if given is None:
             return promised
         return kubelet_allocation.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
@@ -164,7 +164,7 @@ class AllocationTracker:
     def _promised_of(self, known: Charge) -> Charge:
         return self._promised.get(known.uid, known)
 
-    def _is_claimed(self, promised: Charge, given: Given) -> bool:
+    def _is_claimed(self, promised: Charge, given: ActualAllocation) -> bool:
         """Return whether a pod holds what was promised to another that kubelet has given nothing yet."""
         unexpected = kubelet_allocation.surprising(promised, given)
         return bool(unexpected) and any(
@@ -202,7 +202,7 @@ class AllocationTracker:
     def _update_drifted(self, node: str) -> None:
         """Correct the charges of pods that drifted: what they keep of their promise depends on other pods."""
         for case in self._drifted_on(node) if self.drifted else ():
-            self._set_charge(case.given.uid, self.track(case.promised))
+            self._set_charge(case.actual.uid, self.track(case.promised))
 
     def _set_charge(self, uid: str, wanted: Charge | None) -> None:
         """Charge this under a UID, in place of what is; None to charge nothing."""
@@ -218,17 +218,17 @@ class AllocationTracker:
             self._fleet.charge(wanted)
             self._listener.status_changed(StatusKind.NODE, wanted.node)
             if known is not None:
-                self._waker.happened(ClusterEvent(change=Change.RELEASED, node=wanted.node))
+                self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=wanted.node))
 
     # --- drift ------------------------------------------------------------------------------------------------
 
-    def _drifted_on(self, node: str) -> list[Case]:
-        return [case for case in self.drifted.values() if case.given.node == node]
+    def _drifted_on(self, node: str) -> list[Mismatch]:
+        return [case for case in self.drifted.values() if case.actual.node == node]
 
-    def _set_drift(self, promised: Charge, given: Given | None) -> None:
+    def _set_drift(self, promised: Charge, given: ActualAllocation | None) -> None:
         """Record whether a pod holds other devices than it was promised."""
         drifts = given is not None and kubelet_allocation.difference(promised, given)
-        case = Case(promised=promised, given=given) if given is not None and drifts else None
+        case = Mismatch(promised=promised, actual=given) if given is not None and drifts else None
         if case == self.drifted.get(promised.uid):
             return
         if case is None:

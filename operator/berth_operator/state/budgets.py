@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth_operator.core.decision.budgets import Budget
-from berth_operator.state import wishes
+from berth_operator.state import affinity
 
 Object = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ def budget(raw: Object) -> Budget:
     status = raw.get("status") or {}
     return Budget(
         namespace=raw["metadata"]["namespace"],
-        selector=wishes.selector(raw["spec"].get("selector")),
+        selector=affinity.selector(raw["spec"].get("selector")),
         allowed=status.get("disruptionsAllowed") or 0,
         disrupted=frozenset(status.get("disruptedPods") or ()),
     )

@@ -10,7 +10,7 @@ def is_same(known: Charge, charge: Charge) -> bool:
     """Return whether two charges take the same; what the Fleet filled in by itself does not count."""
     if known == charge:
         return True
-    if replace(known, grants=()) != replace(charge, grants=(), chosen=known.chosen):
+    if replace(known, grants=()) != replace(charge, grants=(), volumes=known.volumes):
         return False
     # The annotation has the types in another order than the decision.
     before, after = _by_card(known), _by_card(charge)
@@ -22,7 +22,7 @@ def is_same(known: Charge, charge: Charge) -> bool:
 def change(known: Charge, charge: Charge) -> Change:
     """Return what it means to other pods that a pod takes something else than before."""
     relabelled = replace(known, identity=charge.identity, terminating=charge.terminating)
-    return Change.POD_LABELS if is_same(relabelled, charge) else Change.POD_LABELS | Change.RELEASED
+    return Change.POD_LABELS if is_same(relabelled, charge) else Change.POD_LABELS | Change.CAPACITY_FREED
 
 
 def _by_card(charge: Charge) -> list[tuple[str, int, tuple[str, ...], dict[str, int]]]:

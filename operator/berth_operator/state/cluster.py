@@ -19,7 +19,7 @@ from typing import Any, Final
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.queue.gang_tracker import Roster
+from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -66,7 +66,7 @@ class Cluster:
         """The types of devices that there are."""
         self.trusted_schedulers = frozenset(trusted_schedulers)
         self.queue: Queue[PendingPod | Gang] = Queue()
-        self.roster = Roster(timeout=gang_timeout)
+        self.gang_tracker = GangTracker(timeout=gang_timeout)
         self.budgets = Budgets()
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
@@ -75,10 +75,10 @@ class Cluster:
         """Name -> the extended resource that it provides."""
         self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=listener)
         self.nominator = Nominator(
-            fleet=self.fleet, pending=pending, roster=self.roster, waker=waker, listener=listener
+            fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=listener
         )
         self.gangs = Gangs(
-            roster=self.roster,
+            gang_tracker=self.gang_tracker,
             queue=self.queue,
             nominator=self.nominator,
             waker=waker,
@@ -197,7 +197,7 @@ class Cluster:
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Set the labels of a namespace; none if it is gone."""
-        if self.fleet.neighbours.put_namespace(name, labels):
+        if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 
     def put_device_class(self, name: str, resource: str) -> None:
@@ -233,6 +233,6 @@ class Cluster:
 
     def _gpu_pod_view(self, name: str) -> GpuPodView | None:
         record = self.allocations.gpu_pod(name)
-        if record is None or not self.node_cache.is_ours(record.given.node):
+        if record is None or not self.node_cache.is_ours(record.actual.node):
             return None
         return GpuPodView(record=record, consistency=self.allocations.consistency(record))

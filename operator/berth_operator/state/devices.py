@@ -43,12 +43,12 @@ class DeviceRecord:
     problems: tuple[str, ...] = ()
     """That, and what cannot be read of its annotations and of what its agent tells of kubelet."""
     mark_problems: tuple[str, ...] = ()
-    word_problems: tuple[str, ...] = ()
+    report_problems: tuple[str, ...] = ()
     marks: Marks = Marks()
-    word: kubelet.Word = kubelet.NO_WORD
-    word_text: bytes = kubelet.NOTHING
+    agent_report: kubelet.AgentReport = kubelet.NO_WORD
+    report_text: bytes = kubelet.NOTHING
     """What it was read from."""
-    told: bytes
+    reported: bytes
     """The status as JSON: nobody decides by it, and as objects those of a large fleet take a hundred megabytes."""
     conditions: tuple[Condition, ...]
     """Those of the status."""
@@ -60,7 +60,7 @@ class DeviceRecord:
     def status(self) -> DeviceStatus:
         """Read the status; one that we cannot read counts as empty, and is written anew."""
         try:
-            return DeviceStatus.model_validate_json(self.told)
+            return DeviceStatus.model_validate_json(self.reported)
         except ValidationError:
             return DeviceStatus()
 
@@ -72,16 +72,16 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
     marks = _marks(metadata)
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
         marked = known if known.marks == marks else _marked(known, marks)
-        return _with_word(replace(marked, told=told, conditions=conditions), status)
+        return _with_word(replace(marked, reported=told, conditions=conditions), status)
     spec, unread = _spec(device)
     found, problems = cards.of_spec(spec)
     read = DeviceRecord(
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation") or 0,
-        inventory=DeviceInventory(cards=found, single=spec.mig_strategy == "single"),
+        inventory=DeviceInventory(cards=found, mig_single=spec.mig_strategy == "single"),
         spec_problems=(*unread, *problems),
-        told=told,
+        reported=told,
         conditions=conditions,
         driver_version=spec.driver_version,
         lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
@@ -92,14 +92,14 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
 def _with_word(read: DeviceRecord, status: Object) -> DeviceRecord:
     """Read what the agent tells of kubelet, if that is not what is known: it changes without the generation."""
     text = kubelet.text(status)
-    if text == read.word_text:
+    if text == read.report_text:
         return read
     word, problems = kubelet.word(read.name, status)
-    return _with_problems(replace(read, word=word, word_text=text, word_problems=problems))
+    return _with_problems(replace(read, agent_report=word, report_text=text, report_problems=problems))
 
 
 def _with_problems(read: DeviceRecord) -> DeviceRecord:
-    return replace(read, problems=(*read.spec_problems, *read.mark_problems, *read.word_problems))
+    return replace(read, problems=(*read.spec_problems, *read.mark_problems, *read.report_problems))
 
 
 def _is_lost(device: DeviceInfo) -> bool:
@@ -118,7 +118,7 @@ def _marks(metadata: Object) -> Marks:
 
 def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
     table, problems = _table(marks, read.inventory.cards)
-    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, honors=marks.honors)
+    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.honors)
     return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))
 
 

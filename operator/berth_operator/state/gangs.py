@@ -5,7 +5,7 @@ from typing import Any
 
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.queue.gang_tracker import Group, Roster
+from berth_operator.core.queue.gang_tracker import GangTracker, Group
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
@@ -24,14 +24,14 @@ class Gangs:
     def __init__(
         self,
         *,
-        roster: Roster,
+        gang_tracker: GangTracker,
         queue: Queue[PendingPod | Gang],
         nominator: Nominator,
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
     ) -> None:
-        self._roster, self._queue, self._nominator = roster, queue, nominator
+        self._gang_tracker, self._queue, self._nominator = gang_tracker, queue, nominator
         self._waker, self._listener, self._clock = waker, listener, clock
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, tuple[Group, Object]] = {}
@@ -51,13 +51,13 @@ class Gangs:
         """Add or update a PodGroup."""
         group = groups.group(raw)
         self._groups[group.name] = group, raw.get("status") or {}
-        self._roster.put_group(group)
+        self._gang_tracker.put_group(group)
         self.gather(Membership(group=group.name))
 
     def remove_group(self, name: str) -> None:
         """Remove a PodGroup."""
         del self._groups[name]
-        self._roster.remove_group(name)
+        self._gang_tracker.remove_group(name)
         self.gather(Membership(group=name))
 
     def group_names(self) -> list[str]:
@@ -68,32 +68,32 @@ class Gangs:
         """Return what is known of a PodGroup; None if there is none of this name."""
         if (known := self._groups.get(name)) is None:
             return None
-        return GroupView(group=known[0], status=known[1], counts=self._roster.counts(name))
+        return GroupView(group=known[0], status=known[1], counts=self._gang_tracker.counts(name))
 
     # --- members ----------------------------------------------------------------------------------------------
 
     def wait(self, pod: PendingPod, gang: Membership) -> None:
         """Add or update a waiting member."""
-        self._roster.wait(pod, gang)
+        self._gang_tracker.wait(pod, gang)
         self.gather(gang)
 
     def no_longer_waits(self, uid: str, gang: Membership) -> None:
         """Remove a waiting member."""
-        self._roster.no_longer_waits(uid)
+        self._gang_tracker.no_longer_waits(uid)
         self.gather(gang)
 
     def assume(self, charge: Charge, gang: Membership) -> None:
         """Record that a member is assumed; the caller gathers the gang once all its members are."""
-        self._roster.hold(charge, gang, bound=False)
+        self._gang_tracker.hold(charge, gang, bound=False)
 
     def bind(self, charge: Charge, gang: Membership, *, running: bool = False) -> None:
         """Record that a member is bound."""
-        self._roster.hold(charge, gang, bound=True, running=running)
+        self._gang_tracker.hold(charge, gang, bound=True, running=running)
         self.gather(gang)
 
     def release(self, uid: str, gang: Membership) -> None:
         """Record that a member has no node any more."""
-        self._roster.release(uid)
+        self._gang_tracker.release(uid)
         self.gather(gang)
 
     def put_ended(self, raw: Object) -> None:
@@ -101,13 +101,13 @@ class Gangs:
         gang = groups.of_placed(raw)
         if gang is not None:
             succeeded = raw["status"]["phase"] == "Succeeded"
-            self._roster.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
+            self._gang_tracker.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
             self.gather(gang)
 
     def remove_ended(self, uid: str) -> None:
         """Remove a pod that had ended."""
-        gang = self._roster.gang_of(uid)
-        self._roster.remove_ended(uid)
+        gang = self._gang_tracker.gang_of(uid)
+        self._gang_tracker.remove_ended(uid)
         if gang is not None:
             self.gather(gang)
 
@@ -115,7 +115,7 @@ class Gangs:
 
     def unit(self, gang: Membership) -> Gang | None:
         """Return a gang's waiting members as they are decided; None if they are too few."""
-        return self._roster.ready(gang, self._clock())
+        return self._gang_tracker.ready(gang, self._clock())
 
     def gather(self, gang: Membership) -> None:
         """Put a gang's waiting members into the queue if there are enough of them, else remove them from it."""
@@ -130,11 +130,11 @@ class Gangs:
     def begin(self, placements: Iterable[Placement]) -> None:
         """Record that the Bindings of an assumed gang are about to be sent."""
         for gang in gangs_of(placements):
-            self._roster.begin(gang, self._clock())
+            self._gang_tracker.begin(gang, self._clock())
 
     def back_off(self, gang: Membership) -> None:
         """Let a gang wait for its back-off once it is gathered again."""
-        self._roster.back_off(gang, self._clock())
+        self._gang_tracker.back_off(gang, self._clock())
 
     def put_off(self, gang: Membership) -> None:
         """Decide a gang again after its back-off: it can be neither bound nor helped as it was decided."""
@@ -143,7 +143,7 @@ class Gangs:
 
     def abort(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
         """Give up completing a gang whose time is up; return why, and the members that are to be deleted."""
-        aborted = self._roster.undo(gang, self._clock(), keep=keep)
+        aborted = self._gang_tracker.abort(gang, self._clock(), keep=keep)
         self.gather(gang)
         return aborted
 

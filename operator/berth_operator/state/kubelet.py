@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from berth_api import keys
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.gpupod import GpuPodSpec
-from berth_operator.core.fleet.kubelet_allocation import Device, Given
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Device
 
 Object = Mapping[str, Any]
 
@@ -19,11 +19,11 @@ FIELDS: Final = ("held", "bootID", "withheld", "foreign")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class AgentReport:
     """What an agent says of its node."""
 
     boot_id: str = ""
-    held: Mapping[str, Given]
+    held: Mapping[str, ActualAllocation]
     """UID of a pod, be it gone or not -> what kubelet says that it holds."""
     withheld: tuple[int, ...] = ()
     """Minors of GPUs that kubelet does not give out."""
@@ -31,7 +31,7 @@ class Word:
     """Cards that processes outside Kubernetes use."""
 
 
-NO_WORD: Final = Word(held={})
+NO_WORD: Final = AgentReport(held={})
 
 
 Consistency = tuple[str, str, str]
@@ -46,7 +46,7 @@ class GpuPodRecord:
     """namespace/name, of the GpuPod and of its pod."""
     uid: str
     """The object's own."""
-    given: Given
+    actual: ActualAllocation
     conditions: tuple[Object, ...] = ()
 
 
@@ -62,7 +62,7 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
     return GpuPodRecord(
         key=key,
         uid=metadata["uid"],
-        given=Given(uid=spec.pod_uid, pod=key, node=spec.node_name, containers=containers),
+        actual=ActualAllocation(uid=spec.pod_uid, pod=key, node=spec.node_name, containers=containers),
         conditions=tuple((obj.get("status") or {}).get("conditions") or ()),
     )
 
@@ -75,7 +75,7 @@ def text(status: Object) -> bytes:
 NOTHING: Final = text({})
 
 
-def word(node: str, status: Object) -> tuple[Word, tuple[str, ...]]:
+def word(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...]]:
     """Read the agent's part of a Device's status, and tell what cannot be read of it."""
     try:
         told = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
@@ -84,16 +84,18 @@ def word(node: str, status: Object) -> tuple[Word, tuple[str, ...]]:
         place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
         return NO_WORD, (f"status{place}: {first['msg']}; nothing counts of what the agent tells of kubelet",)
     foreign = tuple(Device(type=each.type, minor=each.minor, id="") for each in told.foreign)
-    return Word(boot_id=told.boot_id, held=_held(node, told.held), withheld=tuple(told.withheld), foreign=foreign), ()
+    return AgentReport(
+        boot_id=told.boot_id, held=_held(node, told.held), withheld=tuple(told.withheld), foreign=foreign
+    ), ()
 
 
-def _held(node: str, told: Iterable[HeldByContainer]) -> dict[str, Given]:
-    found: dict[str, Given] = {}
+def _held(node: str, told: Iterable[HeldByContainer]) -> dict[str, ActualAllocation]:
+    found: dict[str, ActualAllocation] = {}
     for each in told:
         known = found.get(each.pod_uid)
         containers = (*(known.containers if known else ()), (each.container, _devices(each.devices)))
         pod = keys.join(each.namespace, each.pod)
-        found[each.pod_uid] = Given(uid=each.pod_uid, pod=pod, node=node, containers=containers)
+        found[each.pod_uid] = ActualAllocation(uid=each.pod_uid, pod=pod, node=node, containers=containers)
     return found
 
 

@@ -84,7 +84,7 @@ class NodeCache:
         if is_new:
             self._fleet.put_device(record.name, record.inventory)
             self._fleet.set_fresh(record.name, fresh=self.is_alive(record.name))
-        if is_new or (known is not None and known.word is not record.word):
+        if is_new or (known is not None and known.agent_report is not record.agent_report):
             self._allocations.apply_report(record, known)
         if is_new:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.queue.gang_tracker import Roster
+from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.listener import Listener
@@ -18,12 +18,12 @@ class Nominator:
         *,
         fleet: Fleet,
         pending: dict[str, PendingPod],
-        roster: Roster,
+        gang_tracker: GangTracker,
         waker: Waker,
         listener: Listener,
     ) -> None:
         """`pending` has all pods that wait, by UID; a pod that is nominated, or no longer is, is replaced there."""
-        self._fleet, self._pending, self._roster = fleet, pending, roster
+        self._fleet, self._pending, self._gang_tracker = fleet, pending, gang_tracker
         self._waker, self._listener = waker, listener
 
     def nominate(self, pod: PendingPod, charge: Charge) -> PendingPod:
@@ -56,5 +56,5 @@ class Nominator:
         if pod.uid in self._pending:
             self._pending[pod.uid] = pod
             if pod.gang is not None:
-                self._roster.wait(pod, pod.gang)
+                self._gang_tracker.wait(pod, pod.gang)
         return pod

@@ -160,7 +160,7 @@ class Placements:
 
     def _refresh(self, known: Charge, charge: Charge) -> None:
         """Keep a charge that is the same."""
-        if known.chosen:
+        if known.volumes:
             # The API server itself now shows the volumes that were chosen.
             self._fleet.charge(charge)
         elif known.started != charge.started:

@@ -16,7 +16,7 @@ from berth_client.objects import without_managed_fields
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
-from berth_operator.state import allocations, features, groups, images, mounts, ports, terms, wishes
+from berth_operator.state import affinity, allocations, features, groups, images, mounts, ports, terms
 
 Object = Mapping[str, Any]
 
@@ -113,9 +113,11 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
         priority=spec.get("priority") or 0,
         weight=weight,
         created=metadata.get("creationTimestamp") or "",
-        annotated=sum(len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()),
+        annotation_bytes=sum(
+            len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()
+        ),
         generation=metadata.get("generation") or 0,
-        said=_said(pod),
+        last_message=_said(pod),
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated=(pod.get("status") or {}).get("nominatedNodeName") or "",
@@ -123,7 +125,7 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
 
 
 def _check_gang(gang: Membership | None, wanted: PodRequest, kinds: Kinds) -> None:
-    for kind in kinds.requested([name for name, _ in wanted.asked]):
+    for kind in kinds.requested([name for name, _ in wanted.plugin_requests]):
         if gang is not None and not kind.gangs:
             raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
 
@@ -138,7 +140,7 @@ def wanted(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata = pod["metadata"]
-    read = _annotations(pod), metadata.get("labels") or {}, wishes.controller(metadata)
+    read = _annotations(pod), metadata.get("labels") or {}, affinity.controller(metadata)
     found = _of_template(_template(pod, *read), kinds)
     return replace(found, mounts=mounts.of_pod(pod)) if mounts.mattering(pod["spec"]) else found
 
@@ -163,9 +165,9 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
     return PodRequest(
         resources=_counted_on_node(total, kinds),
-        assumed=nonzero_requested.of_pod(spec, {}),
+        nonzero_requested=nonzero_requested.of_pod(spec, {}),
         devices=devices,
-        asked=_asked(total, kinds),
+        plugin_requests=_asked(total, kinds),
         shares=share.of_pod(containers, devices),
         model=interning.intern(model.of_pod(annotations, labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
@@ -175,8 +177,8 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         ports=ports.of_pod(spec),
         features=features.of_pod(spec),
         images=images.of_pod(spec),
-        identity=wishes.identity_of(namespace, labels, controller),
-        wishes=wishes.of_pod({"metadata": metadata, "spec": spec}),
+        identity=affinity.identity_of(namespace, labels, controller),
+        affinity=affinity.of_pod({"metadata": metadata, "spec": spec}),
         unsupported=tuple(_unsupported(spec, total, devices)),
         uninjected=injection.lacking(spec, labels),
         limits=limits.of_pod(spec, containers, labelled=devices.labelled),
@@ -263,13 +265,13 @@ def charge(
         pod=f"{metadata['namespace']}/{metadata['name']}",
         node=node,
         resources=taken.resources,
-        assumed=taken.assumed,
-        asked=taken.asked,
+        nonzero_requested=taken.nonzero_requested,
+        plugin_requests=taken.plugin_requests,
         ports=taken.ports,
         grants=on_cards(metadata["uid"], node, grants),
         unknown=unknown,
-        identity=wishes.identity(pod),
-        wishes=wishes.of_placed(pod),
+        identity=affinity.identity(pod),
+        affinity=affinity.of_placed(pod),
         mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
         gang=groups.of_placed(pod),
@@ -288,8 +290,8 @@ class _Taken:
     """What replicas take alike of their nodes."""
 
     resources: tuple[tuple[str, int], ...]
-    assumed: tuple[int, int]
-    asked: tuple[tuple[str, int], ...]
+    nonzero_requested: tuple[int, int]
+    plugin_requests: tuple[tuple[str, int], ...]
     devices: allocations.Requested
     ports: tuple[HostPort, ...]
 
@@ -305,8 +307,8 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
     total = resize.held(spec, status)
     return _Taken(
         resources=_counted_on_node(total, kinds),
-        assumed=nonzero_requested.of_pod(spec, status),
-        asked=_asked(total, kinds),
+        nonzero_requested=nonzero_requested.of_pod(spec, status),
+        plugin_requests=_asked(total, kinds),
         devices=allocations.requested(total, kinds),
         ports=ports.of_pod(spec),
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from berth_api import keys
 from berth_client.reflector import Kind
-from berth_operator.state import budgets, wishes
+from berth_operator.state import affinity, budgets
 from berth_operator.state.cluster import Cluster
 
 Object = dict[str, Any]
@@ -156,10 +156,10 @@ def device_classes(cluster: Cluster) -> Table:
 
 def services(cluster: Cluster) -> Table:
     """Fold what Services select."""
-    known = cluster.fleet.neighbours.services
+    known = cluster.fleet.affinity_index.services
     return Table(
         key=_key,
-        put=lambda obj: known.put(_key(obj), wishes.selected(obj)),
+        put=lambda obj: known.put(_key(obj), affinity.selected(obj)),
         remove=lambda key: known.put(key, ()),
     )
 

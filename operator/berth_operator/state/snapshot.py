@@ -1,4 +1,4 @@
-"""A picture of the cluster that can be written down, and read back into the state by the same code as live objects.
+"""A snapshot of the cluster that can be written down, and read back into the state by the same code as live objects.
 
 It holds what scheduling reads and nothing else: `KEPT` names every field, so that neither the environment and commands
 of containers nor parameters of storage classes get into a file. Of annotations those are kept that are named for
@@ -167,7 +167,7 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
                 yield name, kept(name, each)
 
 
-class Picture:
+class Snapshot:
     """The state after a snapshot was read into it; the clock stands still."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Wakes parked pods when something happens that may help them."""
 
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.preemption import Emptied
+from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import NOT_CONCERNED, Hint, Queue
@@ -61,7 +61,7 @@ class Waker:
 
     def pod_assigned(self, charge: Charge) -> None:
         """Wake the pods that wait for such a pod."""
-        self.happened(ClusterEvent(change=Change.PLACED, node=charge.node, after=charge))
+        self.happened(ClusterEvent(change=Change.POD_ASSIGNED, node=charge.node, after=charge))
 
     def pod_bound(self) -> None:
         """Wake the pods that could evict none because a bind was under way."""
@@ -70,17 +70,17 @@ class Waker:
 
     def pod_left(self, gone: Charge) -> None:
         """Wake the pods that may fit, or may evict others, after a pod has left its node."""
-        change = Change.GONE | Change.RELEASED
+        change = Change.POD_DELETED | Change.CAPACITY_FREED
         # The volumes that were chosen for it are free again.
         self.happened(
-            ClusterEvent(change=change | Change.VOLUME if gone.chosen else change, node=gone.node, before=gone)
+            ClusterEvent(change=change | Change.VOLUME if gone.volumes else change, node=gone.node, before=gone)
         )
         if self._queue.awaits(Change.EVICTABLE) and gone.node in self._fleet.rows:
             self._wake_preempting(gone)
 
     def _wake_preempting(self, gone: Charge) -> None:
         with self._fleet.without(self._nominees(gone.node)):
-            emptied = Emptied(self._fleet, gone.node)
+            emptied = WithoutLowerPriority(self._fleet, gone.node)
             woken = self._queue.wake(
                 Change.EVICTABLE,
                 lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.asked) else NOT_CONCERNED,

@@ -15,14 +15,14 @@ from tests.proxy import FaultProxy
 MANY = 2 * lists.PAGE + 1
 
 
-class Picture:
+class Snapshot:
     """A sink that keeps the names and versions of what there is."""
 
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
         self.lists = 0
 
-    def listing(self, *, requested_at: float) -> "Picture":
+    def listing(self, *, requested_at: float) -> "Snapshot":
         assert requested_at > 0
         self.objects = {}
         return self
@@ -49,15 +49,15 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def reflecting(client: kube.KubeClient, arena: Arena) -> AsyncIterator[Picture]:
-    picture = Picture()
+async def reflecting(client: kube.KubeClient, arena: Arena) -> AsyncIterator[Snapshot]:
+    snapshot = Snapshot()
     source = reflector.Source(path=config_maps(arena), params={"labelSelector": "test=yes"})
-    made = reflector.Reflector(api=client, source=source, sink=picture)
+    made = reflector.Reflector(api=client, source=source, sink=snapshot)
     task = asyncio.create_task(made.run())
     try:
         async with asyncio.timeout(waiting.PATIENCE):
             await made.synced.wait()
-        yield picture
+        yield snapshot
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -74,23 +74,23 @@ def config_map(name: str) -> Object:
 async def test_pages_changes_and_deletions(admin: kube.KubeClient, arena: Arena) -> None:
     maps = [config_map(f"c{number}") for number in range(MANY)]
     await asyncio.gather(*(admin.request("POST", config_maps(arena), body=body) for body in maps))
-    async with reflecting(admin, arena) as picture:
-        assert len(picture.objects) == MANY
+    async with reflecting(admin, arena) as snapshot:
+        assert len(snapshot.objects) == MANY
         changed = await admin.merge_patch(f"{config_maps(arena)}/c0", {"data": {"k": "v"}})
-        await until(lambda: picture.objects["c0"] == changed["metadata"]["resourceVersion"])
+        await until(lambda: snapshot.objects["c0"] == changed["metadata"]["resourceVersion"])
         await admin.request("POST", config_maps(arena), body=config_map("late"))
-        await until(lambda: "late" in picture.objects)
+        await until(lambda: "late" in snapshot.objects)
         await admin.request("DELETE", config_maps(arena), params={"labelSelector": "test=yes"})
-        await until(lambda: not picture.objects)
-        assert picture.lists == 1
+        await until(lambda: not snapshot.objects)
+        assert snapshot.lists == 1
 
 
 async def test_leaving_the_selection_reads_as_a_deletion(admin: kube.KubeClient, arena: Arena) -> None:
     await admin.request("POST", config_maps(arena), body=config_map("c"))
-    async with reflecting(admin, arena) as picture:
-        assert set(picture.objects) == {"c"}
+    async with reflecting(admin, arena) as snapshot:
+        assert set(snapshot.objects) == {"c"}
         await admin.merge_patch(f"{config_maps(arena)}/c", {"metadata": {"labels": {"test": "no"}}})
-        await until(lambda: not picture.objects)
+        await until(lambda: not snapshot.objects)
 
 
 @pytest.mark.parametrize(("status", "lists"), [(410, 2), (503, 1)])
@@ -98,21 +98,21 @@ async def test_a_refused_watch_is_mended(
     proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena, status: int, lists: int
 ) -> None:
     proxy.answer("GET", r"configmaps\?.*watch=true", status=status, count=1)
-    async with reflecting(proxied, arena) as picture:
+    async with reflecting(proxied, arena) as snapshot:
         await proxied.request("POST", config_maps(arena), body=config_map("c"))
-        await until(lambda: "c" in picture.objects and picture.lists == lists)
+        await until(lambda: "c" in snapshot.objects and snapshot.lists == lists)
 
 
 async def test_what_happened_while_the_watch_was_away_is_not_missed(
     proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena
 ) -> None:
     held = proxy.hold("GET", r"configmaps\?.*watch=true")
-    async with reflecting(proxied, arena) as picture:
+    async with reflecting(proxied, arena) as snapshot:
         await asyncio.to_thread(held.wait)
         await proxied.request("POST", config_maps(arena), body=config_map("gone"))
         await proxied.request("POST", config_maps(arena), body=config_map("there"))
         await proxied.request("DELETE", f"{config_maps(arena)}/gone")
-        assert picture.objects == {}
+        assert snapshot.objects == {}
         held.release()
-        await until(lambda: set(picture.objects) == {"there"})
-        assert picture.lists == 1
+        await until(lambda: set(snapshot.objects) == {"there"})
+        assert snapshot.lists == 1

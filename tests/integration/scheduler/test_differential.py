@@ -24,7 +24,7 @@ from berth_operator.state.cluster import Cluster as State
 from devcluster import Cluster
 from tests.differential import generate, judges, preferences
 from tests.differential.draft import Raw
-from tests.differential.judges import Case, Trial
+from tests.differential.judges import Mismatch, Trial
 from tests.differential.preferences import KINDS, SCORES, Preference
 
 SCENARIOS: Final = int(os.environ.get("BERTH_SCENARIOS", "72"))
@@ -146,6 +146,6 @@ def test_without_its_score_another_node_is_taken(choices: Choices, kind: str) ->
             assert choices.ours(each, without) != each.best
 
 
-def _told(case: Case) -> str:
+def _told(case: Mismatch) -> str:
     verdict = "takes it" if case.fits else f"refuses it: {case.said}"
     return f"{case.scenario} on {case.node}: kube-scheduler {verdict}"

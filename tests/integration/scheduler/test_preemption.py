@@ -33,12 +33,12 @@ def classes(module_world: World) -> Iterator[World]:
 
 
 @pytest.fixture
-def crowd(classes: World, shared: World) -> "Crowd":
+def crowd(classes: World, shared: World) -> "PodSelection":
     assert classes is shared
-    return Crowd(shared)
+    return PodSelection(shared)
 
 
-class Crowd:
+class PodSelection:
     """Pods of many priorities in one arena."""
 
     def __init__(self, world: World) -> None:
@@ -81,7 +81,7 @@ class Crowd:
         return sorted(each["name"] for each in told if each["uid"] in self._uids)
 
 
-def test_the_cheapest_pod_leaves_and_its_card_is_taken(crowd: Crowd) -> None:
+def test_the_cheapest_pod_leaves_and_its_card_is_taken(crowd: PodSelection) -> None:
     crowd.world.nodes(gpus=3)
     crowd.place("dear", 10)
     cheap = crowd.place("cheap", 0)
@@ -97,7 +97,7 @@ def test_the_cheapest_pod_leaves_and_its_card_is_taken(crowd: Crowd) -> None:
     crowd.world.wait(lambda: crowd.preempted() == ["cheap"], what="the Event")
 
 
-def test_never_is_honoured(crowd: Crowd) -> None:
+def test_never_is_honoured(crowd: PodSelection) -> None:
     crowd.world.nodes(gpus=1)
     crowd.place("low", 0)
 
@@ -108,7 +108,7 @@ def test_never_is_honoured(crowd: Crowd) -> None:
     assert not crowd.gone("low")
 
 
-def test_a_budget_is_respected_while_another_pod_will_do(crowd: Crowd) -> None:
+def test_a_budget_is_respected_while_another_pod_will_do(crowd: PodSelection) -> None:
     crowd.world.nodes(gpus=2)
     crowd.place("protected", 0, labels={"app": "protected"})
     crowd.place("dearer", 10)
@@ -121,7 +121,7 @@ def test_a_budget_is_respected_while_another_pod_will_do(crowd: Crowd) -> None:
     assert not crowd.gone("protected")
 
 
-def test_a_budget_that_lets_one_go_does_not_protect_it(crowd: Crowd) -> None:
+def test_a_budget_that_lets_one_go_does_not_protect_it(crowd: PodSelection) -> None:
     crowd.world.nodes(gpus=2)
     crowd.place("allowed", 0, labels={"app": "allowed"})
     crowd.place("dearer", 10)
@@ -134,7 +134,7 @@ def test_a_budget_that_lets_one_go_does_not_protect_it(crowd: Crowd) -> None:
     assert not crowd.gone("dearer")
 
 
-def test_victims_have_their_grace_period_and_are_chosen_once(crowd: Crowd) -> None:
+def test_victims_have_their_grace_period_and_are_chosen_once(crowd: PodSelection) -> None:
     world = crowd.world
     [node] = world.arena.nodes(annotations=UNPLAYED)
     world.device(node, [words.gpu(0), words.gpu(1)])
@@ -170,7 +170,7 @@ def test_victims_have_their_grace_period_and_are_chosen_once(crowd: Crowd) -> No
     assert {"middle", "late"}.isdisjoint(world.bound_names())
 
 
-def test_only_pods_on_cards_that_help_leave(crowd: Crowd) -> None:
+def test_only_pods_on_cards_that_help_leave(crowd: PodSelection) -> None:
     world = crowd.world
     world.nodes(gpus=1, profile="t4")
     crowd.place("small", 0)
@@ -184,7 +184,7 @@ def test_only_pods_on_cards_that_help_leave(crowd: Crowd) -> None:
     assert not crowd.gone("small")
 
 
-def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: Crowd) -> None:
+def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: PodSelection) -> None:
     world = crowd.world
     for _ in range(2):
         [node] = world.arena.nodes(annotations=UNPLAYED)
@@ -220,7 +220,7 @@ def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: Crowd) -> None
 def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
     evictions.make_classes(arena, (0, ABOVE))
     try:
-        crowd = Crowd(world)
+        crowd = PodSelection(world)
         first = world.operator()
         [node] = arena.nodes(annotations=UNPLAYED)
         world.device(node, [words.gpu(0)])

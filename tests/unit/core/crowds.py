@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Spread, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
@@ -33,7 +33,7 @@ class World:
     def fleet(self) -> Fleet:
         made = Fleet()
         for name, labels in self.namespaces.items():
-            made.neighbours.put_namespace(name, labels)
+            made.affinity_index.put_namespace(name, labels)
         for each in self.pods:
             made.charge(each)
         for node in self.nodes:
@@ -104,7 +104,7 @@ def few(of: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
 
 
 WISHES = st.builds(
-    Wishes,
+    Affinity,
     near=few(TERMS),
     apart=few(TERMS),
     preferred=few(WEIGHTED),
@@ -130,18 +130,18 @@ NODES = st.lists(
 PLACED = st.tuples(IDENTITIES, WISHES, st.sampled_from(NAMES), st.sampled_from([False, False, False, True]))
 
 
-def placed(number: int, each: tuple[Identity, Wishes, str, bool]) -> Charge:
-    identity, wishes, node, terminating = each
-    return charge(f"p{number}", node=node, identity=identity, wishes=wishes, terminating=terminating)
+def placed(number: int, each: tuple[Identity, Affinity, str, bool]) -> Charge:
+    identity, affinity, node, terminating = each
+    return charge(f"p{number}", node=node, identity=identity, affinity=affinity, terminating=terminating)
 
 
 PODS = st.lists(PLACED, max_size=8).map(lambda found: [placed(i, each) for i, each in enumerate(found)])
 WORLDS = st.builds(World, nodes=NODES, pods=PODS, namespaces=NAMESPACE_LABELS)
 PENDING = st.builds(
-    lambda identity, wishes, disk, tolerates: replace(
+    lambda identity, affinity, disk, tolerates: replace(
         asks(selector=disk, tolerations=[Toleration(key="reserved", operator="Exists")] if tolerates else ()),
         identity=identity,
-        wishes=wishes,
+        affinity=affinity,
     ),
     IDENTITIES,
     WISHES,
@@ -150,10 +150,10 @@ PENDING = st.builds(
 )
 
 
-def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **wishes: Any) -> PodRequest:
+def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **affinity: Any) -> PodRequest:
     """Give a pod's class with these labels and wishes."""
     identity = Identity(namespace=namespace, labels=tuple(sorted((labels or {}).items())))
-    return replace(asks(), identity=identity, wishes=Wishes(**wishes))
+    return replace(asks(), identity=identity, affinity=Affinity(**affinity))
 
 
 def select(**labels: str) -> LabelSelector:
@@ -194,7 +194,7 @@ def together(key: str, one: NodeInfo, other: NodeInfo) -> bool:
 
 
 def near(world: World, pod: PodRequest, node: NodeInfo) -> bool:
-    terms = pod.wishes.near
+    terms = pod.affinity.near
     if any(each.key not in node.labels for each in terms):
         return False
     matching = [at for at, other in world.placed() if all(reaches(world, each.peers, other.identity) for each in terms)]
@@ -207,7 +207,7 @@ def near(world: World, pod: PodRequest, node: NodeInfo) -> bool:
 def apart(world: World, pod: PodRequest, node: NodeInfo) -> bool:
     return not any(
         reaches(world, each.peers, other.identity) and together(each.key, node, at)
-        for each in pod.wishes.apart
+        for each in pod.affinity.apart
         for at, other in world.placed()
     )
 
@@ -216,7 +216,7 @@ def left_alone(world: World, pod: PodRequest, node: NodeInfo) -> bool:
     return not any(
         includes(world, each.peers, pod.identity) and together(each.key, node, at)
         for at, other in world.placed()
-        for each in other.wishes.apart
+        for each in other.affinity.apart
     )
 
 
@@ -242,10 +242,10 @@ def matching(world: World, pod: PodRequest, spread: Spread, node: NodeInfo) -> i
 
 
 def even(world: World, pod: PodRequest, node: NodeInfo) -> bool:
-    keys = {each.key for each in pod.wishes.spread}
+    keys = {each.key for each in pod.affinity.spread}
     if not keys <= set(node.labels):
         return False
-    for each in pod.wishes.spread:
+    for each in pod.affinity.spread:
         domains: dict[str, int] = {}
         for other in world.nodes:
             if eligible(pod, each, keys, other):

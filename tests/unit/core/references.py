@@ -16,9 +16,11 @@ def drawn(world: World, pod: PodRequest, node: NodeInfo) -> int:
     total = 0
     for at, other in world.placed():
         mine = [
-            (each, weight) for each, weight in pod.wishes.preferred if crowds.reaches(world, each.peers, other.identity)
+            (each, weight)
+            for each, weight in pod.affinity.preferred
+            if crowds.reaches(world, each.peers, other.identity)
         ]
-        its = [*other.wishes.preferred, *((each, 1) for each in other.wishes.near)]
+        its = [*other.affinity.preferred, *((each, 1) for each in other.affinity.near)]
         its = [(each, weight) for each, weight in its if crowds.includes(world, each.peers, pod.identity)]
         total += sum(weight for each, weight in (*mine, *its) if crowds.together(each.key, node, at))
     return total
@@ -33,7 +35,7 @@ def near(world: World, pod: PodRequest, fits: Sequence[NodeInfo]) -> Mapping[str
 
 
 def crowding(world: World, pod: PodRequest, spread: Spread, node: NodeInfo, candidates: Sequence[NodeInfo]) -> float:
-    keys = {each.key for each in pod.wishes.preferred_spread}
+    keys = {each.key for each in pod.affinity.preferred_spread}
     if spread.key == HOSTNAME:
         number, count = len(candidates), crowds.matching(world, pod, spread, node)
     else:
@@ -45,7 +47,7 @@ def crowding(world: World, pod: PodRequest, spread: Spread, node: NodeInfo, cand
 
 
 def even(world: World, pod: PodRequest, fits: Sequence[NodeInfo]) -> Mapping[str, float]:
-    constraints = pod.wishes.preferred_spread
+    constraints = pod.affinity.preferred_spread
     candidates = [node for node in fits if {each.key for each in constraints} <= set(node.labels)]
     raw = {
         node.name: math.floor(sum(crowding(world, pod, each, node, candidates) for each in constraints) + 0.5)
@@ -60,7 +62,7 @@ def default(
     world: World, pod: PodRequest, fits: Sequence[NodeInfo], services: Sequence[Mapping[str, str]] = ()
 ) -> Mapping[str, float]:
     """Give the same for a pod that names no constraints; `services` are what those of its namespace select."""
-    if pod.wishes.spread or pod.wishes.preferred_spread or not alike(pod, pod.identity, services):
+    if pod.affinity.spread or pod.affinity.preferred_spread or not alike(pod, pod.identity, services):
         return {node.name: 0.0 for node in fits}
     allowed = [each for each in world.nodes if all(term.holds(each.labels) for term in pod.node_selector)]
 

@@ -400,7 +400,7 @@ def device(world: World, name: str, *cards: Manifest, **fields: Any) -> None:
     world["nodes"][name] = {"metadata": {"name": name}, "status": {"allocatable": allocatable}}
 
 
-def in_pieces() -> World:
+def in_subdevices() -> World:
     """A node with a card in MIG mode, a sliced and a plain one, and two where MIG is a GPU each, or none."""
     world: World = {"pods": {}, "nodes": {}, "devices": {}}
     device(world, "node", divided(0, "1g.10gb+me", "3g.40gb", "1g.10gb+me"), {**gpu(1), "replicas": 3}, gpu(2))
@@ -422,7 +422,7 @@ def in_pieces() -> World:
 
 
 def test_a_sound_cluster_of_pieces_has_no_findings() -> None:
-    assert audited(in_pieces()) == []
+    assert audited(in_subdevices()) == []
 
 
 def drop(name: str) -> Plant:
@@ -618,7 +618,7 @@ FAULTS_OF_PIECES = [
 
 @pytest.mark.parametrize(("plant", "expected"), FAULTS_OF_PIECES)
 def test_each_fault_of_pieces_is_named_and_no_other(plant: Plant, expected: dict[FaultKind, tuple[str, str]]) -> None:
-    check(in_pieces(), plant, expected)
+    check(in_subdevices(), plant, expected)
 
 
 def test_without_its_device_every_card_of_a_node_is_unknown() -> None:

@@ -14,9 +14,9 @@ from berth_api.allocation import Function
 from berth_operator.core.allocators import shortage, simple
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.what_if import Bench
+from berth_operator.core.decision.what_if import WhatIf
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.fleet.placed_pods import PlacedPods
 from berth_operator.core.values.inventory import Functions
 from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, fleet, hints, inventory, other_card, waiting, with_functions
@@ -177,11 +177,11 @@ def test_a_selector_is_asked_again_when_there_are_new_functions() -> None:
 def test_pods_that_came_later_give_functions_back_as_well() -> None:
     made = fleet({"node": (other_card("rdma", functions=TWO),)})
     made.charge(charge("x", with_functions(0, "a")))
-    made.census.current(made)
+    made.placed_pods.current(made)
     made.charge(charge("y", with_functions(0, "b")))
-    occupants = made.census.current(made)
-    bench = Bench(made, np.array([made.rows["node"]]), occupants)
-    later = [each.uid for each in occupants.charges].index("uid-y")
+    placed = made.placed_pods.current(made)
+    bench = WhatIf(made, np.array([made.rows["node"]]), placed)
+    later = [each.uid for each in placed.charges].index("uid-y")
     bench.take(np.array([0]), np.array([later]))
     (found,) = simple.choose(bench.fleet, 0, wants(1, FAST), wants(1, FAST).devices.parts[0], Policy())
     assert found.functions == (Function(minor=1, bus_id="b"),)
@@ -192,14 +192,14 @@ def test_a_what_if_gives_functions_back() -> None:
     charges = [charge("x", with_functions(0, "a")), charge("y", with_functions(0, "b", "c"))]
     for each in charges:
         made.charge(each)
-    bench = Bench(made, np.array([made.rows["node"]] * 2), Occupants.of(made, charges))
+    bench = WhatIf(made, np.array([made.rows["node"]] * 2), PlacedPods.of(made, charges))
     request = wants(1, FAST)
     assert bench.fits(request, Policy()).tolist() == [False, False]
     bench.take(np.array([0, 1]), np.array([0, 1]))
     assert bench.fits(request, Policy()).tolist() == [True, True]
     bench.give_back(np.array([1]), np.array([1]))
     assert bench.fits(request, Policy()).tolist() == [True, False]
-    assert not made.rowwise.column(0, lambda rows: made.cards["rdma"].spare[rows] & 1).any()
+    assert not made.column_cache.column(0, lambda rows: made.cards["rdma"].spare[rows] & 1).any()
 
 
 # --- the filter and the choice say the same ---------------------------------------------------------------------

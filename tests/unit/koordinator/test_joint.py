@@ -42,7 +42,7 @@ from tests.unit.koordinator.machines import NODE, best_connected, dgx1, inside, 
 
 COUNT, ALL = {"allocateStrategy": "RequestsAsCount"}, {"allocateStrategy": "ApplyForAll"}
 FPGA = "kubernetes.io/fpga"
-Given = dict[str, list[int]]
+ActualAllocation = dict[str, list[int]]
 
 
 def gpus(**under: Sequence[int]) -> tuple[CardInfo, ...]:
@@ -62,12 +62,12 @@ def wants(amounts: Mapping[str, int], *types: str, same: bool = True, **hinted: 
     return asks(amounts, annotations={**together, **(hints(**hinted) if hinted else {})})
 
 
-def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> Given | str:
+def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> ActualAllocation | str:
     """Give the minors of each type that a pod gets; else why it gets none."""
     found = decide(made, waiting("pod", request), policy or Policy())
     if isinstance(found, Failure):
         return found.reasons[0][0]
-    given: Given = {}
+    given: ActualAllocation = {}
     for each in found.grants:
         given.setdefault(each.type, []).append(each.minor)
     return {kind: sorted(minors) for kind, minors in given.items()}
@@ -180,7 +180,10 @@ def none_of(gpu: int, rdma: int) -> str:
     ],
 )
 def test_under_the_same_switches(
-    cards: Sequence[CardInfo], held: dict[str, dict[int, int]], amounts: dict[str, int], expected: Given | str
+    cards: Sequence[CardInfo],
+    held: dict[str, dict[int, int]],
+    amounts: dict[str, int],
+    expected: ActualAllocation | str,
 ) -> None:
     assert placed(node(*cards, **held), wants(amounts)) == expected
 
@@ -201,7 +204,7 @@ def test_under_the_same_switches(
     ],
 )
 def test_whichever_is_placed_first_a_pair_is_found(
-    first: str, cards: Sequence[CardInfo], amounts: dict[str, int], expected: Given
+    first: str, cards: Sequence[CardInfo], amounts: dict[str, int], expected: ActualAllocation
 ) -> None:
     types = (first, "rdma" if first == "gpu" else "gpu")
     assert placed(node(*cards), wants(amounts, *types)) == expected
@@ -225,7 +228,9 @@ def test_whichever_is_placed_first_a_pair_is_found(
         ),
     ],
 )
-def test_how_many_more_than_asked_for(amounts: dict[str, int], types: tuple[str, ...], expected: Given | str) -> None:
+def test_how_many_more_than_asked_for(
+    amounts: dict[str, int], types: tuple[str, ...], expected: ActualAllocation | str
+) -> None:
     assert placed(node(*BOARD), wants(amounts, *types)) == expected
 
 
@@ -259,7 +264,7 @@ THREE = (*BOARD, *nics("fpga", B=(0,), C=(1,), D=(2,)))
         ),
     ],
 )
-def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: Given) -> None:
+def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: ActualAllocation) -> None:
     assert placed(node(*THREE), wants(amounts, *types)) == expected
 
 
@@ -320,7 +325,7 @@ VFS: dict[str, Any] = {"vfSelector": {}}
     ],
 )
 def test_with_hints(
-    held: dict[str, dict[int, int]], amounts: dict[str, int], hinted: dict[str, Any], expected: Given | str
+    held: dict[str, dict[int, int]], amounts: dict[str, int], hinted: dict[str, Any], expected: ActualAllocation | str
 ) -> None:
     assert placed(node(*BOARD, **held), wants(amounts, **hinted)) == expected
 
@@ -354,7 +359,7 @@ def loose(minor: int, at: str) -> CardInfo:
     ],
 )
 def test_nics_on_one_numa_node_where_nobody_tells_it(
-    cards: Sequence[CardInfo], amounts: dict[str, int], expected: Given | str
+    cards: Sequence[CardInfo], amounts: dict[str, int], expected: ActualAllocation | str
 ) -> None:
     assert placed(node(*cards), wants(amounts, rdma=within("NUMANode"))) == expected
 
@@ -431,7 +436,7 @@ def test_rather_under_the_same_switches(
     held: dict[str, dict[int, int]],
     amounts: dict[str, int],
     types: tuple[str, ...],
-    expected: Given,
+    expected: ActualAllocation,
 ) -> None:
     assert placed(node(*cards, **held), wants(amounts, *types, same=False)) == expected
 
@@ -444,7 +449,7 @@ def test_rather_under_the_same_switches(
         pytest.param({"A": 1, "B": 1, "C": 1}, {"fpga": "NUMANode"}, {"fpga": [0, 1], "rdma": [0, 1]}, id="on one"),
     ],
 )
-def test_without_gpus(under: dict[str, int], hinted: dict[str, str], expected: Given) -> None:
+def test_without_gpus(under: dict[str, int], hinted: dict[str, str], expected: ActualAllocation) -> None:
     minors = iter(range(9))
     fpgas = {at: [next(minors) for _ in range(count)] for at, count in under.items()}
     made = node(*nics("fpga", **fpgas), *nics(A=(0,), B=(1,), C=(2,)))
@@ -516,7 +521,9 @@ def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
     return len(found) == 1 and found.isdisjoint({"", -1})
 
 
-def right(given: Given, free: dict[str, dict[int, tuple[str, int]]], wanted: dict[str, int], first: str) -> bool:
+def right(
+    given: ActualAllocation, free: dict[str, dict[int, tuple[str, int]]], wanted: dict[str, int], first: str
+) -> bool:
     """Tell whether a choice is what SamePCIe means, by its words."""
     (other,) = given.keys() - {"gpu"}
     under = {kind: Counter(free[kind][minor][0] for minor in minors) for kind, minors in given.items()}
@@ -610,7 +617,7 @@ def linked(draw: st.DrawFn) -> tuple[Fleet, list[CardInfo], dict[int, str], list
     sets = draw(st.lists(st.sampled_from(sorted(ways)), unique=True, max_size=3))
     table = ((2, tuple(Partition(minors=each, score=1) for each in sets)),)
     cards = (*found, *(other_card("rdma", i, pcie=at) for i, at in beside.items()))
-    made.put_device("node", replace(inventory(*cards), partitions=table, honors=True))
+    made.put_device("node", replace(inventory(*cards), partitions=table, partitions_only=True))
     return made, found, beside, list(sets)
 
 
@@ -678,10 +685,10 @@ TABLE = ((2, (Partition(minors=(0, 1), score=1), Partition(minors=(2, 3), score=
     ],
 )
 @pytest.mark.parametrize("bound", [False, True], ids=["by links", "by partition"])
-def test_pairs_of_gpus_with_nics(beside: tuple[int, ...], expected: Given | str, *, bound: bool) -> None:
+def test_pairs_of_gpus_with_nics(beside: tuple[int, ...], expected: ActualAllocation | str, *, bound: bool) -> None:
     cards = (*PAIRS, *(other_card("rdma", i, pcie=f"switch-{at}") for i, at in enumerate(beside)))
     made = fleet({"other": PAIRS, "node": cards})
-    made.put_device("node", replace(inventory(*cards), partitions=TABLE, honors=bound))
+    made.put_device("node", replace(inventory(*cards), partitions=TABLE, partitions_only=bound))
     asked = jointly("gpu", "rdma") | ({} if bound else {names.GPU_TOPOLOGY: "nvlink"})
     found = decide(made, waiting("pod", asks({NVIDIA: 2, RDMA: 1}, annotations=asked)), Policy())
     if isinstance(found, Failure):

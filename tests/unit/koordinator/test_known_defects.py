@@ -46,7 +46,7 @@ BOARD = nvswitch(4)
         pytest.param((divided(0, "1g.10gb"),), {}, id="a card in MIG mode"),
         pytest.param(BOARD, {"vendor": "amd"}, id="another vendor"),
         pytest.param(BOARD, {"unknown": True}, id="a pod whose allocation cannot be read"),
-        pytest.param(BOARD, {"honors": True}, id="partitions alone, and no table of them"),
+        pytest.param(BOARD, {"partitions_only": True}, id="partitions alone, and no table of them"),
     ],
 )
 def test_a_node_that_cannot_serve_keeps_no_pod_from_others(

@@ -172,7 +172,7 @@ def nodes(draw: st.DrawFn) -> Node:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> list[Wish]:
+def affinity(draw: st.DrawFn) -> list[Wish]:
     """Draw what a pod asks of one type of device, or of several."""
     found = []
     for kind in draw(st.sampled_from([("gpu",), ("rdma",), ("fpga",), ("gpu", "rdma"), ("gpu", "rdma", "fpga")])):
@@ -195,7 +195,7 @@ def asked(wanted: Sequence[Wish]) -> PodRequest:
 
 
 @settings(max_examples=100)
-@given(nodes(), st.lists(wishes(), min_size=1, max_size=8), st.sampled_from(sorted(CARD_STRATEGIES)))
+@given(nodes(), st.lists(affinity(), min_size=1, max_size=8), st.sampled_from(sorted(CARD_STRATEGIES)))
 def test_cards_are_given_as_asked_for_wherever_there_are_enough(
     node: Node, pods: list[list[Wish]], strategy: str
 ) -> None:

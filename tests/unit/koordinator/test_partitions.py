@@ -38,11 +38,11 @@ def switch(
     *,
     used: Sequence[int] = (),
     shared: Sequence[int] = (),
-    honors: bool = False,
+    partitions_only: bool = False,
     found: Sequence[CardInfo] | None = None,
 ) -> Fleet:
     """Give a fleet of one node with partitions; pods hold some cards as a whole, and a tenth of others."""
-    made = fleet({"node": nvswitch() if found is None else found}, partitions=table, honors=honors)
+    made = fleet({"node": nvswitch() if found is None else found}, partitions=table, partitions_only=partitions_only)
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
     for minor in shared:
@@ -98,7 +98,7 @@ def reason(made: Fleet, request: PodRequest) -> str:
     ],
 )
 @pytest.mark.parametrize(
-    ("honors", "spec"),
+    ("partitions_only", "spec"),
     [
         pytest.param(True, None, id="the node honours its table"),
         pytest.param(False, SPEC, id="the pod has a spec"),
@@ -107,9 +107,9 @@ def reason(made: Fleet, request: PodRequest) -> str:
     ],
 )
 def test_who_keeps_to_partitions(
-    used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, honors: bool, spec: object
+    used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, partitions_only: bool, spec: object
 ) -> None:
-    assert chosen(switch(used=used, honors=honors), wants({NVIDIA: count}, spec)) == expected
+    assert chosen(switch(used=used, partitions_only=partitions_only), wants({NVIDIA: count}, spec)) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_node_that_only_prefers_its_table(used: Sequence[int], count: int, exp
     "amounts", [pytest.param({GPU: 50}, id="half a card"), pytest.param({RATIO: 99}, id="almost a card")]
 )
 def test_shares_mind_no_partitions(amounts: dict[str, int]) -> None:
-    broken = switch(used=[0, 2, 4, 6], honors=True)
+    broken = switch(used=[0, 2, 4, 6], partitions_only=True)
     assert chosen(broken, wants(amounts, SPEC)) == (1,)
 
 
@@ -294,7 +294,10 @@ def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
     [
         pytest.param(switch(()), wants({NVIDIA: 2}, SPEC), "node(s) have no partition table of GPUs", id="no table"),
         pytest.param(
-            switch((), honors=True), wants({NVIDIA: 1}), "node(s) have no partition table of GPUs", id="honours none"
+            switch((), partitions_only=True),
+            wants({NVIDIA: 1}),
+            "node(s) have no partition table of GPUs",
+            id="honours none",
         ),
         pytest.param(switch(), wants({NVIDIA: 3}, SPEC), "node(s) have no partition of 3 GPUs", id="no such size"),
         pytest.param(
@@ -337,7 +340,7 @@ def test_the_reason(made: Fleet, request_: PodRequest, told: str) -> None:
     ("count", "able"), [pytest.param(2, True, id="a size of the table"), pytest.param(3, False, id="none")]
 )
 def test_nobody_is_evicted_for_a_partition_that_there_is_not(count: int, *, able: bool) -> None:
-    made = switch(used=range(8), honors=True)
+    made = switch(used=range(8), partitions_only=True)
     assert bool(devices.BUILT_IN.could_pass(made, wants({NVIDIA: count}))[made.rows["node"]]) is able
 
 
@@ -380,17 +383,17 @@ SPECS = st.none() | st.fixed_dictionaries(
 @given(
     found=TABLES,
     spec=SPECS,
-    honors=st.booleans(),
+    partitions_only=st.booleans(),
     used=st.sets(st.integers(0, 5), max_size=4),
     count=st.integers(1, 4),
     level=st.sampled_from([None, "pcie", "nvlink"]),
 )
 def test_no_partition_is_missed_and_none_is_given_that_will_not_do(
-    found: Table, used: set[int], count: int, level: str | None, *, spec: Any, honors: bool
+    found: Table, used: set[int], count: int, level: str | None, *, spec: Any, partitions_only: bool
 ) -> None:
     machine = wired({frozenset(pair): 100 for pair in combinations(range(4), 2)}, 6)
     request = wants({NVIDIA: count}, spec, **({names.GPU_TOPOLOGY: level} if level else {}))
-    got = chosen(switch(found, used=sorted(used), honors=honors, found=machine), request)
+    got = chosen(switch(found, used=sorted(used), partitions_only=partitions_only, found=machine), request)
     free = [each for each in machine if each.minor not in used]
     needs = [level] if level and count > 1 else []
     of_size = list(dict(found).get(count, ()))
@@ -398,7 +401,7 @@ def test_no_partition_is_missed_and_none_is_given_that_will_not_do(
     best = max((each.score for each in able), default=None)
     if able:
         assert got in [each.minors for each in able if each.score == best]
-    elif spec is not None or honors:
+    elif spec is not None or partitions_only:
         assert got is None
     else:
         assert (got is None) is not any(lies(each, free, needs) for each in any_sets(free, count))

@@ -282,7 +282,7 @@ def near(made: Fleet, amount: int, hint: Mapping[str, Any], *switches: str, poli
     """Give the minors for a part near these switches."""
     request = wants(amount, hint)
     (part,) = request.devices.parts
-    numbers = {made.catalogue.switches.number(each) for each in switches}
+    numbers = {made.intern_table.switches.number(each) for each in switches}
     return [each.minor for each in simple.choose(made, 0, request, part, policy, near=numbers)]
 
 

@@ -9,11 +9,11 @@ from berth_operator.core.queue.gang_tracker import Counts, Group
 from berth_operator.reconcile import groups
 from berth_operator.state.views import GroupView
 
-NOBODY = Counts(waiting=0, bound=0, running=0, succeeded=0, failed=0, formed=False)
+NO_IDENTITY = Counts(waiting=0, bound=0, running=0, succeeded=0, failed=0, formed=False)
 
 
 def counts(**fields: Any) -> Counts:
-    return replace(NOBODY, **fields)
+    return replace(NO_IDENTITY, **fields)
 
 
 def view(status: dict[str, Any] | None = None, minimum: int = 3, **fields: Any) -> GroupView:

@@ -171,7 +171,7 @@ def test_a_node_shows_healthy_cards_and_what_pods_hold_on_others(of: NodeView, e
 @pytest.mark.parametrize("prefix", [pytest.param("kubernetes.io/", id="ours"), pytest.param("koordinator.sh/", id="o")])
 def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
     asked = ((f"{prefix}gpu-core", 300), (f"{prefix}gpu-memory", 30 * GI))
-    wanted = sums.wanted(view(gpu(0), charges=(charge("a", asked=asked),)))
+    wanted = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=asked),)))
     assert wanted[f"{prefix}gpu-core"] == 300
     assert wanted[f"{prefix}gpu-memory"] == 30 * GI
     other = names.OTHER_PREFIX if prefix == names.PREFIX else names.PREFIX
@@ -179,17 +179,17 @@ def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
 
 
 def test_requests_of_several_pods_add_up() -> None:
-    charges = tuple(charge(name, asked=((GPU, 80),)) for name in "abc")
+    charges = tuple(charge(name, plugin_requests=((GPU, 80),)) for name in "abc")
     assert sums.wanted(view(gpu(0), charges=charges))[GPU] == 240
 
 
 def test_names_that_others_keep_are_not_shown() -> None:
-    wanted = sums.wanted(view(gpu(0), charges=(charge("a", asked=((NVIDIA, 1),)),)))
+    wanted = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=((NVIDIA, 1),)),)))
     assert NVIDIA not in wanted
 
 
 def test_a_half_card_still_fits_by_the_sums_when_the_other_card_fails() -> None:
-    of = view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL), asked=((GPU, 100),)),))
+    of = view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL), plugin_requests=((GPU, 100),)),))
     assert sums.wanted(of)[GPU] - 100 >= 50
 
 
@@ -269,7 +269,7 @@ def test_a_deleted_devices_sums_are_taken_away() -> None:
 
 
 def test_a_deleted_devices_sums_stay_as_long_as_live_pods_request_them() -> None:
-    held = (charge("a", grant(0, core=50, ratio=50, memory=GI), asked=((CORE, 50), (RATIO, 50))),)
+    held = (charge("a", grant(0, core=50, ratio=50, memory=GI), plugin_requests=((CORE, 50), (RATIO, 50))),)
     patch = written(view(raw=current(view(gpu(0))), without=True, charges=held))
     assert patch[CORE] == patch["koordinator.sh/gpu-core"] == "50"
     assert patch[MEMORY] == "1Gi"
@@ -280,7 +280,9 @@ def test_a_deleted_devices_sums_stay_as_long_as_live_pods_request_them() -> None
     [
         pytest.param(view(without=True), id="bare"),
         pytest.param(view(without=True, raw=node(allocatable={GPU: "800"})), id="another system's sums"),
-        pytest.param(view(without=True, charges=(charge("a", asked=((GPU, 50),)),)), id="a pod that requests"),
+        pytest.param(
+            view(without=True, charges=(charge("a", plugin_requests=((GPU, 50),)),)), id="a pod that requests"
+        ),
         pytest.param(view(without=True, raw=node(labels={names.MODEL_LABEL: "x"})), id="another system's labels"),
         pytest.param(view(without=True, raw=node(labels={MODEL_PREFIX + "x": "1"})), id="a label like ours"),
     ],
@@ -378,7 +380,7 @@ def test_a_deleted_devices_labels_are_taken_away() -> None:
 
 def test_the_mark_stays_while_sums_do() -> None:
     raw = labelled(view(gpu(0)))
-    of = view(raw=raw, without=True, charges=(charge("a", asked=((GPU, 50),)),))
+    of = view(raw=raw, without=True, charges=(charge("a", plugin_requests=((GPU, 50),)),))
     assert labels(of)[MANAGED] == "false"
 
 

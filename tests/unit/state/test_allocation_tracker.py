@@ -406,14 +406,16 @@ def test_the_agents_word_is_read_only_when_it_changes() -> None:
         device("node", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")], "gpus": 1}), first
     )
     other = devices.record(device("node", entry(0), status={"bootID": "c"}), same)
-    assert same.word is first.word
-    assert (other.word.boot_id, dict(other.word.held)) == ("c", {})
-    assert devices.record(device("node", entry(0))).word is devices.record(device("other", entry(0))).word
+    assert same.agent_report is first.agent_report
+    assert (other.agent_report.boot_id, dict(other.agent_report.held)) == ("c", {})
+    assert (
+        devices.record(device("node", entry(0))).agent_report is devices.record(device("other", entry(0))).agent_report
+    )
 
 
 def test_a_word_that_cannot_be_read_is_told() -> None:
     record = devices.record(device("node", entry(0), status={"withheld": ["one"]}))
-    assert record.word.withheld == ()
+    assert record.agent_report.withheld == ()
     [problem] = record.problems
     assert problem.startswith("status.withheld[0]: Input should be a valid integer")
     assert problem.endswith("; nothing counts of what the agent tells of kubelet")

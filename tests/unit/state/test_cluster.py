@@ -701,7 +701,7 @@ def nominated(world: World, on: str = "node") -> None:
 def test_a_start_is_noted_and_wakes_nobody() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    parked(world, wakes_on=Change.RELEASED)
+    parked(world, wakes_on=Change.CAPACITY_FREED)
     before = world.cluster.fleet.charges["uid-a"]
     world.pods.apply("MODIFIED", {**BOUND, "status": {"startTime": "1970-01-01T00:00:09Z"}})
     after = world.cluster.fleet.charges["uid-a"]
@@ -740,7 +740,7 @@ def test_the_watch_does_not_undo_what_was_decided() -> None:
 def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
     world = World()
     nominated(world)
-    parked(world, wakes_on=Change.RELEASED)
+    parked(world, wakes_on=Change.CAPACITY_FREED)
     world.pods.apply("DELETED", HALF)
     assert world.users() == [0, 0]
     assert is_awake(world)
@@ -751,7 +751,7 @@ def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, 
     world = World()
     world.cluster.put_node(node("other", allocatable={"pods": "0"}))
     nominated(world, on)
-    parked(world, wakes_on=Change.RELEASED)
+    parked(world, wakes_on=Change.CAPACITY_FREED)
     world.cluster.queue.put(replace(world.cluster.pending["uid-a"], weight=1))
     placed = [each.pod.name for each in world.decided() if isinstance(each, Placement)]
     assert placed == (["a", "waits"] if wakes else ["a"])

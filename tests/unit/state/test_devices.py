@@ -327,7 +327,7 @@ def test_each_instance_has_its_name() -> None:
 def test_what_a_card_means_under_a_strategy(strategy: str, *, single: bool) -> None:
     raw = device("n", entry(0, mig=MIG))
     raw["spec"]["migStrategy"] = strategy
-    assert devices.record(raw).inventory.single is single
+    assert devices.record(raw).inventory.mig_single is single
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def marked(*entries: Raw, table: str | None = None, **labels: str) -> devices.De
 
 @pytest.mark.parametrize("labels", [{}, {"policy": "Honor"}])
 def test_without_a_table_of_its_own_a_device_leaves_the_policy_to_its_node(labels: dict[str, str]) -> None:
-    assert marked(entry(0), **labels).inventory.honors is None
+    assert marked(entry(0), **labels).inventory.partitions_only is None
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_without_a_table_of_its_own_a_device_leaves_the_policy_to_its_node(label
     ],
 )
 def test_policies_are_read_from_labels(labels: dict[str, str], *, honors: bool) -> None:
-    assert marked(entry(0), table=PAIR, **labels).inventory.honors is honors
+    assert marked(entry(0), table=PAIR, **labels).inventory.partitions_only is honors
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
     assert found.scheduler == "mine"
     wanted = found.request
     assert wanted.resources == (("cpu", 500), ("pods", 1))
-    assert wanted.asked == ((GPU, 50),)
+    assert wanted.plugin_requests == ((GPU, 50),)
     assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
     assert wanted.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
     assert wanted.node_affinity is None
@@ -74,7 +74,7 @@ def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class
 def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
     told = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 node(s) were not ready."}
     others = [{"type": "Ready", "status": "False", "message": "x"}]
-    assert pods.pending(pod(status={"conditions": [*others, told]})).said == told["message"]
+    assert pods.pending(pod(status={"conditions": [*others, told]})).last_message == told["message"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
     ],
 )
 def test_a_pod_that_was_told_nothing(status: Raw) -> None:
-    assert pods.pending(pod(status=status)).said == ""
+    assert pods.pending(pod(status=status)).last_message == ""
 
 
 def test_a_pod_without_optional_fields_is_read() -> None:
@@ -240,7 +240,7 @@ def test_a_bound_pod_takes_its_requests_of_the_cards_that_its_annotation_names()
     found = pods.charge(pod("a", {"cpu": "2", GPU: "50"}, on="node", allocated=half(3)))
     assert (found.uid, found.pod, found.node) == ("uid-a", "ns/a", "node")
     assert found.resources == (("cpu", 2000), ("pods", 1))
-    assert found.asked == ((GPU, 50),)
+    assert found.plugin_requests == ((GPU, 50),)
     assert found.grants == (grant(3, core=50, ratio=50),)
     assert found.unknown == ()
 

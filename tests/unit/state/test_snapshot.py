@@ -10,8 +10,8 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.advice import summary
-from berth_operator.state import budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes, wishes
-from berth_operator.state.snapshot import Picture, kept
+from berth_operator.state import affinity, budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes
+from berth_operator.state.snapshot import Snapshot, kept
 from tests.builders import container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
 from tests.differential import generate, on_volumes
 from tests.differential.draft import Draft
@@ -21,7 +21,7 @@ SCENARIOS = 200
 
 
 def pending(raw: Raw) -> Any:
-    return replace(pods.pending(raw), annotated=0)
+    return replace(pods.pending(raw), annotation_bytes=0)
 
 
 READERS: dict[str, tuple[str, Callable[[Raw], Any]]] = {
@@ -81,7 +81,7 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
         pytest.param(
             "devices",
             device("n", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")], "withheld": [0], "foreign": []}),
-            lambda raw: devices.record(raw).word,
+            lambda raw: devices.record(raw).agent_report,
             id="what the agent tells of kubelet",
         ),
         pytest.param(
@@ -107,7 +107,7 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
         pytest.param(
             "services",
             {"metadata": {"name": "s", "namespace": "ns"}, "spec": {"selector": {"app": "x"}}},
-            wishes.selected,
+            affinity.selected,
             id="Service",
         ),
         pytest.param("pods", pod(schedulingGates=[{"name": "g"}]), pods.is_gated, id="gates"),
@@ -213,15 +213,15 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
     assert dict(api.asked)["/api/v1/nodes"]["labelSelector"] == "pool=x"
     assert [obj["metadata"]["name"] for of, obj in lines if of == "ended pods"] == ["done"]
 
-    picture = Picture(grace=10, schedulers=[names.SCHEDULER])
+    restored = Snapshot(grace=10, schedulers=[names.SCHEDULER])
     for of, obj in lines:
-        picture.put(of, orjson.loads(orjson.dumps(obj)))
-    cluster = picture.cluster
+        restored.put(of, orjson.loads(orjson.dumps(obj)))
+    cluster = restored.cluster
     found = summary.summary(cluster.fleet, "n")
     assert found is not None
     assert (found["ready"], found["deviceFree"]["kubernetes.io/gpu-core"]) == (True, "150")
-    assert picture.placed.keys() == {"uid-p"}
-    assert picture.priority_classes["high"]["value"] == 5
+    assert restored.placed.keys() == {"uid-p"}
+    assert restored.priority_classes["high"]["value"] == 5
     # Of two members one has succeeded: the other is ready to be decided. Pods of others are nobody's here.
     assert {unit.uid for unit in [cluster.queue.pop(0.0)] if unit} == {"PodGroup ns/g"}
     assert cluster.queue.pop(0.0) is None

@@ -9,16 +9,16 @@ from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core import filters
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.values.affinity import NO_WISHES, Identity, Peers, Spread, Term
+from berth_operator.core.values.affinity import NO_AFFINITY, Identity, Peers, Spread, Term
 from berth_operator.core.values.verdict import Change
-from berth_operator.state import pods, sinks, wishes
+from berth_operator.state import affinity, pods, sinks
 from berth_operator.state.cluster import Cluster
 from tests.builders import label, node, owner, pod, popped
 
 Raw = dict[str, Any]
 Act = Callable[[Cluster], object]
 
-REQUIRED, PREFERRED = wishes.REQUIRED, wishes.PREFERRED
+REQUIRED, PREFERRED = affinity.REQUIRED, affinity.PREFERRED
 
 
 def term(selector: Raw | None = None, key: str = "zone", **fields: Any) -> Raw:
@@ -78,13 +78,13 @@ SELECTORS = [
 
 @pytest.mark.parametrize(("raw", "expected"), SELECTORS)
 def test_a_selector_is_read(raw: Raw | None, expected: LabelSelector) -> None:
-    assert wishes.selector(raw) == expected
+    assert affinity.selector(raw) == expected
 
 
 def test_an_operator_that_we_do_not_know_is_told() -> None:
     bad = {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}
     assert 'operator "Gt"; allowed are In, ' in pods.pending(pod(affinity=near(term(bad)))).error
-    assert pods.charge(pod(on="node", affinity=near(term(bad)))).wishes is NO_WISHES
+    assert pods.charge(pod(on="node", affinity=near(term(bad)))).affinity is NO_AFFINITY
 
 
 NAMESPACES = [
@@ -98,7 +98,7 @@ NAMESPACES = [
 
 @pytest.mark.parametrize(("fields", "names", "selector"), NAMESPACES)
 def test_a_terms_namespaces_are_read(fields: Raw, names: Sequence[str], selector: LabelSelector) -> None:
-    (found,) = pods.pending(pod(affinity=near(term(**fields)))).request.wishes.near
+    (found,) = pods.pending(pod(affinity=near(term(**fields)))).request.affinity.near
     assert found == Term(key="zone", peers=Peers(selector=X, namespaces=tuple(names), namespace_selector=selector))
 
 
@@ -107,7 +107,7 @@ def test_preferred_terms_have_weights_and_those_that_push_away_negative_ones() -
         "podAffinity": {PREFERRED: [{"weight": 7, "podAffinityTerm": term()}]},
         "podAntiAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": term(key="host")}]},
     }
-    found = pods.pending(pod(affinity=affinity)).request.wishes
+    found = pods.pending(pod(affinity=affinity)).request.affinity
     assert [(each.key, weight) for each, weight in found.preferred] == [("zone", 7), ("host", -3)]
     assert not found.near
     assert not found.apart
@@ -139,16 +139,16 @@ SPREADS = [
 @pytest.mark.parametrize(("fields", "expected"), SPREADS)
 def test_a_spread_is_read(fields: Raw, expected: Spread) -> None:
     raw = pod(labels={"app": "x", "tier": "1"}, topologySpreadConstraints=[spread(**fields)])
-    found = pods.pending(raw).request.wishes
+    found = pods.pending(raw).request.affinity
     assert (found.spread, found.preferred_spread) == ((expected,), ())
     raw["spec"]["topologySpreadConstraints"][0]["whenUnsatisfiable"] = "ScheduleAnyway"
-    found = pods.pending(raw).request.wishes
+    found = pods.pending(raw).request.affinity
     assert (found.spread, found.preferred_spread) == ((), (expected,))
 
 
 def test_keys_without_a_selector_match_nothing_still() -> None:
     raw = pod(labels={"tier": "1"}, topologySpreadConstraints=[spread(labelSelector=None, matchLabelKeys=["tier"])])
-    (found,) = pods.pending(raw).request.wishes.spread
+    (found,) = pods.pending(raw).request.affinity.spread
     assert not found.selector.matches({"tier": "1"})
 
 
@@ -156,7 +156,7 @@ def test_what_waits_and_what_is_placed_are_read_alike() -> None:
     fields: Raw = {"labels": {"b": "2", "a": "1"}, "affinity": apart(term())}
     waiting, placed = pods.pending(pod(**fields)).request, pods.charge(pod(on="node", **fields))
     assert waiting.identity == placed.identity == Identity(namespace="ns", labels=(("a", "1"), ("b", "2")))
-    assert waiting.wishes is placed.wishes
+    assert waiting.affinity is placed.affinity
     assert not placed.terminating
     assert pods.charge(pod(on="node", metadata={"deletionTimestamp": "now"})).terminating
 
@@ -164,8 +164,10 @@ def test_what_waits_and_what_is_placed_are_read_alike() -> None:
 def test_replicas_share_their_wishes_and_most_pods_have_none() -> None:
     one = pods.pending(pod("a", labels={"index": "1"}, affinity=near(term()))).request
     two = pods.pending(pod("b", labels={"index": "2"}, affinity=near(term()))).request
-    assert one.wishes is two.wishes
-    assert pods.pending(pod(affinity={"nodeAffinity": {}}, topologySpreadConstraints=[])).request.wishes is NO_WISHES
+    assert one.affinity is two.affinity
+    assert (
+        pods.pending(pod(affinity={"nodeAffinity": {}}, topologySpreadConstraints=[])).request.affinity is NO_AFFINITY
+    )
 
 
 # --- whose replica ------------------------------------------------------------------------------------------------
@@ -204,14 +206,14 @@ def test_services_are_known_as_the_api_server_tells_of_them() -> None:
     table = sinks.services(cluster)
     service: Raw = {"metadata": {"namespace": "ns", "name": "web"}, "spec": {"selector": {"app": "x"}}}
     table.apply("ADDED", service)
-    assert cluster.fleet.neighbours.services.beside(seen) == X
+    assert cluster.fleet.affinity_index.services.beside(seen) == X
     table.apply("MODIFIED", {**service, "spec": {"selector": {"app": "y"}}})
-    assert cluster.fleet.neighbours.services.beside(seen) is NOTHING
+    assert cluster.fleet.affinity_index.services.beside(seen) is NOTHING
     table.apply("MODIFIED", service)
     table.apply("DELETED", service)
-    assert cluster.fleet.neighbours.services.beside(seen) is NOTHING
+    assert cluster.fleet.affinity_index.services.beside(seen) is NOTHING
     table.apply("ADDED", {**service, "spec": {"type": "ExternalName"}})
-    assert cluster.fleet.neighbours.services.beside(seen) is NOTHING
+    assert cluster.fleet.affinity_index.services.beside(seen) is NOTHING
 
 
 # --- waking -----------------------------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ TEAM: Raw = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
 LOCKED = {"taints": [{"key": "locked", "effect": "NoSchedule"}]}
 
 WAKES = [
-    pytest.param("pod-affinity", {"affinity": near(term())}, [], placed(), Change.PLACED, id="its peer comes"),
+    pytest.param("pod-affinity", {"affinity": near(term())}, [], placed(), Change.POD_ASSIGNED, id="its peer comes"),
     pytest.param(
         "pod-affinity",
         {"affinity": near(term())},
@@ -282,7 +284,7 @@ WAKES = [
         {"labels": OWN, "affinity": near(term()), "nodeSelector": {"zone": "2"}},
         [placed()],
         leaves(),
-        Change.GONE,
+        Change.POD_DELETED,
         id="it becomes the first of its kind",
     ),
     pytest.param(
@@ -298,7 +300,7 @@ WAKES = [
         {"affinity": apart(term())},
         [placed(), placed("second", "b")],
         leaves(),
-        Change.GONE,
+        Change.POD_DELETED,
         id="whom it avoids leaves",
     ),
     pytest.param(
@@ -342,7 +344,7 @@ WAKES = [
         {"labels": OWN},
         [placed(affinity=apart(term())), placed("second", "b", affinity=apart(term()))],
         leaves(),
-        Change.GONE,
+        Change.POD_DELETED,
         id="who avoids it leaves",
     ),
     pytest.param(
@@ -374,7 +376,7 @@ WAKES = [
         },
         [placed()],
         leaves(),
-        Change.GONE,
+        Change.POD_DELETED,
         id="one of the fullest domain leaves",
     ),
     pytest.param(
@@ -386,7 +388,7 @@ WAKES = [
         },
         [placed()],
         placed("second", "b"),
-        Change.PLACED,
+        Change.POD_ASSIGNED,
         id="the emptiest domain fills",
     ),
     pytest.param(

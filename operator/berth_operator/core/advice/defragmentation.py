@@ -24,12 +24,12 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import helpable, is_local, released
-from berth_operator.core.decision.what_if import Bench, sets
+from berth_operator.core.decision.what_if import WhatIf, sets
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.fleet.placed_pods import PlacedPods
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
@@ -145,7 +145,7 @@ class _Search:
         for each in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
             self._fleet.release(each.uid)
         self._charges = list(self._fleet.charges.values())
-        self._occupants = Occupants.of(self._fleet, self._charges)
+        self._placed = PlacedPods.of(self._fleet, self._charges)
         self._burdens = np.array([_burden(each) for each in self._charges], np.int64).reshape(-1, 3)
         whys = [self._why_not(each) for each in self._charges]
         self._local = is_local(self._fleet, pod.request)
@@ -175,7 +175,7 @@ class _Search:
 
     def _yielding(self) -> AbstractContextManager[None]:
         """See the Fleet as the pod does: without nominees that it need not mind."""
-        return self._fleet.without(self._fleet.yielding(self._pod.uid, self._pod.priority))
+        return self._fleet.without(self._fleet.lower_priority_nominees(self._pod.uid, self._pod.priority))
 
     # --- whom ---------------------------------------------------------------------------------------------------
 
@@ -200,8 +200,8 @@ class _Search:
         They hold what the pod lacks, on nodes that could be helped. Where more than that decides, all pods there may be
         in the way, and those that it wants to be apart from, or that want to be apart from it.
         """
-        fleet, request, occupants = self._fleet, self._pod.request, self._occupants
-        there = helpable(fleet, request, self._policies[self._pod.scheduler])[occupants.rows]
+        fleet, request, placed = self._fleet, self._pod.request, self._placed
+        there = helpable(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
         if not self._local:
             return there | np.array([self._are_apart(each) for each in self._charges], np.bool_)
         holding = np.zeros_like(there)
@@ -209,19 +209,22 @@ class _Search:
             if name in fleet.resources:
                 short = fleet.left(name) < amount
                 index = fleet.resources[name]
-                holding |= (occupants.amounts[index, occupants.kinds] > 0) & short[occupants.rows]
+                holding |= (placed.amounts[index, placed.kinds] > 0) & short[placed.rows]
         for part in request.devices.parts:
-            parts = occupants.parts[part.type]
+            parts = placed.parts[part.type]
             holding |= (parts.number > 0) | parts.unknown
         return there & holding
 
     def _are_apart(self, charge: Charge) -> bool:
         """Tell whether the pod and a placed one do not want to be near each other, wherever that is."""
-        request, neighbours = self._pod.request, self._fleet.neighbours
-        if any(neighbours.includes(Crowd(peers=(term.peers,)), charge.identity) for term in request.wishes.apart):
+        request, affinity_index = self._pod.request, self._fleet.affinity_index
+        if any(
+            affinity_index.includes(PodSelection(peers=(term.peers,)), charge.identity)
+            for term in request.affinity.apart
+        ):
             return True
         namespace, labels = request.identity.namespace, dict(request.identity.labels)
-        return any(term.peers.include(namespace, labels, neighbours.labels_of) for term in charge.wishes.apart)
+        return any(term.peers.include(namespace, labels, affinity_index.labels_of) for term in charge.affinity.apart)
 
     def _within_budgets(self, pods: Indices) -> bool:
         taken = Counter(budget for each in pods for budget in self._budgets.counting(self._charges[each]))
@@ -235,7 +238,7 @@ class _Search:
         return self._sorted(np.unique(np.concatenate(families), axis=0))
 
     def _of_one_node(self, size: int) -> Indices:
-        rows = self._occupants.rows
+        rows = self._placed.rows
         numbers = np.bincount(rows[self._in_the_way]).tolist()
         if sum(math.comb(each, size) for each in numbers) > MOST_SETS:
             self.limits[f"all but {MOST_SETS:,} sets of {size} pods of one node"] = None
@@ -289,15 +292,15 @@ class _Search:
         return np.concatenate([np.zeros(0, np.bool_), *chunks])
 
     def _lets_in_now(self, found: Indices, request: PodRequest) -> Mask:
-        rows, fits = self._occupants.rows[found], np.zeros(len(found), np.bool_)
+        rows, fits = self._placed.rows[found], np.zeros(len(found), np.bool_)
         for column in range(found.shape[1]):
             if column and (rows[:, column] == rows[:, 0]).all():
                 continue
-            bench = Bench(self._fleet, rows[:, column], self._occupants)
+            what_if = WhatIf(self._fleet, rows[:, column], self._placed)
             for pods, at in zip(found.T, rows.T, strict=True):
                 same = np.flatnonzero(at == rows[:, column])
-                bench.take(same, pods[same])
-            fits |= bench.fits(request, self._policies[self._pod.scheduler])
+                what_if.take(same, pods[same])
+            fits |= what_if.fits(request, self._policies[self._pod.scheduler])
         return fits
 
     # --- what then ----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def unused(fleet: Fleet) -> set[str]:
 
 
 def _of_type(fleet: Fleet, kind: str) -> Iterator[tuple[Place, Left]]:
-    cards, models = fleet.cards[kind], fleet.catalogue.models
+    cards, models = fleet.cards[kind], fleet.intern_table.models
     there = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
     found = [(name, np.where(there, total, 0), taken) for name, total, taken in offers(cards)]
     usable: Mask = np.sum([total for _, total, _ in found], axis=0) > 0

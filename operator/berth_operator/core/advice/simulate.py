@@ -18,9 +18,9 @@ from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     TERMINATING,
-    holds,
     in_vain,
     nominated,
+    nominated_fit,
     not_tried,
     preempt,
     told,
@@ -116,7 +116,7 @@ class _Run:
 
     def _keep_for_nominees(self, units: Iterable[PendingPod | Gang]) -> None:
         for pod in nominated(each for unit in units for each in pods_of(unit)):
-            if (kept := holds(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
+            if (kept := nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
                 self._fleet.nominate(kept)
 
     def _decided(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
@@ -161,8 +161,8 @@ class _Run:
         if isinstance(unit, Gang) and (rest := _without(unit, placements)).members:
             self._queue.put(rest)
         for each in placements:
-            event = ClusterEvent(change=Change.PLACED, node=each.node, after=each.charge)
-            self._queue.wake(Change.PLACED, waking.EventHint(self._fleet, event))
+            event = ClusterEvent(change=Change.POD_ASSIGNED, node=each.node, after=each.charge)
+            self._queue.wake(Change.POD_ASSIGNED, waking.EventHint(self._fleet, event))
 
 
 def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:

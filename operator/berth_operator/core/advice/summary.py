@@ -92,21 +92,21 @@ class _Report:
 
     def _card(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
         """Tell of a card itself; of one that is gone and still held, nobody knows more."""
-        row, catalogue = self._row, self._fleet.catalogue
+        row, intern_table = self._row, self._fleet.intern_table
         if not cards.present[row, slot]:
             return {"id": self._absent.get((cards.kind, minor), ""), "model": "", "health": False}
         return {
             "id": cards.ids[row].get(minor, ""),
-            "model": catalogue.models[int(cards.model[row, slot])],
+            "model": intern_table.models[int(cards.model[row, slot])],
             "health": bool(cards.healthy[row, slot]) or minor in cards.instances.get(row, ()),
             "topology": self._topology(cards, slot, minor),
         }
 
     def _topology(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
         """Tell where a card sits, as far as its Device tells."""
-        numa, catalogue = int(cards.numa[self._row, slot]), self._fleet.catalogue
-        switch = catalogue.switches[int(cards.pcie[self._row, slot])]
-        links = _links(catalogue.wirings[int(cards.wiring[self._row])], minor)
+        numa, intern_table = int(cards.numa[self._row, slot]), self._fleet.intern_table
+        switch = intern_table.switches[int(cards.pcie[self._row, slot])]
+        links = _links(intern_table.wirings[int(cards.wiring[self._row])], minor)
         found = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
         return {name: each for name, each in found.items() if each is not None}
 

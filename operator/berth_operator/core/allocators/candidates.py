@@ -38,7 +38,7 @@ def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mas
     if part.whole:
         mask &= pick(cards.users, rows) == 0
     elif len(cards.index) > len(cards.counted):
-        mask &= ~cards.in_pieces(rows)
+        mask &= ~cards.in_subdevices(rows)
     for index, amount in needs(cards, part, rows):
         mask &= cards.left(index, rows) >= amount
     return mask
@@ -115,7 +115,7 @@ def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
     """Give the cards of a model and with labels that the pod accepts."""
     mask = of_model(fleet, request, part, rows)
     if part.selector.requirements:
-        mask = mask & fleet.catalogue.selected(part.selector)[fleet.cards[part.type].labels[rows]]
+        mask = mask & fleet.intern_table.selected(part.selector)[fleet.cards[part.type].labels[rows]]
     return mask
 
 

@@ -14,7 +14,7 @@ def free(fleet: Fleet, part: Part, rows: Rows = ALL) -> Mask:
     cards = fleet.cards[part.type]
     if part.functions is None:
         return np.ones_like(cards.present[rows])
-    matching = fleet.catalogue.offering(part.functions)
+    matching = fleet.intern_table.offering(part.functions)
     found: Mask = (cards.spare[rows] & matching[cards.functions[rows]]) != 0
     return found
 
@@ -24,7 +24,7 @@ def offered(fleet: Fleet, part: Part) -> Mask:
     cards = fleet.cards[part.type]
     if part.functions is None:
         return np.ones_like(cards.present)
-    found: Mask = fleet.catalogue.offering(part.functions)[cards.functions] != 0
+    found: Mask = fleet.intern_table.offering(part.functions)[cards.functions] != 0
     return found
 
 
@@ -34,7 +34,7 @@ def lowest(fleet: Fleet, row: int, slot: int, part: Part) -> tuple[Function, ...
         return ()
     cards = fleet.cards[part.type]
     kind = int(cards.functions[row, slot])
-    matching = int(fleet.catalogue.offering(part.functions)[kind])
+    matching = int(fleet.intern_table.offering(part.functions)[kind])
     groups = (group for group in range(matching.bit_length()) if matching >> group & 1)
-    found = (each for group in groups for each in cards.free_functions(row, slot, fleet.catalogue, group))
+    found = (each for group in groups for each in cards.free_functions(row, slot, fleet.intern_table, group))
     return (min(found, key=lambda each: (each.bus_id, each.minor)),)

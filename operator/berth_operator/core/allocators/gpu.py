@@ -23,7 +23,7 @@ from berth_operator.core.allocators import (
     shortage,
     topology,
 )
-from berth_operator.core.allocators.topology import Beside, Board
+from berth_operator.core.allocators.topology import Candidates, Companions
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, only
 from berth_operator.core.fleet.fleet import Fleet
@@ -71,7 +71,7 @@ def choose(
     """Give the best cards of the row."""
     common = fleet.workload.typical.common
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common)
-    chosen = fleet.rowwise.of_row(row, key, lambda: _best(fleet, row, request, part, policy, near=near))
+    chosen = fleet.column_cache.of_row(row, key, lambda: _best(fleet, row, request, part, policy, near=near))
     return grants.of_slots(fleet.cards[GPU], row, part, chosen)
 
 
@@ -96,13 +96,13 @@ def slots(
     policy: AllocationPolicy,
     *,
     near: Collection[int] = (),
-    beside: Beside | None = None,
+    beside: Companions | None = None,
 ) -> Sequence[int]:
     """Give the slots of the best set of cards, of those that have what they need beside them; none if there is none."""
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)
-    board = topology.board(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
-    for within in locality.wishes(request, part):
+    board = topology.candidates_of(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
+    for within in locality.preferred(request, part):
         if chosen := _chosen(fleet, row, request, part, replace(board, within=within, beside=beside)):
             return chosen
     return ()
@@ -118,7 +118,7 @@ def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: I
     return cost if broken is None else cost + BROKEN_UP * broken[0, slots]
 
 
-def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board) -> Sequence[int]:
+def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> Sequence[int]:
     """Give the slots of a partition, or of the best set where the part need not be one; none if there are none."""
     if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
         return topology.best(board)

@@ -21,7 +21,7 @@ from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import best_fit, candidates, gpu, grants, regions, simple, slices, switches
 from berth_operator.core.allocators.regions import ANY_NUMBER
 from berth_operator.core.allocators.switches import UNTOLD
-from berth_operator.core.allocators.topology import Beside
+from berth_operator.core.allocators.topology import Companions
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -185,7 +185,9 @@ class _Asked:
             return ()
         others = tuple(part for part in self.parts if part is not own)
         for masks, most in self._choices(others):
-            beside = Beside(wanted=tuple(part.count for part in others), under=self._common(others, masks), most=most)
+            beside = Companions(
+                wanted=tuple(part.count for part in others), under=self._common(others, masks), most=most
+            )
             slots = gpu.slots(self.fleet, self.row, self.request, own, self.policy, beside=beside)
             if slots:
                 cards = self.fleet.cards[GPU]

@@ -28,7 +28,7 @@ NOWHERE: Final = {"numa": -1, "pcie": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Locality:
     """What any two cards of a part must have in common; nothing, of a part with one card."""
 
     places: tuple[str, ...] = ()
@@ -49,22 +49,22 @@ class Reach:
         return " ".join(["in one device"] if self.alone else told)
 
 
-ANYWHERE: Final = Reach()
+ANYWHERE: Final = Locality()
 
 
-def required(request: PodRequest, part: Part) -> Reach:
+def required(request: PodRequest, part: Part) -> Locality:
     """Give what a part of a request cannot do without."""
     topology = request.devices.topology
     return of(part, topology if topology is None or topology.required else None)
 
 
-def wishes(request: PodRequest, part: Part) -> tuple[Reach, ...]:
+def preferred(request: PodRequest, part: Part) -> tuple[Locality, ...]:
     """Give what a part asks for, with what is only preferred and, if that changes anything, without."""
     return tuple(dict.fromkeys((of(part, request.devices.topology), required(request, part))))
 
 
 @lru_cache(maxsize=1024)
-def of(part: Part, topology: GpuTopology | None) -> Reach:
+def of(part: Part, topology: GpuTopology | None) -> Locality:
     """Give what a part asks for, by the scope of its hint and by the pod's topology."""
     if part.count == 1 and not part.every:
         return ANYWHERE
@@ -73,14 +73,14 @@ def of(part: Part, topology: GpuTopology | None) -> Reach:
         "pcie": part.scope == "PCIe" or level == "pcie",
         "numa": part.scope == "NUMANode" or level == "numa",
     }
-    return Reach(
+    return Locality(
         places=tuple(name for name, wanted in places.items() if wanted),
         linked=level == "nvlink",
         alone=part.scope == "Device",
     )
 
 
-def most(fleet: Fleet, kind: str, within: Reach, among: Mask, rows: Rows) -> Column:
+def most(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> Column:
     """Give for each row how many of some cards lie in one group, at most; `among` has a line for each of these rows."""
     cards = fleet.cards[kind]
     single: Column = np.minimum(among.sum(axis=1), 1)
@@ -93,7 +93,7 @@ def most(fleet: Fleet, kind: str, within: Reach, among: Mask, rows: Rows) -> Col
     for number in np.unique(wiring):
         here = np.flatnonzero(wiring == number)
         local = [(column[here], unknown) for column, unknown in places]
-        for clique in cliques(fleet.catalogue.wirings[number], among.shape[1]):
+        for clique in cliques(fleet.intern_table.wirings[number], among.shape[1]):
             found[here] = np.maximum(found[here], _most_together(local, among[here] & clique))
     return found
 
@@ -113,7 +113,9 @@ def _most_together(places: list[tuple[Column, int]], among: Mask) -> Column:
     return found
 
 
-def shortage(fleet: Fleet, part: Part, within: Reach, among: Mask, rejected: Mask, *, state: str) -> tuple[str, Mask]:
+def shortage(
+    fleet: Fleet, part: Part, within: Locality, among: Mask, rejected: Mask, *, state: str
+) -> tuple[str, Mask]:
     """Return the reason that too few of some cards lie in one group, and the rows where it is so."""
     at_most = most(fleet, part.type, within, among, ALL)
     few = at_most < part.count
@@ -121,7 +123,7 @@ def shortage(fleet: Fleet, part: Part, within: Reach, among: Mask, rejected: Mas
     return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {most_of_all} of {part.count})", few
 
 
-def pairs(within: Reach, places: Mapping[str, Sequence[int]], ways: Ways) -> Mask:
+def pairs(within: Locality, places: Mapping[str, Sequence[int]], ways: Ways) -> Mask:
     """Tell for any two of some cards whether they have what they must have in common: shape (cards, cards).
 
     `places` tell by column where each card is, and `ways` how good the way between two is.

@@ -35,7 +35,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     cards, name = fleet.cards[part.type], _profile(part)
     here = subdevices.offered(cards, [name], ALL)
     yield f"node(s) have no {name}", here.sum(axis=1) == 0
-    yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.single
+    yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
     own_first = sorted(_wanted(fleet, request, ALL), key=lambda each: each[0] != part)
     yield from subdevices.reasons(fleet, request, own_first, here, name, rejected=rejected)
 
@@ -43,7 +43,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Give how many instances for the part each card can give now."""
     left = subdevices.free_instances(fleet.cards[part.type], [_profile(part)], rows)
-    return left * (subdevices.open_to(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis])
+    return left * (subdevices.open_to(fleet, request, part, rows) & ~fleet.mig_single[rows][:, np.newaxis])
 
 
 def choose(
@@ -82,7 +82,7 @@ def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
 
 
 def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    mask: Mask = subdevices.serving(fleet, request, part, rows) & ~fleet.single[rows][:, np.newaxis]
+    mask: Mask = subdevices.serving(fleet, request, part, rows) & ~fleet.mig_single[rows][:, np.newaxis]
     return mask
 
 

@@ -16,7 +16,7 @@ from berth_api.names import GPU, GPU_MEMORY
 from berth_api.partitions import Partition, Table
 from berth_api.request import Part, PartitionSpec
 from berth_operator.core.allocators import locality, topology
-from berth_operator.core.allocators.topology import Board
+from berth_operator.core.allocators.topology import Candidates
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
@@ -29,7 +29,7 @@ _ANY: Final = PartitionSpec()
 
 def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Give the rows on which the part can be given by partition alone."""
-    honors = pick(fleet.honors, rows)
+    honors = pick(fleet.partitions_only, rows)
     if not part.whole:
         return np.zeros_like(honors)
     return honors if request.devices.partition is None else np.ones_like(honors)
@@ -42,7 +42,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
     within = locality.required(request, part)
     for number in np.unique(table):
         here = np.flatnonzero(table == number)
-        for each in options(fleet.catalogue.tables[number], part.count, request.devices.partition):
+        for each in options(fleet.intern_table.tables[number], part.count, request.devices.partition):
             cards = fits[here] & np.isin(minor[here], each.minors)
             found[here] |= locality.most(fleet, GPU, within, cards, places[here]) == part.count
     return found
@@ -85,9 +85,9 @@ def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
     )
 
 
-def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board) -> tuple[int, ...]:
+def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> tuple[int, ...]:
     """Give the slots of the best partition of cards that fit; none where there is no such partition."""
-    table, minor = fleet.catalogue.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
+    table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
     of_board = minor[list(board.slots)].tolist()
     at = {each: place for place, each in enumerate(of_board) if board.fits[place]}
     found = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
@@ -104,7 +104,7 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Board
 def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:
     """Give what may be missing on rows where the part is given by partition alone, and the rows where it is."""
     alone, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
-    tables = fleet.catalogue.tables
+    tables = fleet.intern_table.tables
     of_size = np.array([bool(options(each, part.count, None)) for each in tables])
     accepted = np.array([bool(options(each, part.count, spec)) for each in tables])
     yield "node(s) have no partition table of GPUs", alone & (number == 0)

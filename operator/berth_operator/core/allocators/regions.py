@@ -12,7 +12,7 @@ import numpy as np
 from berth_api.names import GPU
 from berth_api.request import Part
 from berth_operator.core.allocators import locality, partitions
-from berth_operator.core.allocators.locality import NOWHERE, Reach
+from berth_operator.core.allocators.locality import NOWHERE, Locality
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -41,7 +41,7 @@ def of_part(
                 yield group, limit
 
 
-def _within(request: PodRequest, part: Part, *, more: bool) -> Reach:
+def _within(request: PodRequest, part: Part, *, more: bool) -> Locality:
     if part.type == GPU:
         return locality.required(request, part)
     return locality.of(replace(part, count=part.count + 1) if more else part, None)
@@ -61,7 +61,7 @@ def _linked(fleet: Fleet, mask: Mask, rows: Rows) -> Iterator[Mask]:
     wiring = fleet.cards[GPU].wiring[rows]
     for number in np.unique(wiring).tolist():
         here = (wiring == number)[:, np.newaxis]
-        for clique in locality.cliques(fleet.catalogue.wirings[number], mask.shape[1]):
+        for clique in locality.cliques(fleet.intern_table.wirings[number], mask.shape[1]):
             yield mask & here & clique
 
 
@@ -74,5 +74,5 @@ def _partitions(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows:
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
     for number in np.unique(table[bound]).tolist():
         here = (bound & (table == number))[:, np.newaxis]
-        for each in partitions.options(fleet.catalogue.tables[number], part.count, request.devices.partition):
+        for each in partitions.options(fleet.intern_table.tables[number], part.count, request.devices.partition):
             yield mask & here & np.isin(minor, each.minors)

@@ -9,7 +9,7 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.request import Part
 from berth_operator.core.allocators import best_fit, candidates, functions, grants, locality, shortage
-from berth_operator.core.allocators.locality import NOWHERE, Reach
+from berth_operator.core.allocators.locality import NOWHERE, Locality
 from berth_operator.core.allocators.switches import Numbers
 from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
@@ -111,7 +111,7 @@ def take(
     return tuple(_grant(fleet, row, part, slot) for slot in chosen)
 
 
-def _together(cards: Cards, row: int, within: Reach, slots: Sequence[int]) -> list[list[int]]:
+def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) -> list[list[int]]:
     """Give the groups of these slots of which any so many will do, each in the order given."""
     found: dict[tuple[int, ...], list[int]] = {}
     for slot in slots:

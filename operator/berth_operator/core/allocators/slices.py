@@ -89,7 +89,7 @@ def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
     """Tell whether slots are whole cards in all of the fleet."""
-    return part.unit == PLUGIN_UNIT and REPLICAS not in fleet.cards[GPU].index and not fleet.single.any()
+    return part.unit == PLUGIN_UNIT and REPLICAS not in fleet.cards[GPU].index and not fleet.mig_single.any()
 
 
 def divided(fleet: Fleet, rows: Rows) -> Mask:
@@ -106,7 +106,9 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     if REPLICAS in cards.index:
         found += subdevices.free_replicas(cards, rows) * _called(cards, part, rows)
     if part.unit == PLUGIN_UNIT:
-        found += subdevices.free_instances(cards, subdevices.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
+        found += (
+            subdevices.free_instances(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
+        )
         found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
     return found * subdevices.open_to(fleet, request, part, rows)
 
@@ -140,5 +142,5 @@ def _sliced(cards: Cards, rows: Rows) -> Mask:
 def _as_slots(fleet: Fleet, rows: Rows) -> Column:
     """Give the instances of each card that are slots."""
     cards = fleet.cards[GPU]
-    found: Column = subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.single[rows][:, np.newaxis]
+    found: Column = subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
     return found

@@ -15,7 +15,7 @@ from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import CARD, Part
 from berth_operator.core.allocators import candidates, locality, shortage
-from berth_operator.core.allocators.locality import Reach
+from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.fleet.cards import SHARED, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -95,14 +95,14 @@ def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
-def within(request: PodRequest, wanted: Wanted) -> Reach:
+def within(request: PodRequest, wanted: Wanted) -> Locality:
     """Give what any two cards must have in common that a pod gets pieces of.
 
     No NVLink leads from one piece to another: where that is asked for, all must be of one card.
     """
     part = replace(wanted[0][0], count=sum(each.count for each, _ in wanted))
     found = locality.required(request, part)
-    return Reach(alone=True) if found.linked or found.alone else found
+    return Locality(alone=True) if found.linked or found.alone else found
 
 
 def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mask:
@@ -113,7 +113,7 @@ def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mas
     return mask
 
 
-def together(fleet: Fleet, common: Reach, column: Column, rows: Rows) -> Column:
+def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Column:
     """Give for each card how many pieces there are on those that have what they must in common with it."""
     if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
@@ -123,7 +123,7 @@ def together(fleet: Fleet, common: Reach, column: Column, rows: Rows) -> Column:
     return found
 
 
-def _alike(cards: Cards, common: Reach, slot: int, rows: Rows) -> Mask:
+def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
     """Give the cards of each row that have it in common with the one in a slot; that one is among them."""
     places = [(getattr(cards, name)[rows], locality.NOWHERE[name]) for name in common.places]
     mask = np.full_like(cards.present[rows], bool(places))

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from berth_api.request import Part
 from berth_operator.core.allocators import locality
-from berth_operator.core.allocators.locality import ANYWHERE, Reach, Ways
+from berth_operator.core.allocators.locality import ANYWHERE, Locality, Ways
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.intern_table import Wiring
@@ -48,7 +48,7 @@ Ratings = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Companions:
     """What a set of cards needs of other types, under the very switches that it is under."""
 
     wanted: tuple[int, ...]
@@ -60,11 +60,11 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class Candidates:
     """The cards of one type of a node, by minor, and what is wanted of them; what stands in tuples is of each card."""
 
     count: int
-    within: Reach = ANYWHERE
+    within: Locality = ANYWHERE
     spread: bool = False
     """Whether idle scopes come before busy ones."""
     wiring: Wiring
@@ -79,7 +79,7 @@ class Board:
     used: tuple[bool, ...]
     numa: tuple[int, ...]
     pcie: tuple[int, ...]
-    beside: Beside | None = None
+    beside: Companions | None = None
 
     @property
     def ways(self) -> Ways:
@@ -100,19 +100,19 @@ def is_told(fleet: Fleet, kind: str, row: int) -> bool:
     return bool(cards.wiring[row] or cards.pcie[row].any() or (cards.numa[row] >= 0).any())
 
 
-def board(
+def candidates_of(
     fleet: Fleet, row: int, part: Part, fitting: Indices, *, costs: Column, near: Collection[int], spread: bool
-) -> Board:
-    """Give a row's board, of the slots that fit, what each of them costs, and which switches are near."""
+) -> Candidates:
+    """Give a row's candidates, of the slots that fit, what each of them costs, and which switches are near."""
     cards = fleet.cards[part.type]
     slots, width = np.fromiter(cards.slots(row), np.intp), cards.minor.shape[1]
     fits, cost = np.zeros(width, np.bool_), np.zeros(width, np.int64)
     fits[fitting], cost[fitting] = True, costs
     users, pcie = cards.users[row, slots], cards.pcie[row, slots]
-    return Board(
+    return Candidates(
         count=part.count,
         spread=spread,
-        wiring=fleet.catalogue.wirings[cards.wiring[row]],
+        wiring=fleet.intern_table.wirings[cards.wiring[row]],
         width=width,
         slots=tuple(slots.tolist()),
         fits=tuple(fits[slots].tolist()),
@@ -126,30 +126,32 @@ def board(
 
 
 @lru_cache(maxsize=MEMORY)
-def best(board: Board) -> tuple[int, ...]:
+def best(candidates: Candidates) -> tuple[int, ...]:
     """Give the slots of the best set, by minor; none where no set will do."""
-    sets = _all_sets(board) if comb(sum(board.fits), board.count) <= MOST_SETS else _grown_sets(board)
-    sets = sets[accompanied(board, sets)]
+    sets = (
+        _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MOST_SETS else _grown_sets(candidates)
+    )
+    sets = sets[accompanied(candidates, sets)]
     for rate in (_nearness, _ways, _cheapness, _fewness, _ways_left, _depth, _business):
         if len(sets) < 2:  # noqa: PLR2004 - of one there is nothing to choose
             break
-        rating = rate(board, sets)
+        rating = rate(candidates, sets)
         sets = sets[rating == rating.max()]
     # The first has the lowest minors.
-    return tuple(slot for chosen in sets[:1] for slot, taken in zip(board.slots, chosen, strict=True) if taken)
+    return tuple(slot for chosen in sets[:1] for slot, taken in zip(candidates.slots, chosen, strict=True) if taken)
 
 
 # --- the sets -----------------------------------------------------------------------------------------------
 
 
-def _all_sets(board: Board) -> Mask:
+def _all_sets(candidates: Candidates) -> Mask:
     """Give every set that will do, those with the lowest minors first: shape (sets, cards)."""
-    fitting = np.flatnonzero(board.fits)
-    sets: Mask = np.zeros((comb(len(fitting), board.count), len(board.slots)), np.bool_)
-    sets[:, fitting] = _choices(len(fitting), board.count)
-    if not board.within:
+    fitting = np.flatnonzero(candidates.fits)
+    sets: Mask = np.zeros((comb(len(fitting), candidates.count), len(candidates.slots)), np.bool_)
+    sets[:, fitting] = _choices(len(fitting), candidates.count)
+    if not candidates.within:
         return sets
-    bad = ~board.pairs
+    bad = ~candidates.pairs
     will_do: Mask = sets[_added_up(sets, bad.astype(np.float64)) == 0]
     return will_do
 
@@ -164,57 +166,64 @@ def _choices(cards: int, count: int) -> Mask:
     return ways
 
 
-def _grown_sets(board: Board) -> Mask:
+def _grown_sets(candidates: Candidates) -> Mask:
     """Give sets that will do, grown from several cards of each group, those with the lowest minors first."""
-    grown = [_grown(board, group) for group in _groups(board) if np.count_nonzero(group) >= board.count]
-    sets = np.unique(np.concatenate(grown or [np.zeros((0, len(board.slots)), np.bool_)]), axis=0)
+    grown = [_grown(candidates, group) for group in _groups(candidates) if np.count_nonzero(group) >= candidates.count]
+    sets = np.unique(np.concatenate(grown or [np.zeros((0, len(candidates.slots)), np.bool_)]), axis=0)
     return sets[::-1]
 
 
-def _groups(board: Board) -> Iterator[Mask]:
+def _groups(candidates: Candidates) -> Iterator[Mask]:
     """Give the groups of fitting cards of which any so many will do."""
-    fits = np.array(board.fits)
-    if board.within.alone:
+    fits = np.array(candidates.fits)
+    if candidates.within.alone:
         return
-    if not board.within:
+    if not candidates.within:
         yield fits
         return
-    slots, together = np.array(board.slots), replace(board, within=replace(board.within, linked=False)).pairs
-    linked = locality.cliques(board.wiring, board.width)[:, slots] if board.within.linked else [np.ones_like(fits)]
+    slots, together = (
+        np.array(candidates.slots),
+        replace(candidates, within=replace(candidates.within, linked=False)).pairs,
+    )
+    linked = (
+        locality.cliques(candidates.wiring, candidates.width)[:, slots]
+        if candidates.within.linked
+        else [np.ones_like(fits)]
+    )
     for clique in linked:
         for own in np.unique(together, axis=0):
             yield fits & clique & own
 
 
-def _grown(board: Board, group: Mask) -> Mask:
+def _grown(candidates: Candidates, group: Mask) -> Mask:
     """Grow sets within a group."""
-    seeds, ways = np.flatnonzero(group)[:SEEDS], board.ways
+    seeds, ways = np.flatnonzero(group)[:SEEDS], candidates.ways
     sets = np.zeros((len(seeds), len(group)), np.bool_)
     sets[np.arange(len(seeds)), seeds] = True
-    apart = _NEAR * np.array(board.near) - np.array(board.costs)
-    for _ in range(board.count - 1):
+    apart = _NEAR * np.array(candidates.near) - np.array(candidates.costs)
+    for _ in range(candidates.count - 1):
         gain = np.where(group & ~sets, _WAY * (sets @ ways) + apart, -np.inf)
         sets[np.arange(len(seeds)), gain.argmax(axis=1)] = True
     return sets
 
 
-def accompanied(board: Board, sets: Mask) -> Mask:
+def accompanied(candidates: Candidates, sets: Mask) -> Mask:
     """Tell which sets have under their switches what they need of other types."""
-    beside = board.beside
+    beside = candidates.beside
     if beside is None:
         return np.ones(len(sets), np.bool_)
     known = [switch for switch, _ in beside.under]
-    elsewhere = sets[:, ~np.isin(board.pcie, known)].any(axis=1)
-    covered = _switches(board, sets, known)
+    elsewhere = sets[:, ~np.isin(candidates.pcie, known)].any(axis=1)
+    covered = _switches(candidates, sets, known)
     numbers = np.array([each for _, each in beside.under], np.int64).reshape(len(known), len(beside.wanted))
     enough = (covered @ numbers >= beside.wanted).all(axis=1)
     found: Mask = ~elsewhere & enough & (covered.sum(axis=1) <= beside.most)
     return found
 
 
-def _switches(board: Board, sets: Mask, switches: Sequence[int]) -> npt.NDArray[np.int64]:
+def _switches(candidates: Candidates, sets: Mask, switches: Sequence[int]) -> npt.NDArray[np.int64]:
     """Give 1 for each of some switches that a set is under, and 0 for the others: shape (sets, switches)."""
-    under = np.array(board.pcie)[:, np.newaxis] == np.array(switches, np.int64)
+    under = np.array(candidates.pcie)[:, np.newaxis] == np.array(switches, np.int64)
     found: npt.NDArray[np.int64] = (sets.astype(np.int64) @ under > 0).astype(np.int64)
     return found
 
@@ -222,51 +231,51 @@ def _switches(board: Board, sets: Mask, switches: Sequence[int]) -> npt.NDArray[
 # --- what is good about a set -------------------------------------------------------------------------------
 
 
-def _nearness(board: Board, sets: Mask) -> Ratings:
-    return _of_each(board.near, sets)
+def _nearness(candidates: Candidates, sets: Mask) -> Ratings:
+    return _of_each(candidates.near, sets)
 
 
-def _ways(board: Board, sets: Mask) -> Ratings:
-    return _added_up(sets, board.ways)
+def _ways(candidates: Candidates, sets: Mask) -> Ratings:
+    return _added_up(sets, candidates.ways)
 
 
-def _cheapness(board: Board, sets: Mask) -> Ratings:
-    return -_of_each(board.costs, sets)
+def _cheapness(candidates: Candidates, sets: Mask) -> Ratings:
+    return -_of_each(candidates.costs, sets)
 
 
-def _fewness(board: Board, sets: Mask) -> Ratings:
+def _fewness(candidates: Candidates, sets: Mask) -> Ratings:
     """Count the switches, each of which must give cards of other types: those are wasted on few cards."""
-    if board.beside is None:
+    if candidates.beside is None:
         return np.zeros(len(sets))
-    found: Ratings = -_switches(board, sets, sorted(set(board.pcie))).sum(axis=1, dtype=np.float64)
+    found: Ratings = -_switches(candidates, sets, sorted(set(candidates.pcie))).sum(axis=1, dtype=np.float64)
     return found
 
 
-def _ways_left(board: Board, sets: Mask) -> Ratings:
-    return _added_up(np.array(board.idle) & ~sets, board.ways)
+def _ways_left(candidates: Candidates, sets: Mask) -> Ratings:
+    return _added_up(np.array(candidates.idle) & ~sets, candidates.ways)
 
 
-def _depth(board: Board, sets: Mask) -> Ratings:
-    if board.count == 1:
+def _depth(candidates: Candidates, sets: Mask) -> Ratings:
+    if candidates.count == 1:
         # Wherever it is, known or not, it is within one switch.
         return np.zeros(len(sets))
-    switch, node = _scopes(board, sets)
+    switch, node = _scopes(candidates, sets)
     return np.where(switch, 2.0, node)
 
 
-def _business(board: Board, sets: Mask) -> Ratings:
+def _business(candidates: Candidates, sets: Mask) -> Ratings:
     """Count which of a set's switch and NUMA node are busy, as far as it has one of them for itself."""
-    first, used = sets.argmax(axis=1), np.array(board.used)
-    columns = zip(_scopes(board, sets), (board.pcie, board.numa), strict=True)
+    first, used = sets.argmax(axis=1), np.array(candidates.used)
+    columns = zip(_scopes(candidates, sets), (candidates.pcie, candidates.numa), strict=True)
     busy: Ratings = np.zeros(len(sets))
     for inside, column in columns:
         busy += np.where(inside & np.isin(column, np.array(column)[used])[first], 1.0, 0.0)
-    return -busy if board.spread else busy
+    return -busy if candidates.spread else busy
 
 
-def _scopes(board: Board, sets: Mask) -> tuple[Mask, Mask]:
+def _scopes(candidates: Candidates, sets: Mask) -> tuple[Mask, Mask]:
     """Tell which sets are within one switch, and which on one NUMA node."""
-    return _in_one("pcie", board.pcie, sets), _in_one("numa", board.numa, sets)
+    return _in_one("pcie", candidates.pcie, sets), _in_one("numa", candidates.numa, sets)
 
 
 def _in_one(name: str, column: tuple[int, ...], sets: Mask) -> Mask:

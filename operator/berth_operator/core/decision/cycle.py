@@ -24,7 +24,7 @@ from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.mounts import NOTHING_CHOSEN, Chosen
+from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
@@ -41,7 +41,7 @@ class Placement:
     pod: PendingPod
     node: str
     grants: tuple[Grant, ...] = ()
-    chosen: Chosen = NOTHING_CHOSEN
+    volumes: PodVolumes = NO_POD_VOLUMES
     """What is to be done for its claims before it is bound."""
 
     @property
@@ -52,14 +52,14 @@ class Placement:
             pod=self.pod.key,
             node=self.node,
             resources=self.pod.request.resources,
-            assumed=self.pod.request.assumed,
-            asked=self.pod.request.asked,
+            nonzero_requested=self.pod.request.nonzero_requested,
+            plugin_requests=self.pod.request.plugin_requests,
             ports=self.pod.request.ports,
             grants=self.grants,
             identity=self.pod.request.identity,
-            wishes=self.pod.request.wishes,
+            affinity=self.pod.request.affinity,
             mounts=self.pod.request.mounts,
-            chosen=self.chosen,
+            volumes=self.volumes,
             gang=self.pod.gang,
             priority=self.pod.priority,
         )
@@ -90,7 +90,7 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = 
         return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
     if not fleet.nominees:
         return _decide(fleet, pod, policy, pull)
-    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+    with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         return _decide(fleet, pod, policy, pull)
 
 
@@ -111,7 +111,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
         pod=pod,
         node=fleet.names[row],
         grants=policy.choose(fleet, row, pod.request),
-        chosen=volume_choice.choose(fleet, row, pod.request.mounts),
+        volumes=volume_choice.choose(fleet, row, pod.request.mounts),
     )
 
 
@@ -126,7 +126,7 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
 
 def _leans(request: PodRequest) -> bool:
     """Tell whether pods that are only nominated could make a row pass that would not pass without them."""
-    return bool(request.wishes.near or request.wishes.spread or request.mounts)
+    return bool(request.affinity.near or request.affinity.spread or request.mounts)
 
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: Floats | None) -> int:
@@ -187,7 +187,7 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         hopeless += int(unresolvable(each, fleet, request, rejected).sum())
     if others and left.any():
         counts[others] += int(left.sum())
-        wakes_on |= Change.PLACED | Change.RELEASED
+        wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
     return Failure(

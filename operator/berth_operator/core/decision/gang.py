@@ -25,9 +25,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.labels import ABSENT, Numbers
-from berth_operator.core.values.affinity import NO_WISHES
+from berth_operator.core.values.affinity import NO_AFFINITY
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.mounts import Chosen
+from berth_operator.core.values.mounts import PodVolumes
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
@@ -35,10 +35,10 @@ TRIES: Final = 2
 """Domains of one kind that are tried."""
 STEPS: Final = 256
 """Shades of how well a domain suits."""
-PULL: Final = 2.0**14
+BIAS: Final = 2.0**14
 """More than all other scores together."""
 OTHERS: Final = "node(s) were taken by other members of the pod group"
-_FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.RELEASED
+_FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.CAPACITY_FREED
 """What can make room for more members on a node that has room for some."""
 
 _OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
@@ -123,7 +123,7 @@ class Class:
     @property
     def shrinks(self) -> bool:
         """Tell whether room for it can only become less by placing others: no wish of its comes true by that."""
-        return self.request.wishes == NO_WISHES and not self.request.mounts
+        return self.request.affinity == NO_AFFINITY and not self.request.mounts
 
     @property
     def possible(self) -> int:
@@ -138,11 +138,11 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | F
     """Place at least the members that are needed, and the others if they fit; the Fleet is left as it was."""
     if len(gang.members) < gang.needed:
         return Failure(message=too_few(gang.key, gang.placed + len(gang.members), gang.minimum), wakes_on=Change(0))
-    with fleet.without(yielding(fleet, gang)):
+    with fleet.without(lower_priority_nominees(fleet, gang)):
         return _decide_gang(fleet, gang, policy)
 
 
-def yielding(fleet: Fleet, gang: Gang) -> list[Charge]:
+def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
     """Give the nominees that a gang need not mind: its members, and those below all of them."""
     own = {each.uid for each in gang.members} if fleet.nominees else ()
     return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
@@ -224,7 +224,7 @@ def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
     return frozenset(each.key for each in claims if each and not each.bound and not each.modes.isdisjoint(_OF_MANY))
 
 
-def _without(chosen: Chosen, made: Collection[str]) -> Chosen:
+def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
     """Give what is chosen without the volumes to be made for some claims."""
     if not made or not chosen.provisions:
         return chosen
@@ -306,10 +306,10 @@ class _Try:
 
     def _note(self, placement: Placement, placed: list[Placement]) -> None:
         # Nothing is promised of a shared claim: where its volume will be does not bind the others.
-        self._fleet.charge(replace(placement.charge, chosen=_without(placement.chosen, self._shared)))
+        self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared)))
         self._take(placement.node)
-        placed.append(replace(placement, chosen=_without(placement.chosen, self._made)))
-        self._made |= self._shared.intersection(placement.chosen.provisions)
+        placed.append(replace(placement, volumes=_without(placement.volumes, self._made)))
+        self._made |= self._shared.intersection(placement.volumes.provisions)
 
     def _take(self, name: str) -> None:
         """Note that a member is on a node."""
@@ -324,7 +324,7 @@ class _Try:
         total = np.zeros(len(room))
         for numbers, taken in zip(reversed(self._columns), reversed(self._taken), strict=True):
             total = total * STEPS + _suits(numbers, taken, inside, left)[numbers]
-        return np.where(self._rows, total * PULL, -np.inf)
+        return np.where(self._rows, total * BIAS, -np.inf)
 
 
 def _suits(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:

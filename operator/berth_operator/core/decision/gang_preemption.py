@@ -18,17 +18,17 @@ import numpy as np
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, feasible
-from berth_operator.core.decision.gang import Class, Gang, decide_gang, order, place_most, yielding
+from berth_operator.core.decision.gang import Class, Gang, decide_gang, lower_priority_nominees, order, place_most
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     NO_VICTIM,
     OFFSET,
     Preemption,
-    emptied,
     has_lower,
     helpable,
     helped,
     preempt,
+    without_lower_priority,
 )
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -68,7 +68,7 @@ def preempt_gang(
     if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
         return None
     stage = fleet.copy()
-    for each in yielding(stage, gang):
+    for each in lower_priority_nominees(stage, gang):
         stage.withdraw(each.uid)
     members = tuple(replace(each, nominated="") for each in gang.members)
     return _Clearing(stage, replace(gang, members=members), policy, budgets, unconfirmed).found()
@@ -117,7 +117,7 @@ class _Clearing:
     def _possible(self) -> int:
         """Give how many members there might be room for if all pods below were gone, never too few."""
         stage, policy, total = self._stage, self._policy, 0
-        without = emptied(stage, self._lowest, self._unconfirmed)
+        without = without_lower_priority(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
             helped = helpable(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
             fits = feasible(without, request, policy.local) & helped

@@ -27,11 +27,11 @@ from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.what_if import Bench, sets
+from berth_operator.core.decision.what_if import WhatIf, sets
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import Occupants
+from berth_operator.core.fleet.placed_pods import PlacedPods
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
@@ -92,7 +92,7 @@ def preempt(
     """
     if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
         return None
-    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+    with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _lower(fleet, pod, policy, unconfirmed, within)
         return _Search(fleet, pod, policy, lower, budgets).found() if lower.any() else None
 
@@ -101,7 +101,7 @@ def helped(
     fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
 ) -> Indices:
     """Give the rows where evictions would make room for a pod, the best first, by the rows' own pods."""
-    with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+    with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _lower(fleet, pod, policy, unconfirmed)
         return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
 
@@ -114,27 +114,27 @@ def _lower(
     if within is not None:
         rows &= within
     lower = _below(fleet, pod.priority, unconfirmed)
-    lower &= rows[fleet.census.current(fleet).rows]
+    lower &= rows[fleet.placed_pods.current(fleet).rows]
     return lower
 
 
 def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
     """Give for each occupant whether it is there for certain, and below a priority."""
-    occupants = fleet.census.current(fleet)
-    found = np.zeros(len(occupants.charges), np.bool_)
-    found[fleet.census.numbers()] = True
-    found[fleet.census.numbers_of(unconfirmed)] = False
-    found &= occupants.priority < priority
+    placed = fleet.placed_pods.current(fleet)
+    found = np.zeros(len(placed.charges), np.bool_)
+    found[fleet.placed_pods.numbers()] = True
+    found[fleet.placed_pods.numbers_of(unconfirmed)] = False
+    found &= placed.priority < priority
     return found
 
 
-def emptied(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
+def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
     """Give all rows as they were without the pods below a priority; only resources and devices may be asked of them."""
-    occupants = fleet.census.current(fleet)
-    bench = Bench(fleet, np.arange(len(fleet.names)), occupants)
-    for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), occupants.rows):
-        bench.take(occupants.rows[pods], pods)
-    return bench.fleet
+    placed = fleet.placed_pods.current(fleet)
+    what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
+    for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), placed.rows):
+        what_if.take(placed.rows[pods], pods)
+    return what_if.fleet
 
 
 def has_lower(fleet: Fleet, priority: int) -> bool:
@@ -142,7 +142,7 @@ def has_lower(fleet: Fleet, priority: int) -> bool:
     return any(each < priority for each in fleet.priorities)
 
 
-def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
+def nominated_fit(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
     """Give what a pod will take of a node once those below it that leave the node are gone; None if it will not fit.
 
     Nor where a plug-in fails: nothing can be kept then, and the pod's decision will tell.
@@ -154,7 +154,7 @@ def holds(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | 
     if row is None:
         return None
     try:
-        with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
             return _held(fleet, row, pod, policy, node)
     except PluginFailedError:
         return None
@@ -176,7 +176,7 @@ def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
     return sorted(found, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
 
 
-class Emptied:
+class WithoutLowerPriority:
     """What a node would have for pods of each priority if all below them were evicted there; of one moment."""
 
     def __init__(self, fleet: Fleet, node: str) -> None:
@@ -217,7 +217,7 @@ def in_vain(
     """Add to a failure why evictions help on no node, counted as in kube-scheduler's dry run."""
     nodes = int(fleet.present.sum())
     if has_lower(fleet, pod.priority):
-        with fleet.without(fleet.yielding(pod.uid, pod.priority)):
+        with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
             counts = _dry_run(fleet, pod, policy, unconfirmed)
     else:
         counts = Counter({NOT_HELPFUL: failure.unresolvable, NO_VICTIMS: nodes - failure.unresolvable})
@@ -229,13 +229,13 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collect
     request, asked = pod.request, policy.filters_of(pod.request)
     resolvable = _resolvable(fleet, request, asked)
     lower = np.zeros(len(fleet.names), np.bool_)
-    lower[fleet.census.current(fleet).rows[_below(fleet, pod.priority, unconfirmed)]] = True
+    lower[fleet.placed_pods.current(fleet).rows[_below(fleet, pod.priority, unconfirmed)]] = True
     counts = Counter(
         {NOT_HELPFUL: int((fleet.present & ~resolvable).sum()), NO_VICTIMS: int((resolvable & ~lower).sum())}
     )
     left = resolvable & lower
     if left.any():
-        without = emptied(fleet, pod.priority, unconfirmed)
+        without = without_lower_priority(fleet, pod.priority, unconfirmed)
         # What only other filters reject now is asked last: the pods that leave may be why they do.
         for each in sorted(asked, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE):
             seen = without if each in policy.local else fleet
@@ -272,18 +272,18 @@ def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
 
 def is_local(fleet: Fleet, request: PodRequest) -> bool:
     """Tell whether of all placed pods only those of a row decide about it, by their resources and devices."""
-    wishes = request.wishes
-    if request.ports or request.mounts or wishes.near or wishes.apart or wishes.spread:
+    affinity = request.affinity
+    if request.ports or request.mounts or affinity.near or affinity.apart or affinity.spread:
         return False
-    return not any(True for _ in fleet.neighbours.repelled(request.identity))
+    return not any(True for _ in fleet.affinity_index.existing_anti_affinity(request.identity))
 
 
 def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
-    bench = Bench(fleet, np.array([row]), Occupants.of(fleet, gone))
+    what_if = WhatIf(fleet, np.array([row]), PlacedPods.of(fleet, gone))
     for pod in range(len(gone)):
-        bench.take(np.array([0]), np.array([pod]))
-    bench.let_go(0, np.arange(len(gone)))
-    return bench.fleet
+        what_if.take(np.array([0]), np.array([pod]))
+    what_if.let_go(0, np.arange(len(gone)))
+    return what_if.fleet
 
 
 def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) -> Charge:
@@ -300,28 +300,28 @@ class _Search:
     def __init__(self, fleet: Fleet, pod: PendingPod, policy: Policy, lower: Mask, budgets: Budgets) -> None:
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
         self._asked = policy.filters_of(pod.request)
-        self._occupants = occupants = fleet.census.current(fleet)
+        self._placed = placed = fleet.placed_pods.current(fleet)
         inhabited = np.zeros(len(fleet.names), np.bool_)
-        inhabited[occupants.rows[lower]] = True
+        inhabited[placed.rows[lower]] = True
         self._rows = np.flatnonzero(inhabited)
-        self._place = (np.cumsum(inhabited) - 1)[occupants.rows]
+        self._place = (np.cumsum(inhabited) - 1)[placed.rows]
         self._sorts_by = self._place.astype(np.min_scalar_type(len(self._rows)))
         """The same in few bits: those are sorted ten times as fast."""
-        leaving = occupants.terminating.copy()
-        leaving[fleet.census.numbers_of(fleet.leaving)] = True
+        leaving = placed.terminating.copy()
+        leaving[fleet.placed_pods.numbers_of(fleet.leaving)] = True
         self._going = np.flatnonzero(lower & leaving)
-        self._base = Bench(fleet, self._rows, occupants)
+        self._base = WhatIf(fleet, self._rows, placed)
         """All places without the pods that leave them already."""
         for pods in _turns(self._going, self._sorts_by):
             self._base.take(self._place[pods], pods)
         ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
-        self._violating = _violating(fleet, occupants, ranked, self._place, budgets)
+        self._violating = _violating(fleet, placed, ranked, self._place, budgets)
         self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
         """Those that may be victims: who is given back first comes first."""
 
     def _by_importance(self, pods: Indices) -> Indices:
         """Give pods in the order of their importance."""
-        order = np.lexsort((self._occupants.started[pods], -self._occupants.priority[pods]))
+        order = np.lexsort((self._placed.started[pods], -self._placed.priority[pods]))
         ranked: Indices = pods[order]
         return ranked
 
@@ -345,14 +345,14 @@ class _Search:
 
     def _fewest(self) -> tuple[Mask, Mask]:
         """Tell where the pod would fit, as far as the row's own pods decide, and who would have to leave there."""
-        bench = Bench(self._base.fleet, np.arange(len(self._rows)), self._occupants)
+        what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
         for pods in _turns(self._staying, self._sorts_by):
-            bench.take(self._place[pods], pods)
-        fits, victims = bench.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
+            what_if.take(self._place[pods], pods)
+        fits, victims = what_if.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
         for pods in _turns(self._staying[fits[self._place[self._staying]]], self._sorts_by):
-            bench.give_back(self._place[pods], pods)
-            needed = pods[~bench.fits(self._request, self._policy)[self._place[pods]]]
-            bench.take(self._place[needed], needed)
+            what_if.give_back(self._place[pods], pods)
+            needed = pods[~what_if.fits(self._request, self._policy)[self._place[pods]]]
+            what_if.take(self._place[needed], needed)
             victims[needed] = True
         return fits, victims
 
@@ -366,13 +366,13 @@ class _Search:
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
         """Give what sets of victims are compared by; `of` tells to which set each pod belongs."""
-        priority = self._occupants.priority[pods]
+        priority = self._placed.priority[pods]
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
         highest, weight = np.full(sets, NO_VICTIM), np.zeros(sets, np.int64)
         np.maximum.at(highest, of, priority)
         np.add.at(weight, of, priority + OFFSET)
         top, started = priority == highest[of], np.full(sets, 2**62)
-        np.minimum.at(started, of[top], self._occupants.started[pods[top]])
+        np.minimum.at(started, of[top], self._placed.started[pods[top]])
         return violations.astype(np.int64), highest, weight, number, -started
 
     def _choice(self, place: int, victims: Mask) -> _Choice:
@@ -387,7 +387,7 @@ class _Search:
         best = order[0]
         equal = (violations[order] == violations[best]) & (highest[order] == highest[best])
         finalists = order[equal & (number[order] > 1)]
-        allowed = self._staying[self._occupants.priority[self._staying] <= highest[best]]
+        allowed = self._staying[self._placed.priority[self._staying] <= highest[best]]
         if not violations[best]:
             allowed = allowed[~self._violating[allowed]]
         known, left = self._choice(best, victims), MOST_TRIALS
@@ -401,10 +401,10 @@ class _Search:
 
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
         """Give those of the sets without which the pod fits."""
-        bench, every = Bench(self._base.fleet, places, self._occupants), np.arange(len(places))
+        what_if, every = WhatIf(self._base.fleet, places, self._placed), np.arange(len(places))
         for pods in sets.T:
-            bench.take(every, pods)
-        for at in np.flatnonzero(bench.fits(self._request, self._policy)).tolist():
+            what_if.take(every, pods)
+        for at in np.flatnonzero(what_if.fits(self._request, self._policy)).tolist():
             yield _Choice(place=int(places[at]), victims=sets[at])
 
     def _best_of(self, choices: Sequence[_Choice]) -> _Choice:
@@ -447,7 +447,7 @@ class _Search:
         row, certain = self._rows[least.place], set(least.victims.tolist())
         going = self._going[self._place[self._going] == least.place].tolist()
         pods = self._staying[self._place[self._staying] == least.place].tolist()
-        with released(whole, [self._occupants.charges[each] for each in (*going, *pods)]):
+        with released(whole, [self._placed.charges[each] for each in (*going, *pods)]):
             if not cycle.feasible(whole, self._request, self._asked)[row]:
                 return None
             spared = [each for each in pods if each not in certain]
@@ -459,24 +459,24 @@ class _Search:
     def _give_back(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
         """Give pods back to their row if the new pod fits beside them; tell whether it does."""
         for each in pods:
-            whole.charge(self._occupants.charges[each])
+            whole.charge(self._placed.charges[each])
         fits = bool(cycle.feasible(whole, self._request, self._asked)[row])
         for each in () if fits else pods:
-            whole.release(self._occupants.charges[each].uid)
+            whole.release(self._placed.charges[each].uid)
         return fits
 
     # --- the outcome --------------------------------------------------------------------------------------------
 
     def _preemption(self, choice: _Choice) -> Preemption:
-        bench = Bench(self._base.fleet, np.array([choice.place]), self._occupants)
+        what_if = WhatIf(self._base.fleet, np.array([choice.place]), self._placed)
         for pod in choice.victims:
-            bench.take(np.array([0]), np.array([pod]))
+            what_if.take(np.array([0]), np.array([pod]))
         going = self._going[self._place[self._going] == choice.place]
-        bench.let_go(0, np.concatenate((choice.victims, going)))
+        what_if.let_go(0, np.concatenate((choice.victims, going)))
         node = self._fleet.names[self._rows[choice.place]]
         return Preemption(
-            nominee=_nominee(bench.fleet, 0, self._pod, self._policy, node),
-            victims=tuple(self._occupants.charges[each] for each in self._by_importance(choice.victims)),
+            nominee=_nominee(what_if.fleet, 0, self._pod, self._policy, node),
+            victims=tuple(self._placed.charges[each] for each in self._by_importance(choice.victims)),
             violations=int(self._violating[choice.victims].sum()),
         )
 
@@ -501,13 +501,13 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
         fleet.charge(each)
 
 
-def _violating(fleet: Fleet, occupants: Occupants, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
+def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
     """Tell which pods would break a budget: on each row the more important ones use it up, as in kube-scheduler."""
-    found = np.zeros(len(occupants.charges), np.bool_)
+    found = np.zeros(len(placed.charges), np.bool_)
     if not budgets:
         return found
     spent = budgets.spent(fleet)
-    for budget, protected in _protected(occupants, ranked, budgets).items():
+    for budget, protected in _protected(placed, ranked, budgets).items():
         pods = np.array(protected, np.intp)
         by_place = pods[np.argsort(place[pods], kind="stable")]
         found[by_place[_turn(place[by_place]) >= budget.allowed - spent[budget]]] = True
@@ -519,10 +519,10 @@ def _turn(places: Indices) -> Indices:
     return np.arange(len(places)) - np.searchsorted(places, places)
 
 
-def _protected(occupants: Occupants, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
+def _protected(placed: PlacedPods, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
     """Give the pods of each budget, the most important first."""
     found: defaultdict[Budget, list[int]] = defaultdict(list)
     for pod in ranked.tolist():
-        for budget in budgets.counting(occupants.charges[pod]):
+        for budget in budgets.counting(placed.charges[pod]):
             found[budget].append(pod)
     return found

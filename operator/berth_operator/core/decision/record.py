@@ -8,7 +8,7 @@ from berth_api import allocation, names
 from berth_api.allocation import Grant
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.cards import is_listed
-from berth_operator.core.fleet.kubelet_allocation import Case
+from berth_operator.core.fleet.kubelet_allocation import Mismatch
 from berth_operator.core.values import limits
 
 MAX_OWN: Final = 200 * 1024
@@ -36,7 +36,7 @@ def annotations(placement: Placement) -> dict[str, str]:
     cards = sum(grant.type == names.GPU for grant in placement.grants)
     for limit in placement.pod.request.limits:
         found |= limits.annotations(limit, seen.get(limit.container, ()), cards)
-    allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotated)
+    allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotation_bytes)
     size = sum(len(key) + len(value) for key, value in found.items())
     if size > allowed:
         raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
@@ -57,7 +57,7 @@ def _visible(grants: Sequence[Grant]) -> str:
     return ",".join(dict.fromkeys(grant.visible for grant in grants))
 
 
-def rewritten(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant]) -> dict[str, str] | None:
+def rewritten(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
     """Give the annotations of a bound pod that say what it holds, by what stands for what.
 
     None if they say something else by now than what the pod was promised, or if the Device lists one of its cards no
@@ -77,11 +77,11 @@ def rewritten(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant])
     }
 
 
-def _visible_instead(told: Mapping[str, str], case: Case, instead: Mapping[str, Grant]) -> dict[str, str]:
+def _visible_instead(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str]:
     """Give what each container sees: what kubelet gave it, or what stands for what it saw if kubelet tells no more."""
     given = {
         name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
-        for name, devices in case.given.containers
+        for name, devices in case.actual.containers
     }
     seen = {allocation.visible(name): allocation.visible(each.id) for name, each in instead.items()}
     before = {key: value.split(",") for key, value in told.items() if key.endswith(names.VISIBLE_SUFFIX)}

@@ -15,16 +15,16 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Cards, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import Handles, Occupants
+from berth_operator.core.fleet.placed_pods import Handles, PlacedPods
 from berth_operator.core.values.request import PodRequest
 
 
-class Bench:
+class WhatIf:
     """What-ifs side by side: each has a row of the Fleet and lacks some of its pods."""
 
-    def __init__(self, fleet: Fleet, rows: Indices, occupants: Occupants) -> None:
+    def __init__(self, fleet: Fleet, rows: Indices, placed: PlacedPods) -> None:
         self.fleet = fleet.excerpt(rows)
-        self._occupants = occupants
+        self._placed = placed
 
     def take(self, at: Indices, pods: Indices) -> None:
         """Take away the pods, each from its what-if; of one what-if at most one pod in a call."""
@@ -41,7 +41,7 @@ class Bench:
         Only virtual functions are not all alike, and are taken back with their pods.
         """
         for pod in pods.tolist():
-            for grant in self._occupants.charges[pod].grants:
+            for grant in self._placed.charges[pod].grants:
                 if not grant.functions:
                     self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 
@@ -50,8 +50,8 @@ class Bench:
         return cycle.feasible(self.fleet, request, policy.local)
 
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
-        self.fleet.move_requested(at, self._occupants.amounts[:, self._occupants.kinds[pods]], sign)
-        for kind, parts in self._occupants.parts.items():
+        self.fleet.move_requested(at, self._placed.amounts[:, self._placed.kinds[pods]], sign)
+        for kind, parts in self._placed.parts.items():
             cards = self.fleet.cards[kind]
             cards.charge_unknown(at, sign * parts.unknown[pods])
             found, places = parts.of(pods)
@@ -67,7 +67,7 @@ class Bench:
         for row, part in zip(rows.tolist(), found.tolist(), strict=True):
             if part in functions:
                 cards.hold(row, functions[part], sign)
-                cards.find_spare(row, self.fleet.catalogue)
+                cards.find_spare(row, self.fleet.intern_table)
 
 
 def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:

@@ -21,7 +21,7 @@ class DeviceFilter:
 
     NAME: str = "devices"
     VERDICT: Verdict = Verdict.UNSCHEDULABLE
-    WAKES_ON: Change = Change.DEVICE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
+    WAKES_ON: Change = Change.DEVICE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
 
     def __init__(self, allocators: Allocators) -> None:
         self._allocators = allocators
@@ -31,7 +31,7 @@ class DeviceFilter:
         if not request.devices:
             return fleet.present
         key = (self.NAME, request.devices, request.model)
-        return fleet.rowwise.column(key, lambda rows: self._fits(fleet, request, rows))
+        return fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows))
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""

@@ -12,14 +12,16 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "existing-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.GONE | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
+WAKES_ON: Final = (
+    Change.POD_DELETED | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
+)
 REASON: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows whose domains hold no pod with such a term that matches this one."""
     mask = fleet.present
-    for key, holders in fleet.neighbours.repelled(request.identity):
+    for key, holders in fleet.affinity_index.existing_anti_affinity(request.identity):
         mask = mask & (domains.around(fleet, key, holders) == 0)
     return mask
 
@@ -31,9 +33,9 @@ def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str,
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether a pod that avoids this one has left, or a node has left the domain of such a pod."""
-    neighbours, pod = fleet.neighbours, request.identity
-    if event.before and any(neighbours.covers(each, pod) for each in event.before.wishes.apart):
+    affinity_index, pod = fleet.affinity_index, request.identity
+    if event.before and any(affinity_index.covers(each, pod) for each in event.before.affinity.apart):
         return True
     if event.change & Change.NODE_ADDED or not event.labels:
         return False
-    return not event.labels.isdisjoint(neighbours.repelling_keys(pod))
+    return not event.labels.isdisjoint(affinity_index.existing_anti_affinity_keys(pod))

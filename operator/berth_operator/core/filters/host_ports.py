@@ -11,7 +11,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "host-ports"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.RELEASED | Change.NODE_ADDED
+WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
 REASON: Final = "node(s) didn't have free ports for the requested pod ports"
 
 

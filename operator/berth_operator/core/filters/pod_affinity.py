@@ -11,16 +11,16 @@ from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "pod-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = (
-    Change.PLACED
+    Change.POD_ASSIGNED
     | Change.POD_LABELS
-    | Change.GONE
+    | Change.POD_DELETED
     | Change.NAMESPACE_LABELS
     | Change.NODE_LABELS
     | Change.NODE_ADDED
@@ -32,13 +32,13 @@ REASON: Final = "node(s) didn't match pod affinity rules"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows whose domains all hold a pod that counts."""
-    terms = request.wishes.near
+    terms = request.affinity.near
     if not terms:
         return fleet.present
     mask = domains.members_of_all(fleet, {each.key for each in terms})
-    crowd = Crowd(peers=tuple(each.peers for each in terms))
-    totals = [domains.around(fleet, each.key, fleet.neighbours.count(crowd)) for each in terms]
-    if fleet.neighbours.includes(crowd, request.identity) and not any(each.any() for each in totals):
+    crowd = PodSelection(peers=tuple(each.peers for each in terms))
+    totals = [domains.around(fleet, each.key, fleet.affinity_index.count(crowd)) for each in terms]
+    if fleet.affinity_index.includes(crowd, request.identity) and not any(each.any() for each in totals):
         return mask
     for each in totals:
         mask &= each > 0
@@ -52,10 +52,10 @@ def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str,
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event concerns pods that count, or a domain."""
-    terms = request.wishes.near
+    terms = request.affinity.near
     if not terms:
         return False
-    crowd = Crowd(peers=tuple(each.peers for each in terms))
-    if any(fleet.neighbours.includes(crowd, pod.identity) for pod in event.pods):
+    crowd = PodSelection(peers=tuple(each.peers for each in terms))
+    if any(fleet.affinity_index.includes(crowd, pod.identity) for pod in event.pods):
         return True
     return any(each.key in event.labels for each in terms)

@@ -7,14 +7,14 @@ from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "pod-anti-affinity"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
-    Change.GONE
+    Change.POD_DELETED
     | Change.POD_LABELS
     | Change.NAMESPACE_LABELS
     | Change.NODE_LABELS
@@ -27,8 +27,10 @@ REASON: Final = "node(s) didn't match pod anti-affinity rules"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows without such a pod in their domain, which includes rows without the key."""
     mask = fleet.present
-    for each in request.wishes.apart:
-        mask = mask & (domains.around(fleet, each.key, fleet.neighbours.count(Crowd(peers=(each.peers,)))) == 0)
+    for each in request.affinity.apart:
+        mask = mask & (
+            domains.around(fleet, each.key, fleet.affinity_index.count(PodSelection(peers=(each.peers,)))) == 0
+        )
     return mask
 
 
@@ -41,6 +43,6 @@ def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether a pod that is avoided has changed or left, or a node has left its domain."""
     pod, left = event.before, event.labels if not event.change & Change.NODE_ADDED else ()
     return any(
-        term.key in left or (pod and fleet.neighbours.includes(Crowd(peers=(term.peers,)), pod.identity))
-        for term in request.wishes.apart
+        term.key in left or (pod and fleet.affinity_index.includes(PodSelection(peers=(term.peers,)), pod.identity))
+        for term in request.affinity.apart
     )

@@ -21,13 +21,13 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "resources"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.RELEASED | Change.DEVICE_CLASS
+WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
 TOO_MANY_PODS: Final = "Too many pods"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with enough of everything."""
-    return fleet.rowwise.column((NAME, request.resources), lambda rows: _fits(fleet, request, rows))
+    return fleet.column_cache.column((NAME, request.resources), lambda rows: _fits(fleet, request, rows))
 
 
 def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:

@@ -10,7 +10,7 @@ from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.tally import Counts
-from berth_operator.core.values.affinity import Crowd, Peers, Spread
+from berth_operator.core.values.affinity import Peers, PodSelection, Spread
 from berth_operator.core.values.request import PodRequest
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -19,7 +19,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 Amounts = npt.NDArray[np.float64]
 
 
-def crowd(request: PodRequest, spread: Spread) -> Crowd:
+def crowd(request: PodRequest, spread: Spread) -> PodSelection:
     """Give the pods that count: of the pod's namespace, not terminating.
 
     An empty selector matches every pod, but kube-scheduler lets none count then, only the pod itself.
@@ -27,8 +27,8 @@ def crowd(request: PodRequest, spread: Spread) -> Crowd:
     return _living(request, NOTHING if spread.selector == EVERYTHING else spread.selector)
 
 
-def _living(request: PodRequest, selector: LabelSelector) -> Crowd:
-    return Crowd(peers=(Peers(selector=selector, namespaces=(request.identity.namespace,)),), living=True)
+def _living(request: PodRequest, selector: LabelSelector) -> PodSelection:
+    return PodSelection(peers=(Peers(selector=selector, namespaces=(request.identity.namespace,)),), living=True)
 
 
 def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
@@ -36,12 +36,12 @@ def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
 
     They are the replicas of its controller, and for a pod without one those behind the same Services.
     """
-    if request.wishes.spread or request.wishes.preferred_spread:
+    if request.affinity.spread or request.affinity.preferred_spread:
         return None
     if request.identity.controller:
-        return fleet.neighbours.replicas.count(request.identity.controller)
-    selector = fleet.neighbours.services.beside(request.identity)
-    return None if selector is NOTHING else fleet.neighbours.count(_living(request, selector))
+        return fleet.affinity_index.replicas.count(request.identity.controller)
+    selector = fleet.affinity_index.services.beside(request.identity)
+    return None if selector is NOTHING else fleet.affinity_index.count(_living(request, selector))
 
 
 def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> Mask:

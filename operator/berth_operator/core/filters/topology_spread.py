@@ -22,8 +22,8 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "topology-spread"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
-    Change.PLACED
-    | Change.GONE
+    Change.POD_ASSIGNED
+    | Change.POD_DELETED
     | Change.POD_LABELS
     | Change.NODE_LABELS
     | Change.NODE_TAINTS
@@ -37,7 +37,7 @@ UNLABELLED: Final = f"{UNEVEN} (missing required label)"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Pass rows with all the keys where no constraint is broken."""
-    constraints = request.wishes.spread
+    constraints = request.affinity.spread
     if not constraints:
         return fleet.present
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
@@ -49,7 +49,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with the keys of all constraints: no pod that leaves brings one."""
-    if not (constraints := request.wishes.spread):
+    if not (constraints := request.affinity.spread):
         return fleet.present
     return domains.members_of_all(fleet, {each.key for each in constraints})
 
@@ -57,7 +57,7 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by the first constraint that they do not meet: for lack of its key, or by the skew."""
     counts: Counter[str] = Counter()
-    left, constraints = rejected.copy(), request.wishes.spread
+    left, constraints = rejected.copy(), request.affinity.spread
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     for each in constraints:
         lacking = left & ~domains.members(fleet, each.key)
@@ -69,7 +69,7 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event changes what is counted, or which nodes count."""
-    constraints, pods = request.wishes.spread, tuple(event.pods)
+    constraints, pods = request.affinity.spread, tuple(event.pods)
     if any(_counts(request, each, pod.identity) for each in constraints for pod in pods):
         return True
     if event.change & Change.NODE_TAINTS and any(each.honor_taints for each in constraints):
@@ -83,7 +83,7 @@ def _counts(request: PodRequest, spread: Spread, placed: Identity) -> bool:
 
 def _read_labels(request: PodRequest) -> Iterator[str]:
     """Return the labels of nodes that decide which nodes count, and in which domain."""
-    for spread in request.wishes.spread:
+    for spread in request.affinity.spread:
         yield spread.key
         if spread.honor_affinity:
             yield from (each.key for each in request.node_selector)
@@ -93,7 +93,7 @@ def _read_labels(request: PodRequest) -> Iterator[str]:
 def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:
     """Give for each row how far its domain would be above the emptiest."""
     there = spreading.eligible(fleet, request, spread, keyed)
-    found = domains.sums(fleet, spread.key, there * fleet.neighbours.count(spreading.crowd(request, spread)))
+    found = domains.sums(fleet, spread.key, there * fleet.affinity_index.count(spreading.crowd(request, spread)))
     exists = domains.sums(fleet, spread.key, there) > 0
     emptiest = found[exists].min() if exists.sum() >= spread.min_domains else 0.0
     counts_itself = spread.selector.matches(dict(request.identity.labels))

@@ -15,7 +15,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-conflicts"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.RELEASED | Change.NODE_ADDED
+WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
 REASON: Final = "node(s) had no available disk"
 
 

@@ -15,7 +15,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.GONE | Change.CLAIM
+WAKES_ON: Final = Change.POD_DELETED | Change.CLAIM
 REASON: Final = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )

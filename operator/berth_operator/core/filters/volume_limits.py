@@ -19,7 +19,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.PLACED | Change.RELEASED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
+WAKES_ON: Final = Change.POD_ASSIGNED | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
 REASON: Final = "node(s) exceed max volume count"
 
 

@@ -18,9 +18,9 @@ from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.replicas import Replicas
 from berth_operator.core.fleet.services import Services
 from berth_operator.core.fleet.tally import Counts, Tally
-from berth_operator.core.values.affinity import Crowd, Identity, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, PodSelection, Term
 
-MAX_CROWDS: Final = 1024
+MAX_SELECTIONS: Final = 1024
 """Crowds counted at once: 20 MB at 5,000 nodes."""
 MAX_ANSWERS: Final = 4096
 """Identities for which the matching held terms are remembered."""
@@ -32,7 +32,7 @@ Weighted = tuple[Term, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class Population:
+class PodGroupByLabels:
     """The placed pods with one namespace and one set of labels."""
 
     namespace: str
@@ -43,7 +43,7 @@ class Population:
     lines: list[int] = field(default_factory=list)
     """The lines of the crowds that it is part of."""
 
-    def copy(self) -> "Population":
+    def copy(self) -> "PodGroupByLabels":
         """Give a population that can change without this one."""
         return replace(self, rows=self.rows.copy(), lines=self.lines.copy())
 
@@ -115,13 +115,13 @@ class Held(Generic[K]):
             del self._by_label[handle]
 
 
-class Neighbours:
+class AffinityIndex:
     """All placed pods."""
 
     def __init__(self, rows: int) -> None:
-        self._populations: dict[str, dict[tuple[Identity, bool], Population]] = {}
+        self._groups: dict[str, dict[tuple[Identity, bool], PodGroupByLabels]] = {}
         """Namespace -> (identity, whether terminating) -> population."""
-        self._crowds: Tally[Crowd] = Tally(rows)
+        self._crowds: Tally[PodSelection] = Tally(rows)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self.repelling: Held[Term] = Held(rows, lambda term: term)
         """Required anti-affinity of placed pods."""
@@ -131,9 +131,9 @@ class Neighbours:
         self.services = Services()
         """No what-if changes them."""
 
-    def place(self, row: int, identity: Identity, wishes: Wishes, *, terminating: bool, sign: int) -> None:
+    def place(self, row: int, identity: Identity, affinity: Affinity, *, terminating: bool, sign: int) -> None:
         """Count one more pod on a row, or one less."""
-        population = self._population(identity, terminating=terminating)
+        population = self._group_of(identity, terminating=terminating)
         for line in population.lines:
             self._crowds.counts[line, row] += sign
         population.rows[row] += sign
@@ -142,20 +142,20 @@ class Neighbours:
         if not population.rows[row]:
             del population.rows[row]
             if not population.rows:
-                self._drop_population(identity, terminating=terminating)
-        if wishes.apart:
-            self.repelling.place(row, wishes.apart, sign)
-        if wishes.preferred or wishes.near:
-            self.drawing.place(row, (*wishes.preferred, *((each, HARD_WEIGHT) for each in wishes.near)), sign)
+                self._drop_group(identity, terminating=terminating)
+        if affinity.apart:
+            self.repelling.place(row, affinity.apart, sign)
+        if affinity.preferred or affinity.near:
+            self.drawing.place(row, (*affinity.preferred, *((each, HARD_WEIGHT) for each in affinity.near)), sign)
 
-    def count(self, crowd: Crowd) -> Counts:
+    def count(self, crowd: PodSelection) -> Counts:
         """Return the number of pods per row that are in the crowd; read-only."""
         line = self._crowds.touch(crowd)
         if line is None:
             line = self._count_anew(crowd)
         return self._crowds.line(line)
 
-    def includes(self, crowd: Crowd, identity: Identity) -> bool:
+    def includes(self, crowd: PodSelection, identity: Identity) -> bool:
         """Tell whether a pod would count in the crowd."""
         return crowd.includes(identity.namespace, dict(identity.labels), self.labels_of)
 
@@ -163,16 +163,16 @@ class Neighbours:
         """Return whether a placed pod's term matches a pod."""
         return term.peers.include(identity.namespace, dict(identity.labels), self.labels_of)
 
-    def repelling_keys(self, identity: Identity) -> set[str]:
+    def existing_anti_affinity_keys(self, identity: Identity) -> set[str]:
         """Return the topology keys by which placed pods require to be apart from such a pod."""
         return {term.key for term in self.repelling.matching(identity, self.labels_of)}
 
-    def repelled(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
+    def existing_anti_affinity(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
         """Give for each key the number of pods per row that require to be apart from such a pod."""
         for key, terms in _by_key(self.repelling.matching(identity, self.labels_of), lambda term: term.key):
             yield key, self.repelling.tally.sum(terms)
 
-    def drawn(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
+    def existing_preferred(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
         """Give for each key how much the pods on each row draw such a pod, or push it away where negative."""
         for key, terms in _by_key(self.drawing.matching(identity, self.labels_of), lambda each: each[0].key):
             yield key, self.drawing.tally.sum(terms, [weight for _, weight in terms])
@@ -198,11 +198,11 @@ class Neighbours:
         """Give neighbours that can change without these."""
         populations = {
             namespace: {key: population.copy() for key, population in there.items()}
-            for namespace, there in self._populations.items()
+            for namespace, there in self._groups.items()
         }
         return with_own(
             self,
-            _populations=populations,
+            _groups=populations,
             _crowds=self._crowds.copy(),
             _namespaces=self._namespaces.copy(),
             repelling=self.repelling.copy(),
@@ -215,28 +215,30 @@ class Neighbours:
         for tally in (self._crowds, self.repelling.tally, self.drawing.tally, self.replicas):
             tally.grow(rows)
 
-    def _population(self, identity: Identity, *, terminating: bool) -> Population:
-        there = self._populations.setdefault(identity.namespace, {})
+    def _group_of(self, identity: Identity, *, terminating: bool) -> PodGroupByLabels:
+        there = self._groups.setdefault(identity.namespace, {})
         found = there.get((identity, terminating))
         if found is None:
-            found = Population(namespace=identity.namespace, labels=dict(identity.labels), terminating=terminating)
+            found = PodGroupByLabels(
+                namespace=identity.namespace, labels=dict(identity.labels), terminating=terminating
+            )
             found.lines = [line for crowd, line in self._crowds.lines.items() if self._is_part(found, crowd)]
             there[identity, terminating] = found
         return found
 
-    def _drop_population(self, identity: Identity, *, terminating: bool) -> None:
-        there = self._populations[identity.namespace]
+    def _drop_group(self, identity: Identity, *, terminating: bool) -> None:
+        there = self._groups[identity.namespace]
         del there[identity, terminating]
         if not there:
-            del self._populations[identity.namespace]
+            del self._groups[identity.namespace]
 
-    def _is_part(self, population: Population, crowd: Crowd) -> bool:
+    def _is_part(self, population: PodGroupByLabels, crowd: PodSelection) -> bool:
         if crowd.living and population.terminating:
             return False
         return crowd.includes(population.namespace, population.labels, self.labels_of)
 
-    def _count_anew(self, crowd: Crowd) -> int:
-        if len(self._crowds) >= MAX_CROWDS:
+    def _count_anew(self, crowd: PodSelection) -> int:
+        if len(self._crowds) >= MAX_SELECTIONS:
             self._drop(next(iter(self._crowds.lines)))
         line = self._crowds.add(crowd)
         for population in self._within(crowd):
@@ -245,13 +247,13 @@ class Neighbours:
                 self._crowds.counts[line, list(population.rows)] += list(population.rows.values())
         return line
 
-    def _within(self, crowd: Crowd) -> Iterator[Population]:
+    def _within(self, crowd: PodSelection) -> Iterator[PodGroupByLabels]:
         """Give the populations of the namespaces that the crowd may reach."""
         first = crowd.peers[0]
-        for namespace in self._populations if first.namespace_selector != NOTHING else first.namespaces:
-            yield from self._populations.get(namespace, {}).values()
+        for namespace in self._groups if first.namespace_selector != NOTHING else first.namespaces:
+            yield from self._groups.get(namespace, {}).values()
 
-    def _drop(self, crowd: Crowd) -> None:
+    def _drop(self, crowd: PodSelection) -> None:
         line = self._crowds.drop(crowd)
         for population in self._within(crowd):
             if line in population.lines:

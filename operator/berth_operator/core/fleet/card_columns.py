@@ -35,19 +35,19 @@ class CardColumns:
     replicas_as: npt.NDArray[np.int8]
     """By `REPLICA_NAMES`: what pods must ask for to get replicas of it."""
     model: Numbers
-    """By `Catalogue.models`."""
+    """By `InternTable.models`."""
     users: Numbers
     numa: npt.NDArray[np.int16]
     pcie: Numbers
-    """By `Catalogue.switches`; 0 if it is not known."""
+    """By `InternTable.switches`; 0 if it is not known."""
     labels: Numbers
-    """By `Catalogue.labels`."""
+    """By `InternTable.labels`."""
     functions: Numbers
-    """By `Catalogue.functions`."""
+    """By `InternTable.functions`."""
     spare: Numbers
     """Groups of virtual functions in which one is free: a bit each, in the order of the groups."""
     wiring: Numbers
-    """By `Catalogue.wirings`: shape (nodes,)."""
+    """By `InternTable.wirings`: shape (nodes,)."""
     total: Column
     """What each card offers: shape (resources, nodes, slots)."""
     used: Column

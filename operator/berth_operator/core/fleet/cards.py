@@ -22,7 +22,7 @@ from berth_operator.core.fleet import columns
 from berth_operator.core.fleet.card_columns import EMPTY, CardColumns, card_columns, excerpt, grown
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.intern_table import Catalogue
+from berth_operator.core.fleet.intern_table import InternTable
 from berth_operator.core.values.inventory import CardInfo, Links
 
 V = TypeVar("V")
@@ -150,14 +150,14 @@ class Cards(CardColumns):
             columns.show(self._own, self)
         return self.index[name]
 
-    def nature(self, row: int) -> Hashable:
+    def static_key(self, row: int) -> Hashable:
         """Give all that is known of a row's cards but who holds what of them; equal rows give the same."""
         flags = (self.present, self.healthy, self.withheld, self.announced)
         columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
         known = b"".join(each[row].tobytes() for each in columns)
         return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
 
-    def state(self, row: int) -> bytes:
+    def dynamic_key(self, row: int) -> bytes:
         """Give what is held of a row's cards; equal rows give the same."""
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
             return b""  # of most types a fleet has none
@@ -166,7 +166,7 @@ class Cards(CardColumns):
         unsure = (self.unknown[row], self.unlocated[row])
         return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
 
-    def in_pieces(self, rows: Rows = ALL) -> Mask:
+    def in_subdevices(self, rows: Rows = ALL) -> Mask:
         """Give the cards of which a pod holds an instance or a replica."""
         names = self.index.keys() - self.counted - _NO_PIECES
         used: Mask = np.zeros_like(self.present[rows])
@@ -190,13 +190,13 @@ class Cards(CardColumns):
         columns.show(own, made)
         return made
 
-    def put(self, row: int, cards: Iterable[CardInfo], catalogue: Catalogue) -> None:
+    def put(self, row: int, cards: Iterable[CardInfo], intern_table: InternTable) -> None:
         """Replace a node's inventory; what is charged stays."""
         self.clear(row)
         wiring: list[tuple[int, int, Links]] = []
         for card in cards:
             slot = self._slot_for(row, card.minor)
-            self._describe(row, slot, card, catalogue)
+            self._describe(row, slot, card, intern_table)
             self.ids[row][card.minor] = card.id
             self._find_places(row, card)
             for name, amount in card.amounts:
@@ -207,8 +207,8 @@ class Cards(CardColumns):
                 self.instances.setdefault(row, {})[card.minor] = card.instances
             wiring.append((slot, card.minor, card.links))
         linked = any(links for _, _, links in wiring)
-        self._own.wiring[row] = catalogue.wirings.number(tuple(wiring) if linked else ())
-        self.find_spare(row, catalogue)
+        self._own.wiring[row] = intern_table.wirings.number(tuple(wiring) if linked else ())
+        self.find_spare(row, intern_table)
 
     def _find_places(self, row: int, card: CardInfo) -> None:
         """Take down where what has a name is; of two cards with one id, which are not given out, the first has it."""
@@ -222,16 +222,16 @@ class Cards(CardColumns):
             for _, bus_id in functions:
                 places.setdefault(bus_id, (card.minor, ""))
 
-    def _describe(self, row: int, slot: int, card: CardInfo, catalogue: Catalogue) -> None:
+    def _describe(self, row: int, slot: int, card: CardInfo, intern_table: InternTable) -> None:
         own = self._own
         own.present[row, slot] = True
         own.healthy[row, slot] = own.announced[row, slot] = card.healthy
         own.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
-        own.model[row, slot] = catalogue.models.number(card.model)
+        own.model[row, slot] = intern_table.models.number(card.model)
         own.numa[row, slot] = card.numa
-        own.pcie[row, slot] = catalogue.switches.number(card.pcie)
-        own.labels[row, slot] = catalogue.labels.number(card.labels)
-        own.functions[row, slot] = catalogue.functions.number(card.functions)
+        own.pcie[row, slot] = intern_table.switches.number(card.pcie)
+        own.labels[row, slot] = intern_table.labels.number(card.labels)
+        own.functions[row, slot] = intern_table.functions.number(card.functions)
 
     def clear(self, row: int) -> None:
         """Forget a node's inventory, but not what is charged."""
@@ -295,18 +295,18 @@ class Cards(CardColumns):
         if held:
             self.taken[row] = tuple(sorted(held))
 
-    def find_spare(self, row: int, catalogue: Catalogue) -> None:
+    def find_spare(self, row: int, intern_table: InternTable) -> None:
         """Find out anew in which groups the node's cards have a virtual function that nobody holds."""
         # Of all its cards: what a pod holds by name may, by mistake, be of another than the pod says.
         for slot in np.flatnonzero(self.functions[row]).tolist():
-            groups = range(len(catalogue.functions[self.functions[row, slot]]))
-            free = (1 << group for group in groups if any(self.free_functions(row, slot, catalogue, group)))
+            groups = range(len(intern_table.functions[self.functions[row, slot]]))
+            free = (1 << group for group in groups if any(self.free_functions(row, slot, intern_table, group)))
             self._own.spare[row, slot] = sum(free)
 
-    def free_functions(self, row: int, slot: int, catalogue: Catalogue, group: int) -> Iterator[Function]:
+    def free_functions(self, row: int, slot: int, intern_table: InternTable, group: int) -> Iterator[Function]:
         """Give the virtual functions of one group of a card that nobody holds."""
         held, minor = set(self.taken.get(row, ())), int(self.minor[row, slot])
-        _, functions = catalogue.functions[self.functions[row, slot]][group]
+        _, functions = intern_table.functions[self.functions[row, slot]][group]
         for number, bus_id in functions:
             function = Function(minor=number, bus_id=bus_id)
             if allocation.handle(self.kind, minor, function) not in held:

@@ -83,7 +83,7 @@ class _Kept:
         self.memory = _Memory(LOOKS)
 
 
-class Rowwise:
+class ColumnCache:
     """The kept columns, and which rows have moved."""
 
     def __init__(self, nature: Callable[[int], Hashable], state: Callable[[int], bytes]) -> None:

@@ -21,21 +21,21 @@ from berth_api.names import GPU
 from berth_api.request import BUILT_IN, Kinds
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_operator.core.fleet import columns
-from berth_operator.core.fleet.affinity_index import Neighbours
+from berth_operator.core.fleet.affinity_index import AffinityIndex
 from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, Rowwise, pick
+from berth_operator.core.fleet.column_cache import ALL, ColumnCache, Rows, pick
 from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.images import Images
-from berth_operator.core.fleet.intern_table import Catalogue
+from berth_operator.core.fleet.intern_table import InternTable
 from berth_operator.core.fleet.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.labels import Labels
 from berth_operator.core.fleet.node_columns import NodeColumns, node_columns
-from berth_operator.core.fleet.placed_pods import Census
+from berth_operator.core.fleet.placed_pods import PlacedPodsCache
 from berth_operator.core.fleet.ports import Ports
 from berth_operator.core.fleet.volumes import Volumes
 from berth_operator.core.fleet.workload import Workload
-from berth_operator.core.values.affinity import NOBODY
+from berth_operator.core.values.affinity import NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import Taint
@@ -44,7 +44,7 @@ ROWS: Final = 16
 """Room for so many nodes at first."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
-_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "honors", "single")
+_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "partitions_only", "mig_single")
 
 
 def _cards(rows: int, kinds: Kinds) -> dict[str, Cards]:
@@ -69,7 +69,7 @@ class Fleet(NodeColumns):
         self._own = node_columns(rows, len(self.resources))
         columns.show(self._own, self)
         self.kinds, self.cards = kinds, _cards(rows, kinds)
-        self.catalogue = Catalogue()
+        self.intern_table = InternTable()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
         self.nominees: dict[str, Charge] = {}
@@ -78,12 +78,12 @@ class Fleet(NodeColumns):
         """UIDs of placed pods that were told to leave, whether the API server says so yet or not."""
         self.priorities: Counter[int] = Counter()
         """How many placed pods have each priority."""
-        self.census = Census()
-        self.neighbours = Neighbours(rows)
+        self.placed_pods = PlacedPodsCache()
+        self.affinity_index = AffinityIndex(rows)
         self.ports = Ports(rows)
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
-        self.rowwise = Rowwise(self.nature, self.state)
+        self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.workload = Workload()
         """What pods typically ask for; no charge changes it."""
         self._on_node: dict[str, dict[str, Charge]] = {}
@@ -101,7 +101,7 @@ class Fleet(NodeColumns):
     def put_node(self, node: NodeInfo) -> None:
         """Add a Node or replace what is known of it."""
         row, own = self._row(node.name), self._own
-        self.rowwise.alter(row)
+        self.column_cache.alter(row)
         self.labels.put(row, node.labels)
         own.present[row], own.ready[row], own.cordoned[row] = True, node.ready, node.cordoned
         own.unreachable[row] = node.unreachable
@@ -114,7 +114,7 @@ class Fleet(NodeColumns):
     def remove_node(self, name: str) -> None:
         """Take a Node away; its Device and its pods' charges stay until they go themselves."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.alter(row)
+            self.column_cache.alter(row)
             self._own.present[row] = False
             self._own.allocatable[:, row] = 0
             self._set_node_policy(row, honors=False)
@@ -123,7 +123,7 @@ class Fleet(NodeColumns):
     def set_fresh(self, name: str, *, fresh: bool) -> None:
         """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.alter(row)
+            self.column_cache.alter(row)
             self._own.fresh[row] = fresh
 
     # --- devices ----------------------------------------------------------------------------------------------
@@ -144,40 +144,42 @@ class Fleet(NodeColumns):
     def withhold(self, name: str, minors: Collection[int]) -> None:
         """Say which GPUs of a node kubelet cannot give out now; a new inventory comes without any."""
         if (row := self.rows.get(name)) is not None:
-            self.rowwise.alter(row)
+            self.column_cache.alter(row)
             self.cards[GPU].withhold(row, minors)
 
     def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
         """Replace a node's cards, and charge what is held or kept of them where each card is now."""
         row = self.rows[name]
-        self.rowwise.alter(row)
+        self.column_cache.alter(row)
         charges = tuple(self.on_node(name))
         nominees = tuple(each for each in self.nominees.values() if each.node == name)
         for each in (*charges, *nominees):
             self._apply_grants(each, row, -1)
         self._tell_of(row, inventory)
         for kind, cards in self.cards.items():
-            cards.put(row, [each for each in inventory.cards if each.type == kind], self.catalogue)
+            cards.put(row, [each for each in inventory.cards if each.type == kind], self.intern_table)
         for each in map(self.resolved, charges):
             self._apply_grants(each, row, 1)
             self.charges[each.uid] = self._on_node[name][each.uid] = each
-            self.census.moved(each.uid)
+            self.placed_pods.moved(each.uid)
         for each in map(self.resolved, nominees):
             self._apply_grants(each, row, 1)
             self.nominees[each.uid] = each
 
     def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
         own = self._own
-        own.vendor[row] = self._word(inventory.vendor)
-        own.partitions[row] = self.catalogue.tables.number(inventory.partitions)
-        own.device_decides[row] = inventory.honors is not None
-        own.honors[row] = own.node_honors[row] if inventory.honors is None else inventory.honors
-        own.single[row] = inventory.single
+        own.vendor[row] = self._intern(inventory.vendor)
+        own.partitions[row] = self.intern_table.tables.number(inventory.partitions)
+        own.device_decides[row] = inventory.partitions_only is not None
+        own.partitions_only[row] = (
+            own.node_honors[row] if inventory.partitions_only is None else inventory.partitions_only
+        )
+        own.mig_single[row] = inventory.mig_single
 
     def _set_node_policy(self, row: int, *, honors: bool) -> None:
         self._own.node_honors[row] = honors
         if not self._own.device_decides[row]:
-            self._own.honors[row] = honors
+            self._own.partitions_only[row] = honors
 
     # --- charges ----------------------------------------------------------------------------------------------
 
@@ -191,7 +193,7 @@ class Fleet(NodeColumns):
         self._apply(charge, row, 1)
         self.charges[charge.uid] = charge
         self.priorities[charge.priority] += 1
-        self.census.moved(charge.uid)
+        self.placed_pods.moved(charge.uid)
         self._on_node.setdefault(charge.node, {})[charge.uid] = charge
 
     def release(self, uid: str) -> Charge | None:
@@ -228,7 +230,7 @@ class Fleet(NodeColumns):
         charge = self.charges.pop(uid, None)
         if charge is not None:
             self._apply(charge, self.rows[charge.node], -1)
-            self.census.moved(uid)
+            self.placed_pods.moved(uid)
             self.priorities[charge.priority] -= 1
             if not self.priorities[charge.priority]:
                 del self.priorities[charge.priority]
@@ -240,7 +242,7 @@ class Fleet(NodeColumns):
         """Take when a placed pod started; what it takes is the same."""
         charge = replace(self.charges[uid], started=at)
         self.charges[uid] = self._on_node[charge.node][uid] = charge
-        self.census.moved(uid)
+        self.placed_pods.moved(uid)
 
     def on_node(self, name: str) -> Iterable[Charge]:
         """Give what is charged to a node."""
@@ -285,7 +287,7 @@ class Fleet(NodeColumns):
             for each in aside:
                 self.nominate(each)
 
-    def yielding(self, uid: str, priority: int) -> list[Charge]:
+    def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
         """Give the nominees that a pod need not mind: itself and those below it."""
         return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
 
@@ -313,11 +315,11 @@ class Fleet(NodeColumns):
         every, rows = np.arange(len(self.names)), self.rows.copy()
         deep = {
             "rows": rows,
-            "census": self.census.copy(),
+            "placed_pods": self.placed_pods.copy(),
             "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
-            "catalogue": self.catalogue.copy(),
+            "intern_table": self.intern_table.copy(),
             "labels": self.labels.copy(),
-            "neighbours": self.neighbours.copy(),
+            "affinity_index": self.affinity_index.copy(),
             "ports": self.ports.copy(),
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
@@ -342,48 +344,48 @@ class Fleet(NodeColumns):
         """Return a copy that has these columns and parts as its own, and all others in common with this Fleet."""
         made = with_own(self, _own=own, **parts)
         columns.show(own, made)
-        made.rowwise = Rowwise(made.nature, made.state)
+        made.column_cache = ColumnCache(made.static_key, made.dynamic_key)
         return made
 
     def move_requested(self, rows: Indices, amounts: Column, sign: int) -> None:
         """Add (sign 1) or take back (sign -1) what pods request, one pod of each row: shape (resources, rows)."""
-        self.rowwise.forget()
+        self.column_cache.forget()
         # There may be resources by now that no pod had when the amounts were read.
         self._own.requested[: len(amounts), rows] += sign * amounts
 
     # --- rows that look the same ------------------------------------------------------------------------------
 
-    def nature(self, row: int) -> Hashable:
+    def static_key(self, row: int) -> Hashable:
         """Give all that columns may read of a row but what is charged to it."""
         flags = tuple(getattr(self, name)[row].item() for name in ("present", "fresh", *_OF_DEVICES))
-        return flags, self.allocatable[:, row].tobytes(), *(cards.nature(row) for cards in self.cards.values())
+        return flags, self.allocatable[:, row].tobytes(), *(cards.static_key(row) for cards in self.cards.values())
 
-    def state(self, row: int) -> bytes:
+    def dynamic_key(self, row: int) -> bytes:
         """Give all that columns may read of what is charged to a row."""
-        held = [cards.state(row) for cards in self.cards.values()]
-        return b"".join([self.requested[:, row].tobytes(), self.assumed[:, row].tobytes(), *held])
+        held = [cards.dynamic_key(row) for cards in self.cards.values()]
+        return b"".join([self.requested[:, row].tobytes(), self.nonzero_requested[:, row].tobytes(), *held])
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
-        self.rowwise.move(row)
+        self.column_cache.move(row)
         for name, amount in charge.resources:
             index = self.resource(name)  # first: it may put a wider array in place of this one
             self._own.requested[index, row] += sign * amount
         self._apply_grants(charge, row, sign)
         for kind in charge.unknown:
             self.cards[kind].charge_unknown(row, sign)
-        self._own.assumed[0, row] += sign * charge.assumed[0]
-        self._own.assumed[1, row] += sign * charge.assumed[1]
+        self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
+        self._own.nonzero_requested[1, row] += sign * charge.nonzero_requested[1]
         self.ports.charge(row, charge.ports, sign)
         if charge.mounts:
-            self.volumes.charge(row, charge.node, charge.mounts, charge.chosen, sign)
-        if charge.identity is not NOBODY:
-            self.neighbours.place(row, charge.identity, charge.wishes, terminating=charge.terminating, sign=sign)
+            self.volumes.charge(row, charge.node, charge.mounts, charge.volumes, sign)
+        if charge.identity is not NO_IDENTITY:
+            self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
 
     def _apply_grants(self, charge: Charge, row: int, sign: int) -> None:
         for grant in charge.grants:
             self.cards[grant.type].charge(row, grant, sign)
             if grant.functions:
-                self.cards[grant.type].find_spare(row, self.catalogue)
+                self.cards[grant.type].find_spare(row, self.intern_table)
 
     # --- what filters ask -------------------------------------------------------------------------------------
 
@@ -440,13 +442,13 @@ class Fleet(NodeColumns):
     @property
     def models(self) -> int:
         """Give how many models of cards there are."""
-        return len(self.catalogue.models)
+        return len(self.intern_table.models)
 
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
         """Give for each model id whether the constraint accepts it."""
         mask = self._model_masks.get(constraint)
         if mask is None or len(mask) != self.models:
-            mask = np.fromiter(map(constraint.accepts, self.catalogue.models), np.bool_, self.models)
+            mask = np.fromiter(map(constraint.accepts, self.intern_table.models), np.bool_, self.models)
             self._model_masks[constraint] = sealed(mask)
         return mask
 
@@ -458,7 +460,7 @@ class Fleet(NodeColumns):
         if not self._free_rows:
             self._grow()
         row = self.rows[name] = self._free_rows.pop()
-        self.rowwise.alter(row)
+        self.column_cache.alter(row)
         self.names[row] = name
         self.volumes.enter(row, name)
         # Nothing is handed out until the lifecycle controller has seen the agent alive.
@@ -483,7 +485,7 @@ class Fleet(NodeColumns):
 
     def _grow(self) -> None:
         old = len(self.names)
-        self.rowwise.forget()
+        self.column_cache.forget()
         self.names += [""] * old
         self.labels.grow(2 * old)
         self._own = columns.each_by(self._own, lambda values: np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, old)]))
@@ -492,7 +494,7 @@ class Fleet(NodeColumns):
             masks.grow(2 * old)
         for cards in self.cards.values():
             cards.grow(2 * old, 1)
-        self.neighbours.grow(2 * old)
+        self.affinity_index.grow(2 * old)
         self.ports.grow(2 * old)
         self.images.grow(2 * old)
         self.volumes.grow(2 * old)
@@ -504,5 +506,5 @@ class Fleet(NodeColumns):
         for index, amount in indexed.items():
             self._own.allocatable[index, row] = amount
 
-    def _word(self, text: str) -> int:
+    def _intern(self, text: str) -> int:
         return self._words.setdefault(text, len(self._words))

@@ -27,7 +27,7 @@ MOST: Final = 512
 """Selectors come from users' pods: rather than keep the answers for all that ever were, begin anew after so many."""
 
 
-class Numbered(Generic[K]):
+class Interner(Generic[K]):
     """Values, each with the number of its coming; equal values have one number, and keep it."""
 
     def __init__(self, *values: K) -> None:
@@ -56,24 +56,24 @@ class Numbered(Generic[K]):
         return len(self._values)
 
 
-class Catalogue:
+class InternTable:
     """What the cards of a Fleet have alike; 0 stands for none of it, but among models."""
 
     def __init__(self) -> None:
-        self.models: Numbered[str] = Numbered()
-        self.switches: Numbered[str] = Numbered("")
+        self.models: Interner[str] = Interner()
+        self.switches: Interner[str] = Interner("")
         """PCIe switches; only those of one node can be compared."""
-        self.labels: Numbered[Labels] = Numbered(())
-        self.functions: Numbered[Functions] = Numbered(())
-        self.wirings: Numbered[Wiring] = Numbered(())
-        self.tables: Numbered[Table] = Numbered(())
+        self.labels: Interner[Labels] = Interner(())
+        self.functions: Interner[Functions] = Interner(())
+        self.wirings: Interner[Wiring] = Interner(())
+        self.tables: Interner[Table] = Interner(())
         """Partition tables of nodes."""
         self._selected: dict[LabelSelector, Mask] = {}
         self._offering: dict[LabelSelector, Bits] = {}
 
     def copy(self) -> Self:
         """Give one that can grow without this one."""
-        own = {name: each.copy() for name, each in vars(self).items() if isinstance(each, Numbered | dict)}
+        own = {name: each.copy() for name, each in vars(self).items() if isinstance(each, Interner | dict)}
         return with_own(self, **own)
 
     def selected(self, selector: LabelSelector) -> Mask:

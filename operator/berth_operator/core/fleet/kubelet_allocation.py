@@ -35,7 +35,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ActualAllocation:
     """What kubelet gave one pod."""
 
     uid: str
@@ -51,11 +51,11 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Mismatch:
     """A pod that holds something else than it was promised of the same type."""
 
     promised: Charge
-    given: Given
+    actual: ActualAllocation
 
 
 def is_pod(charge: Charge) -> bool:
@@ -65,7 +65,7 @@ def is_pod(charge: Charge) -> bool:
 
 def by_kubelet(charge: Charge) -> int:
     """Count the devices that kubelet has to give a pod, by names of which its agent announces devices."""
-    return sum(amount for name, amount in charge.asked if name.startswith(NVIDIA_PREFIX))
+    return sum(amount for name, amount in charge.plugin_requests if name.startswith(NVIDIA_PREFIX))
 
 
 def is_of(grant: Grant, device: Device) -> bool:
@@ -74,12 +74,12 @@ def is_of(grant: Grant, device: Device) -> bool:
     return same and grant.type == device.type
 
 
-def surprising(promised: Charge, given: Given) -> list[Device]:
+def surprising(promised: Charge, given: ActualAllocation) -> list[Device]:
     """Give the devices that a pod was not promised."""
     return [each for each in given.devices if not any(is_of(grant, each) for grant in promised.grants)]
 
 
-def missing(promised: Charge, given: Given) -> list[Grant]:
+def missing(promised: Charge, given: ActualAllocation) -> list[Grant]:
     """Give what a pod was promised of kubelet's devices and has not been given."""
     if not by_kubelet(promised):
         return []
@@ -87,7 +87,7 @@ def missing(promised: Charge, given: Given) -> list[Grant]:
     return [grant for grant in of_kubelet if not any(is_of(grant, each) for each in given.devices)]
 
 
-def is_whole(promised: Charge, given: Given) -> bool:
+def is_whole(promised: Charge, given: ActualAllocation) -> bool:
     """Tell whether kubelet has given a pod all that it asked for: it does so container by container."""
     return 0 < by_kubelet(promised) <= sum(each.type == GPU for each in given.devices)
 
@@ -95,7 +95,7 @@ def is_whole(promised: Charge, given: Given) -> bool:
 # --- what is charged --------------------------------------------------------------------------------------------
 
 
-def charged(fleet: Fleet, promised: Charge, given: Given, *, claimed: bool) -> Charge:
+def charged(fleet: Fleet, promised: Charge, given: ActualAllocation, *, claimed: bool) -> Charge:
     """Give what a pod is charged for.
 
     What it was promised stays charged beside what it was given, if that is less, or `claimed` by a pod that kubelet has
@@ -112,7 +112,7 @@ def charged(fleet: Fleet, promised: Charge, given: Given, *, claimed: bool) -> C
     return replace(promised, grants=(*kept, *_grants(fleet, given.node, new)), unknown=unknown)
 
 
-def _at_least_given(fleet: Fleet, promised: Charge, given: Given) -> Charge:
+def _at_least_given(fleet: Fleet, promised: Charge, given: ActualAllocation) -> Charge:
     """Return what a pod was promised, but all of each card that kubelet gave it."""
     whole = {
         each: fleet.given(given.node, each.type, each.minor, each.id)
@@ -135,7 +135,7 @@ def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
     return grant
 
 
-def left_behind(fleet: Fleet, given: Given) -> Charge | None:
+def left_behind(fleet: Fleet, given: ActualAllocation) -> Charge | None:
     """Give what a pod that is gone still holds, if anything: its containers may run on."""
     grants = _grants(fleet, given.node, (each for each in given.devices if each.type in fleet.cards))
     uid = left_uid(given.node, given.uid)
@@ -168,7 +168,7 @@ def _grants(fleet: Fleet, node: str, devices: Iterable[Device]) -> tuple[Grant, 
 # --- what is said -----------------------------------------------------------------------------------------------
 
 
-def difference(promised: Charge, given: Given) -> str:
+def difference(promised: Charge, given: ActualAllocation) -> str:
     """Tell in words how what a pod holds differs from what it was promised; empty where it does not.
 
     Of types of which nothing was promised anything may be held: who chose it did not ask us.
@@ -193,8 +193,8 @@ def _named(devices: Iterable[Device]) -> str:
 
 
 def to_be_rewritten(
-    fleet: Fleet, cases: Sequence[Case], beside: Iterable[Given]
-) -> Iterator[tuple[Case, Mapping[str, Grant]]]:
+    fleet: Fleet, cases: Sequence[Mismatch], beside: Iterable[ActualAllocation]
+) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
     """Give the pods of one node whose allocations were exchanged, each with what stands for what: id -> grant.
 
     `cases` are all that hold something else than they were promised, and `beside` what others of the node were given.
@@ -202,10 +202,10 @@ def to_be_rewritten(
     this one was promised, or was promised what this one holds and has got other devices. So it is for both halves of a
     swap, for each member of a longer cycle, and for the half that is left when only one was written.
     """
-    held = [each for given in (*(case.given for case in cases), *beside) for each in given.devices]
-    wanted = [grant for case in cases for grant in missing(case.promised, case.given)]
+    held = [each for given in (*(case.actual for case in cases), *beside) for each in given.devices]
+    wanted = [grant for case in cases for grant in missing(case.promised, case.actual)]
     for case in cases:
-        lost, new = missing(case.promised, case.given), surprising(case.promised, case.given)
+        lost, new = missing(case.promised, case.actual), surprising(case.promised, case.actual)
         # Of what it has lost it holds nothing itself, and what it holds it does not miss.
         is_swapped = any(is_of(grant, each) for grant in lost for each in held)
         is_swapped |= any(is_of(grant, each) for grant in wanted for each in new)
@@ -213,9 +213,9 @@ def to_be_rewritten(
             yield case, found
 
 
-def _instead(fleet: Fleet, case: Case, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
+def _instead(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
     """Give for the id of each device that was promised in vain one that is worth the same; nothing if one has none."""
-    node = case.given.node
+    node = case.actual.node
     there: defaultdict[Hashable, list[Grant]] = defaultdict(list)
     for each in _grants(fleet, node, new):
         there[fleet.worth(node, each)].append(each)

@@ -20,10 +20,10 @@ class NodeColumns:
     vendor: npt.NDArray[np.int32]
     """The number of the Device's vendor."""
     partitions: npt.NDArray[np.int32]
-    """By `Catalogue.tables`."""
-    honors: Mask
+    """By `InternTable.tables`."""
+    partitions_only: Mask
     """As in `DeviceInventory`; taken from the Node's label where the Device leaves it open."""
-    single: Mask
+    mig_single: Mask
     """As in `DeviceInventory`."""
     node_honors: Mask
     """What the Node's label says."""
@@ -33,7 +33,7 @@ class NodeColumns:
     """Shape (resources, nodes)."""
     requested: Column
     """Shape (resources, nodes)."""
-    assumed: Column
+    nonzero_requested: Column
     """Requested cpu and memory, with what is assumed of containers that name none: shape (2, nodes)."""
 
 
@@ -41,10 +41,10 @@ def node_columns(rows: int, resources: int) -> NodeColumns:
     """Return columns of zeros."""
     columns = NodeColumns()
     masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh")
-    for name in (*masks, "honors", "single", "node_honors", "device_decides"):
+    for name in (*masks, "partitions_only", "mig_single", "node_honors", "device_decides"):
         setattr(columns, name, np.zeros(rows, np.bool_))
     columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
     columns.allocatable = np.zeros((resources, rows), np.int64)
     columns.requested = np.zeros((resources, rows), np.int64)
-    columns.assumed = np.zeros((2, rows), np.int64)
+    columns.nonzero_requested = np.zeros((2, rows), np.int64)
     return columns

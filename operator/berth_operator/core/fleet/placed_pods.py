@@ -59,7 +59,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupants:
+class PlacedPods:
     """Pods by number."""
 
     charges: Sequence[Charge]
@@ -75,7 +75,7 @@ class Occupants:
     """By device type."""
 
     @classmethod
-    def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "Occupants":
+    def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "PlacedPods":
         """Give pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
         kinds, amounts = _amounts(fleet.resources, [each.resources for each in charges])
@@ -90,9 +90,9 @@ class Occupants:
             parts={kind: _parts(fleet, kind, charges, rows) for kind in fleet.cards},
         )
 
-    def joined(self, more: "Occupants") -> "Occupants":
+    def joined(self, more: "PlacedPods") -> "PlacedPods":
         """Give these and other pods, which come after."""
-        return Occupants(
+        return PlacedPods(
             charges=[*self.charges, *more.charges],
             rows=np.concatenate((self.rows, more.rows)),
             priority=np.concatenate((self.priority, more.priority)),
@@ -104,11 +104,11 @@ class Occupants:
         )
 
 
-class Census:
+class PlacedPodsCache:
     """The occupants of a Fleet."""
 
     def __init__(self) -> None:
-        self._all: Occupants | None = None
+        self._all: PlacedPods | None = None
         self._number: dict[str, int] = {}
         """UID -> number; pods that are gone keep theirs until all is made anew, but nobody has it."""
         self._moved: set[str] = set()
@@ -124,16 +124,16 @@ class Census:
         if self._all is not None:
             self._moved.add(uid)
 
-    def current(self, fleet: "Fleet") -> Occupants:
+    def current(self, fleet: "Fleet") -> PlacedPods:
         """Give the occupants as they are; `numbers` tells which of them are still there."""
         if self._all is None or len(self._all.charges) + len(self._moved) > 2 * len(fleet.charges):
             self._number = {}
-            found = self._count(Occupants.of(fleet, list(fleet.charges.values())), 0)
+            found = self._count(PlacedPods.of(fleet, list(fleet.charges.values())), 0)
         elif self._moved:
             for uid in self._moved:
                 self._number.pop(uid, None)
             more = [fleet.charges[uid] for uid in self._moved if uid in fleet.charges]
-            found = self._count(self._all.joined(Occupants.of(fleet, more)), len(self._all.charges))
+            found = self._count(self._all.joined(PlacedPods.of(fleet, more)), len(self._all.charges))
         else:
             return self._all
         self._all, self._there = found, None
@@ -150,7 +150,7 @@ class Census:
         """Give the numbers of some pods, of those that are there."""
         return np.array([self._number[uid] for uid in uids if uid in self._number], np.intp)
 
-    def _count(self, found: Occupants, first: int) -> Occupants:
+    def _count(self, found: PlacedPods, first: int) -> PlacedPods:
         """Give numbers to the occupants from the first that has none."""
         self._number |= {found.charges[number].uid: number for number in range(first, len(found.charges))}
         return found

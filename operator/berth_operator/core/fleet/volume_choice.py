@@ -18,7 +18,7 @@ from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.volumes import Rows
-from berth_operator.core.values.mounts import NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.values.mounts import NO_POD_VOLUMES, Mounts, PodVolumes
 from berth_operator.core.values.storage import NO_PROVISIONER, Claim, StorageClass, Terms
 
 NONE: Final = -1
@@ -62,17 +62,17 @@ def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
         yield earlier[-1]
 
 
-def choose(fleet: Fleet, row: int, mounts: Mounts) -> Chosen:
+def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
     """Give what the pod's claims get on a row that has passed the filters."""
     if not mounts.claims:
-        return NOTHING_CHOSEN
+        return NO_POD_VOLUMES
     bindings, provisions = [], []
     for each in options(fleet, mounts):
         if each.picks[row] == NONE:
             provisions.append(each.claim.key)
         else:
             bindings.append((each.claim.key, tuple(each.volumes)[each.picks[row]]))
-    return Chosen(bindings=tuple(bindings), provisions=tuple(provisions))
+    return PodVolumes(bindings=tuple(bindings), provisions=tuple(provisions))
 
 
 def reach(fleet: Fleet, terms: Terms | None) -> Rows:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from berth_operator.core.fleet.attached_volumes import Attached
 from berth_operator.core.fleet.columns import all_read_only, read_only
 from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
 
 Counts = npt.NDArray[np.int64]
@@ -231,7 +231,7 @@ class Volumes:
             _shown_limits=all_read_only(limits),
         )
 
-    def charge(self, row: int, node: str, mounts: Mounts, chosen: Chosen, sign: int) -> None:
+    def charge(self, row: int, node: str, mounts: Mounts, chosen: PodVolumes, sign: int) -> None:
         """Count what one more pod uses, and what it was promised; or what one less does."""
         for use in mounts.claims:
             self._place(row, use, sign)

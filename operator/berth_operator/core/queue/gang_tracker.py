@@ -49,12 +49,12 @@ class _Held:
     charge: Charge
     bound: bool
     running: bool = False
-    doomed: bool = False
+    to_delete: bool = False
     """It is to be deleted."""
 
     @property
     def stays(self) -> bool:
-        return not (self.doomed or self.charge.terminating)
+        return not (self.to_delete or self.charge.terminating)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class _Entry:
         return self.succeeded + sum(each.stays and each.bound for each in self.held.values())
 
     @property
-    def said_formed(self) -> bool:
+    def formed_before(self) -> bool:
         """Tell whether an earlier leader saw it formed; of groups without an object nobody can say."""
         return self.group is not None and self.group.formed
 
@@ -144,7 +144,7 @@ class _Entry:
         return ""
 
 
-class Roster:
+class GangTracker:
     """All gangs; `now` is any clock in seconds that never goes back."""
 
     def __init__(self, *, timeout: float) -> None:
@@ -188,8 +188,8 @@ class Roster:
         """A member has a node, be it assumed or by the API server's word."""
         entry = self._join(charge.uid, gang)
         known = entry.held.get(charge.uid)
-        doomed = known is not None and known.doomed
-        held = entry.held[charge.uid] = _Held(charge=charge, bound=bound, running=running, doomed=doomed)
+        to_delete = known is not None and known.to_delete
+        held = entry.held[charge.uid] = _Held(charge=charge, bound=bound, running=running, to_delete=to_delete)
         entry.found = entry.found or (bound and known is None)
         if known is None or known.stays != held.stays:
             self._changed(entry)
@@ -296,7 +296,7 @@ class Roster:
                 found.append(entry.gang)
         return found
 
-    def undo(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
+    def abort(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
         """Give up completing a gang; tell what happened, and give the bound members, who are doomed unless kept."""
         entry = self._entries[gang.key]
         told = (
@@ -306,15 +306,15 @@ class Roster:
         entry.deadline = None
         lost = [] if keep else [each for each in entry.held.values() if each.bound and each.stays]
         for each in lost:
-            each.doomed = True
+            each.to_delete = True
         self.back_off(gang, now)
         self._changed(entry)
         return told, [each.charge for each in lost]
 
-    def doomed(self) -> list[Charge]:
+    def to_delete(self) -> list[Charge]:
         """Give the members that are to be deleted and are not yet on their way out."""
         held = [each for entry in self._looked_after() for each in entry.held.values()]
-        return [each.charge for each in held if each.doomed and not each.charge.terminating]
+        return [each.charge for each in held if each.to_delete and not each.charge.terminating]
 
     # --- what to show -----------------------------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class Roster:
         if not entry.held:
             entry.formed = entry.found = False
             entry.deadline = None
-        elif entry.minimum and (entry.bound >= entry.minimum or (entry.found and entry.said_formed)):
+        elif entry.minimum and (entry.bound >= entry.minimum or (entry.found and entry.formed_before)):
             entry.formed, entry.deadline, entry.tries = True, None, 0
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None

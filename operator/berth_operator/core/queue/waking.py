@@ -26,9 +26,9 @@ from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import NODE_CHANGES, Change, Verdict
 
-_ON_NODE: Final = int(NODE_CHANGES | Change.RELEASED | Change.VOLUME_LIMITS)
+_ON_NODE: Final = int(NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS)
 """Changes by which, for filters that read one node, only the event's node can begin to pass."""
-_HINTED: Final = _ON_NODE | int(Change.GONE | Change.PLACED | Change.POD_LABELS | Change.NODE_REMOVED)
+_HINTED: Final = _ON_NODE | int(Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED)
 """Changes whose events say enough for a hint."""
 
 Unit = PendingPod | Gang
@@ -114,7 +114,7 @@ def _rejecting(
 def _may_preempt(fleet: Fleet, unit: Unit, event: ClusterEvent) -> bool:
     """Return whether pods could be evicted from the event's node for a unit, as far as priorities tell.
 
-    Not after a pod has left: whom that lets evict others is asked by `preemption.Emptied`.
+    Not after a pod has left: whom that lets evict others is asked by `preemption.WithoutLowerPriority`.
     """
     if not event.change & NODE_CHANGES:
         return False

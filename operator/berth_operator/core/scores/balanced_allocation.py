@@ -27,7 +27,7 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
     wanted = asked.get(CPU, 0), asked.get(MEMORY, 0)
     if not any(wanted):
         return None
-    return fleet.rowwise.column((NAME, wanted), lambda rows: _of_rows(fleet, wanted, rows))
+    return fleet.column_cache.column((NAME, wanted), lambda rows: _of_rows(fleet, wanted, rows))
 
 
 def _of_rows(fleet: Fleet, wanted: tuple[int, int], rows: Rows) -> Amounts:

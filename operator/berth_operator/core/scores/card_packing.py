@@ -19,7 +19,7 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     if not request.devices:
         return None
     key = (NAME, request.devices.parts, request.model)
-    return fleet.rowwise.column(key, lambda rows: _of_rows(fleet, request, rows))
+    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows))
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:

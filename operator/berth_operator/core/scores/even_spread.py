@@ -22,7 +22,7 @@ NAME: Final = "even-spread"
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
     """Give rows without any such pod around them 100."""
-    constraints = request.wishes.preferred_spread
+    constraints = request.affinity.preferred_spread
     if not constraints:
         return None
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
@@ -33,7 +33,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
 
 
 def _crowding(fleet: Fleet, request: PodRequest, spread: Spread, *, keyed: Mask, candidates: Mask) -> Amounts:
-    counts = fleet.neighbours.count(spreading.crowd(request, spread))
+    counts = fleet.affinity_index.count(spreading.crowd(request, spread))
     if spread.key == HOSTNAME:
         return spreading.crowding(counts, int(candidates.sum()), spread.max_skew)
     number = int((domains.sums(fleet, spread.key, candidates) > 0).sum())

@@ -55,14 +55,14 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     typical, cpu = fleet.workload.typical, dict(request.resources).get(CPU, 0)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
-        return fleet.rowwise.column((NAME, typical, cpu), lambda rows: _without_cards(fleet, cpu, rows))
-    compute, kind = (_in_pieces, PIECES) if allocators.in_pieces(fleet, part) else (_with_cards, NAME)
-    lost: Amounts = fleet.rowwise.column(
+        return fleet.column_cache.column((NAME, typical, cpu), lambda rows: _without_cards(fleet, cpu, rows))
+    compute, kind = (_in_pieces, PIECES) if allocators.in_subdevices(fleet, part) else (_with_cards, NAME)
+    lost: Amounts = fleet.column_cache.column(
         (NAME, kind, typical, cpu, part, request.model), lambda rows: compute(fleet, request, cpu, part, rows)
     )
     if not typical.constrained or not fleet.models or part.unit in (INSTANCE, REPLICA):
         return lost
-    taken, model = fleet.rowwise.column(
+    taken, model = fleet.column_cache.column(
         (NAME, typical.common, part, request.model), lambda rows: _models(fleet, request, part, rows)
     ).T
     scarce: Amounts = lost + np.rint(taken * _scarcity(fleet)[model])
@@ -93,7 +93,7 @@ def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
 
 def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
     """Give what a part of pieces wastes: what is left of the fullest card that has one."""
-    wasted = allocators.pieces_unused(fleet, request, part, rows).min(axis=1)
+    wasted = allocators.subdevices_unused(fleet, request, part, rows).min(axis=1)
     lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
     whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == PLUGIN_UNIT else lost
     return np.where(allocators.divided(fleet, part, rows), lost, whole)
@@ -136,7 +136,7 @@ def _mismatched(typical: Typical, free: Column, cards: Column) -> Amounts:
 def _scarcity(fleet: Fleet) -> Amounts:
     """Give each model's part of what is asked for over its part of what is free."""
     typical = fleet.workload.typical
-    free = fleet.rowwise.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
+    free = fleet.column_cache.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
     scarcity: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts
     return np.minimum(scarcity, MOST_SCARCE)

@@ -23,10 +23,10 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
         return None
     part = next(each for each in request.devices.parts if each.type == GPU)
     key = (NAME, request.devices, request.model)
-    return fleet.rowwise.column(key, lambda rows: _of_rows(fleet, request, part, rows))
+    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, part, rows))
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.float64]:
-    within, *_ = locality.wishes(request, part)
+    within, *_ = locality.preferred(request, part)
     fits = candidates.fitting(fleet, request, part, rows)
     return np.where(locality.most(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Crowd
+from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "pods-near"
@@ -35,8 +35,8 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
 
 def _pulls(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
     """Give for each key how much the pods of each row pull."""
-    found = dict(fleet.neighbours.drawn(request.identity))
-    for term, weight in request.wishes.preferred:
-        pulls = weight * fleet.neighbours.count(Crowd(peers=(term.peers,)))
+    found = dict(fleet.affinity_index.existing_preferred(request.identity))
+    for term, weight in request.affinity.preferred:
+        pulls = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
         found[term.key] = found[term.key] + pulls if term.key in found else pulls
     return found

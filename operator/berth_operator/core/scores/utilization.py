@@ -26,7 +26,7 @@ def requested(fleet: Fleet, rows: Rows) -> tuple[Column, Column]:
 def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Column]:
     """Give what there is, and what is taken by pods and this one, with what is assumed of those that do not ask."""
     total, _ = requested(fleet, rows)
-    return total, fleet.assumed[:, rows] + np.array(request.assumed)[:, np.newaxis]
+    return total, fleet.nonzero_requested[:, rows] + np.array(request.nonzero_requested)[:, np.newaxis]
 
 
 def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
@@ -49,10 +49,10 @@ def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) 
 
 
 def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
-    if not allocators.in_pieces(fleet, part):
+    if not allocators.in_subdevices(fleet, part):
         return _left_of_amounts(fleet, request, part, rows, most=most)
-    unused = allocators.pieces_unused(fleet, request, part, rows)
-    free = allocators.pieces_left(fleet, request, part, rows) > 0
+    unused = allocators.subdevices_unused(fleet, request, part, rows)
+    free = allocators.subdevices_left(fleet, request, part, rows) > 0
     of_pieces = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
     if part.unit != PLUGIN_UNIT:
         return of_pieces

@@ -23,7 +23,7 @@ class Identity:
     """UID of the ReplicaSet, ReplicationController or StatefulSet that it is a replica of, if any."""
 
 
-NOBODY: Final = Identity()
+NO_IDENTITY: Final = Identity()
 """What stands for a pod of which nobody asks."""
 
 
@@ -80,7 +80,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Affinity:
     """What a pod wants of the pods around it."""
 
     near: tuple[Term, ...] = ()
@@ -95,12 +95,12 @@ class Wishes:
     """Where unsatisfiable: ScheduleAnyway."""
 
 
-NO_WISHES: Final = Wishes()
+NO_AFFINITY: Final = Affinity()
 """Of nearly all pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class PodSelection:
     """Pods that are counted together for the pod to be placed: those that are among all of these peers."""
 
     peers: tuple[Peers, ...]

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth_api.allocation import Grant
-from berth_operator.core.values.affinity import NO_WISHES, NOBODY, Identity, Wishes
-from berth_operator.core.values.mounts import NO_MOUNTS, NOTHING_CHOSEN, Chosen, Mounts
+from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
+from berth_operator.core.values.mounts import NO_MOUNTS, NO_POD_VOLUMES, Mounts, PodVolumes
 from berth_operator.core.values.request import HostPort, Membership
 
 NOT_STARTED: Final = 2**62
@@ -21,18 +21,18 @@ class Charge:
     """namespace/name."""
     node: str
     resources: tuple[tuple[str, int], ...] = ()
-    assumed: tuple[int, int] = (0, 0)
+    nonzero_requested: tuple[int, int] = (0, 0)
     """cpu and memory, with what is assumed of containers that name none."""
-    asked: tuple[tuple[str, int], ...] = ()
+    plugin_requests: tuple[tuple[str, int], ...] = ()
     """(name, amount) of the device resources that it requests, as kubelet counts them."""
     ports: tuple[HostPort, ...] = ()
     grants: tuple[Grant, ...] = ()
     unknown: tuple[str, ...] = ()
     """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
-    identity: Identity = NOBODY
-    wishes: Wishes = NO_WISHES
+    identity: Identity = NO_IDENTITY
+    affinity: Affinity = NO_AFFINITY
     mounts: Mounts = NO_MOUNTS
-    chosen: Chosen = NOTHING_CHOSEN
+    volumes: PodVolumes = NO_POD_VOLUMES
     """What the decision assigned to its claims, until the API server shows the same."""
     terminating: bool = False
     gang: Membership | None = None

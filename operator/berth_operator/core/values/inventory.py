@@ -76,10 +76,10 @@ class DeviceInventory:
     vendor: str = DEFAULT_VENDOR
     partitions: Table = ()
     """The partitions of the node's NVSwitch; empty if it has none."""
-    honors: bool | None = None
+    partitions_only: bool | None = None
     """Whether whole cards are allocated by partition only, not just by preference; None to take it from the Node's
     label."""
-    single: bool = False
+    mig_single: bool = False
     """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
 
 

@@ -60,7 +60,7 @@ NO_MOUNTS: Final = Mounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class PodVolumes:
     """What a placement decides about claims that are not bound yet; false where there are none."""
 
     bindings: tuple[tuple[str, str], ...] = ()
@@ -72,4 +72,4 @@ class Chosen:
         return bool(self.bindings or self.provisions)
 
 
-NOTHING_CHOSEN: Final = Chosen()
+NO_POD_VOLUMES: Final = PodVolumes()

@@ -10,7 +10,7 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.selectors import Requirement
 from berth_api.share import Share
-from berth_operator.core.values.affinity import NO_WISHES, NOBODY, Identity, Wishes
+from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
 
@@ -79,10 +79,10 @@ class PodRequest:
 
     resources: tuple[tuple[str, int], ...] = ()
     """(name, amount) of what is compared with the Node's allocatable; `pods: 1` is always there."""
-    assumed: tuple[int, int] = (0, 0)
+    nonzero_requested: tuple[int, int] = (0, 0)
     """cpu and memory, with what is assumed of containers that name none."""
     devices: DeviceRequest = NOTHING
-    asked: tuple[tuple[str, int], ...] = ()
+    plugin_requests: tuple[tuple[str, int], ...] = ()
     """The device resources as the pod names them."""
     shares: tuple[Share, ...] = ()
     """Which of the pod's cards each container sees."""
@@ -97,9 +97,9 @@ class PodRequest:
     ports: tuple[HostPort, ...] = ()
     features: tuple[str, ...] = ()
     """Features of kubelet that it cannot do without."""
-    identity: Identity = NOBODY
+    identity: Identity = NO_IDENTITY
     """Its namespace and labels: pods on a node may mind them."""
-    wishes: Wishes = NO_WISHES
+    affinity: Affinity = NO_AFFINITY
     mounts: Mounts = NO_MOUNTS
     unsupported: tuple[str, ...] = ()
     """Fields that this version cannot honour; such a pod stays pending and is told so."""
@@ -157,11 +157,11 @@ class PendingPod:
     """RFC 3339, so that text order is time order."""
     arrived: int = 0
     """Its number in the order in which the watch showed pods; orders those that were created in the same second."""
-    annotated: int = 0
+    annotation_bytes: int = 0
     """Bytes of annotations that it has already."""
     generation: int = 0
     """Of its spec; 0 if the API server is too old to count."""
-    said: str = ""
+    last_message: str = ""
     """The message that its PodScheduled condition already carries."""
     gang: Membership | None = None
     preempts: bool = True

@@ -25,9 +25,9 @@ class Change(enum.IntFlag):
     """What its kubelet declares that it can do."""
     DEVICE = enum.auto()
     """A Device's inventory, health or freshness."""
-    RELEASED = enum.auto()
+    CAPACITY_FREED = enum.auto()
     """A pod left its node, and what it held there is free."""
-    PLACED = enum.auto()
+    POD_ASSIGNED = enum.auto()
     """A pod came to a node."""
     POD_LABELS = enum.auto()
     """A placed pod's labels changed, or it began to terminate."""
@@ -42,7 +42,7 @@ class Change(enum.IntFlag):
     """A driver has more space, or no longer says how much it has."""
     VOLUME_LIMITS = enum.auto()
     """A node can hold more volumes of a driver, or one was detached from it."""
-    GONE = enum.auto()
+    POD_DELETED = enum.auto()
     """The same, to those who mind that the pod is there at all, and not only what it holds of its own node."""
     BOUND = enum.auto()
     """A pod that was on its way to a node is certainly bound: now it may be told to leave."""

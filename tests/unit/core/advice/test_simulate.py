@@ -17,7 +17,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from tests.builders import (
@@ -60,10 +60,10 @@ def told(result: Placement | Failure) -> str:
     return " ".join([result.node, *(str(each.minor) for each in result.grants)])
 
 
-def near(name: str) -> Wishes:
+def near(name: str) -> Affinity:
     """Give the wish to be on the node of pods with a label."""
     selector = LabelSelector(requirements=(Requirement(key=name, operator="Exists"),))
-    return Wishes(near=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
+    return Affinity(near=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
 
 
 def labelled(name: str, **fields: Any) -> PendingPod:
@@ -101,7 +101,7 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
         ),
         pytest.param([waiting("a", error="no sense")], {"a": "invalid request: no sense"}, id="one that means nothing"),
         pytest.param(
-            [waiting("a", replace(asks(ONE), wishes=near("b")), priority=1), labelled("b")],
+            [waiting("a", replace(asks(ONE), affinity=near("b")), priority=1), labelled("b")],
             {"b": "n 0", "a": "n 1"},
             id="one that waits for another",
         ),
@@ -275,13 +275,13 @@ def test_nodes_are_told_that_nobody_uses_any_more() -> None:
 
 PODS = st.lists(
     st.builds(
-        lambda number, wanted, priority, wishes: waiting(
-            f"w{number}", replace(asks(wanted), wishes=wishes), priority=priority, created=str(number)
+        lambda number, wanted, priority, affinity: waiting(
+            f"w{number}", replace(asks(wanted), affinity=affinity), priority=priority, created=str(number)
         ),
         st.integers(0, 1000),
         st.sampled_from([ONE, TWO, HALF, {"cpu": 1500}, {"cpu": 9000}]),
         st.integers(-1, 1),
-        st.sampled_from([Wishes(), near("x")]),
+        st.sampled_from([Affinity(), near("x")]),
     ),
     max_size=6,
     unique_by=lambda each: each.uid,

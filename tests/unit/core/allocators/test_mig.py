@@ -12,7 +12,7 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import holds, preempt
+from berth_operator.core.decision.preemption import nominated_fit, preempt
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
@@ -357,7 +357,7 @@ def test_a_model_that_is_not_accepted_has_no_instances() -> None:
 
 def test_under_strategy_single_there_are_no_profiles() -> None:
     made = Fleet()
-    add(made, node_info("node"), replace(inventory(divided(0, *SEVEN)), single=True))
+    add(made, node_info("node"), replace(inventory(divided(0, *SEVEN)), mig_single=True))
     assert why(made, {MIG_1G: 1}).startswith("node(s) use MIG strategy single")
 
 
@@ -385,7 +385,7 @@ def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
     assert found is not None
     assert {each.id for each in found.nominee.grants} == {"MIG-0-0", "MIG-0-1", "MIG-0-2"}
     made.release("uid-low")
-    found_again = holds(made, pod, Policy(), "node")
+    found_again = nominated_fit(made, pod, Policy(), "node")
     assert found_again is not None
     assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1", "MIG-0-2"]
 

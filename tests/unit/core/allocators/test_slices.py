@@ -66,9 +66,9 @@ def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
     ]
 
 
-def node(*found: CardInfo, single: bool = False) -> Fleet:
+def node(*found: CardInfo, mig_single: bool = False) -> Fleet:
     made = Fleet()
-    add(made, node_info("node"), replace(inventory(*found), single=single))
+    add(made, node_info("node"), replace(inventory(*found), mig_single=mig_single))
     return made
 
 
@@ -229,7 +229,7 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
 
 
 @pytest.mark.parametrize(
-    ("found", "single", "held", "count", "expected"),
+    ("found", "mig_single", "held", "count", "expected"),
     [
         pytest.param(cards(2), False, [], 2, ["GPU-0", "GPU-1"], id="cards"),
         pytest.param(
@@ -256,16 +256,16 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
     ],
 )
 def test_what_is_one_gpu_tells_the_device(
-    found: list[CardInfo], held: list[Grant], count: int, expected: list[str], *, single: bool
+    found: list[CardInfo], held: list[Grant], count: int, expected: list[str], *, mig_single: bool
 ) -> None:
-    made = node(*found, single=single)
+    made = node(*found, mig_single=mig_single)
     made.charge(charge("holder", *held))
     assert ids(made, {NVIDIA: count}) == expected
 
 
 def test_a_slot_is_recorded_as_what_it_is() -> None:
     assert place(node(sliced(0, 4)), waiting("a", {NVIDIA: 1})).grants == tuple(slices(0, 0))
-    assert place(node(divided(0, *THREE), single=True), waiting("a", {NVIDIA: 1})).grants == (instance(0, 0),)
+    assert place(node(divided(0, *THREE), mig_single=True), waiting("a", {NVIDIA: 1})).grants == (instance(0, 0),)
     assert place(node(card(0)), waiting("a", {NVIDIA: 1})).grants == (grant(0, **WHOLE),)
 
 
@@ -315,7 +315,7 @@ def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
 )
 def test_pieces_lie_within_what_is_asked(level: str, places: Sequence[int], expected: list[str], most: str) -> None:
     told: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
-    made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(told)), single=True)
+    made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(told)), mig_single=True)
     required = {names.GPU_TOPOLOGY: level}
     assert ids(made, asks({NVIDIA: 3}, annotations=required)) == expected
     preferred = {**required, names.GPU_TOPOLOGY_POLICY: "preferred"}
@@ -329,7 +329,7 @@ def hint(**fields: Any) -> dict[str, str]:
     return {names.ALLOCATE_HINT: orjson.dumps({"gpu": fields}).decode()}
 
 
-@pytest.mark.parametrize("single", [pytest.param(False, id="slices"), pytest.param(True, id="instances")])
+@pytest.mark.parametrize("mig_single", [pytest.param(False, id="slices"), pytest.param(True, id="instances")])
 @pytest.mark.parametrize(
     ("annotations", "minors", "words"),
     [
@@ -342,13 +342,13 @@ def hint(**fields: Any) -> dict[str, str]:
     ],
 )
 def test_pieces_are_of_cards_that_the_pod_accepts(
-    annotations: dict[str, str], minors: set[int], words: str, *, single: bool
+    annotations: dict[str, str], minors: set[int], words: str, *, mig_single: bool
 ) -> None:
-    there = [divided(minor, "1g.10gb", "1g.10gb") if single else sliced(minor, 2) for minor in range(3)]
+    there = [divided(minor, "1g.10gb", "1g.10gb") if mig_single else sliced(minor, 2) for minor in range(3)]
     labelled = [each if each.minor == 0 else replace(each, labels=(("x", "y"),)) for each in there]
     small = tuple((name, GI if name == "gpu-memory" else amount) for name, amount in labelled[2].amounts)
-    made = node(*labelled[:2], replace(labelled[2], amounts=small), single=single)
-    mate = instance(1, 0) if single else slices(1, 0, of=2)[0]
+    made = node(*labelled[:2], replace(labelled[2], amounts=small), mig_single=mig_single)
+    mate = instance(1, 0) if mig_single else slices(1, 0, of=2)[0]
     alone = "exclusivePolicy" in str(annotations)
     made.charge(charge("mate", *([replace(mate, exclusive="DeviceLevel")] if alone else [])))
     count = 2 if minors == {0} else 4
@@ -391,7 +391,7 @@ def test_pieces_are_of_cards_that_the_pod_accepts(
         ),
         pytest.param(node(card(0)), {NVIDIA: 2}, "node(s) have too few healthy GPUs (2 requested)", id="too few cards"),
         pytest.param(
-            node(divided(0, *THREE), single=True),
+            node(divided(0, *THREE), mig_single=True),
             {NVIDIA: 4},
             "node(s) have too few nvidia.com/gpu (4 requested)",
             id="too few instances",
@@ -417,7 +417,7 @@ class Machine:
     """A node's cards, and its MIG strategy."""
 
     cards: tuple[CardInfo, ...]
-    single: bool
+    mig_single: bool
 
 
 RACKS = ((("rack", "a"),), (("rack", "a"),), (("rack", "b"),))
@@ -426,8 +426,8 @@ IN_RACK_A = hints(gpu={"selector": {"matchLabels": {"rack": "a"}}})
 
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
-    single = draw(st.booleans())
-    profiles = ["1g.10gb"] if single else ["1g.10gb", "3g.40gb"]
+    mig_single = draw(st.booleans())
+    profiles = ["1g.10gb"] if mig_single else ["1g.10gb", "3g.40gb"]
     found = []
     for minor in range(draw(st.integers(1, 3))):
         instances = draw(st.lists(st.sampled_from(profiles), max_size=3))
@@ -437,7 +437,7 @@ def machines(draw: st.DrawFn) -> Machine:
         numa, pcie = draw(st.integers(-1, 1)), draw(st.sampled_from(["", "s", "t"]))
         healthy, labels = info.healthy and draw(st.sampled_from([True, True, False])), draw(st.sampled_from(RACKS))
         found.append(replace(info, numa=numa, pcie=pcie, healthy=healthy, labels=labels))
-    return Machine(cards=tuple(found), single=single)
+    return Machine(cards=tuple(found), mig_single=mig_single)
 
 
 REQUESTS = st.sampled_from(
@@ -507,7 +507,7 @@ def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) 
             if name == REPLICAS:
                 found.update({NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource})
             else:
-                found[NVIDIA if machine.single else name] += 1
+                found[NVIDIA if machine.mig_single else name] += 1
     names = {(GPU, 50): "half", (GPU, 100): "whole"}
     return all(found[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
 
@@ -527,11 +527,11 @@ def state(of: Fleet) -> Any:
 def test_what_is_given_agrees_with_trying_everything(
     machine: Machine, changes: list[dict[str, int] | int | Machine], policy: Policy, *, picky: bool
 ) -> None:
-    made = node(*machine.cards, single=machine.single)
+    made = node(*machine.cards, mig_single=machine.mig_single)
     for number, each in enumerate(changes):
         if isinstance(each, Machine):
             machine = each
-            made.put_device("node", replace(inventory(*machine.cards), single=machine.single))
+            made.put_device("node", replace(inventory(*machine.cards), mig_single=machine.mig_single))
         elif isinstance(each, int):
             made.release(f"uid-{each}")
         else:

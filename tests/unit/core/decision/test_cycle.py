@@ -237,7 +237,7 @@ def test_a_placement_is_charged_as_it_was_decided() -> None:
     made.charge(placement.charge)
     (found,) = made.on_node("node")
     assert found == placement.charge
-    assert dict(found.asked) == {GPU: 50}
+    assert dict(found.plugin_requests) == {GPU: 50}
     assert dict(found.resources) == {"cpu": 1_000, "pods": 1}
 
 
@@ -398,7 +398,11 @@ def check(made: Fleet, node: Sequence[CardInfo]) -> None:
         for part in held.grants:
             holders[part.minor] += 1
             used.update({(part.minor, name): amount for name, amount in part.amounts})
-            if dict(part.amounts).get("gpu-memory-ratio") == 100 and held.asked[0][0] not in (MEMORY, CORE, SHARED):
+            if dict(part.amounts).get("gpu-memory-ratio") == 100 and held.plugin_requests[0][0] not in (
+                MEMORY,
+                CORE,
+                SHARED,
+            ):
                 whole.add(part.minor)
     assert all(amount <= totals[minor][name] for (minor, name), amount in used.items())
     assert all(holders[minor] == 1 for minor in whole)

@@ -16,7 +16,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide, feasi
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 from tests.builders import (
@@ -93,7 +93,7 @@ def test_one_card_too_few_places_nobody() -> None:
         ("node(s) were taken by other members of the pod group", 2),
         ("node(s) have too few healthy GPUs (1 requested)", 1),
     )
-    assert found.wakes_on & Change.RELEASED
+    assert found.wakes_on & Change.CAPACITY_FREED
     assert found.wakes_on & Change.DEVICE
     assert found.wakes_on & Change.NODE_ALLOCATABLE
     assert found.wakes_on & Change.NODE_ADDED
@@ -152,7 +152,7 @@ def driver_and_worker() -> tuple[PendingPod, PendingPod]:
     driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
     selector = LabelSelector(requirements=(label("role", "In", "driver"),))
     near = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
-    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), wishes=Wishes(near=(near,))))
+    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), affinity=Affinity(near=(near,))))
 
 
 def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
@@ -177,7 +177,7 @@ def test_members_that_must_lie_apart_lie_apart() -> None:
     selector = LabelSelector(requirements=(label("app", "In", "x"),))
     apart = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
     wanted = replace(
-        asks(ONE), identity=Identity(namespace="ns", labels=(("app", "x"),)), wishes=Wishes(apart=(apart,))
+        asks(ONE), identity=Identity(namespace="ns", labels=(("app", "x"),)), affinity=Affinity(apart=(apart,))
     )
     assert nodes_of(decide_gang(made, gang(*members(3, wanted)), Policy())) == {"a": 1, "b": 1, "c": 1}
     found = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))
@@ -219,7 +219,7 @@ def test_a_volume_for_many_nodes_is_made_for_one_member_and_serves_the_others(mo
     placed = decide_gang(made, gang(*pods), Policy())
     assert nodes_of(placed) == {"a": 1, "b": 1}
     assert isinstance(placed, list)
-    assert [each.chosen.provisions for each in placed] == [("ns/claim",), ()]
+    assert [each.volumes.provisions for each in placed] == [("ns/claim",), ()]
     assert made.volumes.selected_node(made.volumes.claims["ns/claim"]) is None
     assert all((one == other).all() for one, other in zip(arrays(made), before, strict=True))
 
@@ -241,7 +241,7 @@ def test_members_take_a_volume_that_is_there_together() -> None:
     put(made, volume(modes=frozenset({"ReadWriteMany"})))
     placed = decide_gang(made, gang(*pods), Policy())
     assert isinstance(placed, list)
-    assert [each.chosen.bindings for each in placed] == [(("ns/claim", "volume"),)] * 2
+    assert [each.volumes.bindings for each in placed] == [(("ns/claim", "volume"),)] * 2
 
 
 # --- close together -----------------------------------------------------------------------------------------------

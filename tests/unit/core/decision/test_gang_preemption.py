@@ -16,9 +16,9 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.gang_preemption import AT_ONCE, GangPreemption, preempt_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import Emptied
+from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import A100_BYTES, NVIDIA, add, asks, cards, charge, gang, grant, inventory, node_info, waiting
 from tests.unit.core.fleet.test_fleet import arrays
@@ -282,9 +282,9 @@ def test_a_gang_may_find_victims_once_one_has_gone_that_it_could_not_evict() -> 
     made = racks(2, 1)
     hold(made, 0, 0)
     gone = charge("equal", *whole(1), node="n0", priority=ABOVE)
-    assert Emptied(made, "n0").may_take(gang(*some(2)), gone, Policy().local)
-    assert not Emptied(made, "n0").may_take(gang(*some(2)), replace(gone, priority=0), Policy().local)
-    assert not Emptied(made, "n0").may_take(gang(*some(2, {NVIDIA: 3})), gone, Policy().local)
+    assert WithoutLowerPriority(made, "n0").may_take(gang(*some(2)), gone, Policy().local)
+    assert not WithoutLowerPriority(made, "n0").may_take(gang(*some(2)), replace(gone, priority=0), Policy().local)
+    assert not WithoutLowerPriority(made, "n0").may_take(gang(*some(2, {NVIDIA: 3})), gone, Policy().local)
 
 
 # --- pods of other nodes matter -------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
     selector = LabelSelector(requirements=(Requirement(key="g", values=("x",)),))
     apart = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
     own = Identity(namespace="ns", labels=(("g", "x"),))
-    wanted = replace(asks({NVIDIA: 1}), identity=own, wishes=Wishes(apart=(apart,)))
+    wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=Affinity(apart=(apart,)))
     assert nodes(helped(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
     assert preempt_gang(made, gang(*some(4, wanted)), Policy(), Budgets()) is None
 

@@ -18,15 +18,15 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     MOST_COUPLED,
-    Emptied,
     Preemption,
+    WithoutLowerPriority,
     has_lower,
-    holds,
     in_vain,
+    nominated_fit,
     preempt,
 )
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Identity, Peers, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, Taint
 from tests.builders import (
@@ -364,9 +364,9 @@ def test_a_port_is_freed() -> None:
     assert outcome(made, pod) == ("b", ["b"])
 
 
-def apart(label: str, key: str = HOST) -> Wishes:
+def apart(label: str, key: str = HOST) -> Affinity:
     selector = LabelSelector(requirements=(Requirement(key=label, operator="Exists"),))
-    return Wishes(apart=(Term(key=key, peers=Peers(selector=selector, namespaces=("ns",))),))
+    return Affinity(apart=(Term(key=key, peers=Peers(selector=selector, namespaces=("ns",))),))
 
 
 def test_pods_that_it_must_be_apart_from_leave() -> None:
@@ -375,7 +375,7 @@ def test_pods_that_it_must_be_apart_from_leave() -> None:
     made.charge(holder("b", node="b", labels=["x"]))
     made.charge(holder("other", node="b"))
     pod = wants()
-    pod = replace(pod, request=replace(pod.request, wishes=apart("x")))
+    pod = replace(pod, request=replace(pod.request, affinity=apart("x")))
     assert outcome(made, pod) == ("b", ["b"])
 
 
@@ -386,14 +386,14 @@ def test_who_has_to_go_anyway_may_make_enough_room() -> None:
         for number in range(2):
             made.charge(holder(f"{node}-{number}", node=node, cpu=1000, started=started + number))
     pod = wants(2000)
-    pod = replace(pod, request=replace(pod.request, wishes=apart("x")))
+    pod = replace(pod, request=replace(pod.request, affinity=apart("x")))
     # By room alone two small ones are given up on either node, and those of b are the younger.
     assert outcome(made, pod) == ("a", ["a-large"])
 
 
 def test_pods_that_want_to_be_apart_from_it_leave() -> None:
     made = small("a")
-    made.charge(holder("a", node="a", wishes=apart("x")))
+    made.charge(holder("a", node="a", affinity=apart("x")))
     made.charge(holder("b", node="a"))
     pod = wants()
     pod = replace(pod, request=replace(pod.request, identity=Identity(namespace="ns", labels=(("x", ""),))))
@@ -430,7 +430,7 @@ def test_pods_of_other_nodes_are_no_victims() -> None:
     made.charge(holder("a", node="a", labels=["x"]))
     made.charge(holder("b", node="b", labels=["x"]))
     pod = wants()
-    pod = replace(pod, request=replace(pod.request, wishes=apart("x", "zone")))
+    pod = replace(pod, request=replace(pod.request, affinity=apart("x", "zone")))
     assert preempt(made, pod, Policy(), Budgets()) is None
 
 
@@ -491,38 +491,38 @@ def test_a_nomination_holds_while_its_node_will_do() -> None:
     made = fleet({"node": cards(1)})
     made.charge(holder("low", grants=[whole(0)]))
     high = nominate(made, waiting("high", {NVIDIA: 1}, priority=10))
-    kept = holds(made, high, Policy(), "node")
+    kept = nominated_fit(made, high, Policy(), "node")
     assert kept == made.nominees["uid-high"]
-    assert holds(made, high, Policy(), "gone") is None
+    assert nominated_fit(made, high, Policy(), "gone") is None
     made.leaving.clear()
-    assert holds(made, high, Policy(), "node") is None
+    assert nominated_fit(made, high, Policy(), "node") is None
     made.leaving.add("uid-low")
     made.put_node(replace(node_info("node"), cordoned=True))
-    assert holds(made, high, Policy(), "node") is None
+    assert nominated_fit(made, high, Policy(), "node") is None
 
 
 def test_a_nomination_does_not_wait_for_pods_that_are_not_below_it() -> None:
     made = small()
     made.charge(holder("low", cpu=4000, priority=9, terminating=True))
-    assert holds(made, wants(), Policy(), "node") is not None
+    assert nominated_fit(made, wants(), Policy(), "node") is not None
     made.charge(holder("low", cpu=4000, priority=10, terminating=True))
-    assert holds(made, wants(), Policy(), "node") is None
+    assert nominated_fit(made, wants(), Policy(), "node") is None
 
 
 def test_a_nomination_by_ports_holds_too() -> None:
     made = small()
     made.charge(holder("low", ports=(listens(80),)))
     high = waiting("high", asks({"cpu": 1000}, ports=[listens(80)]), priority=10)
-    assert holds(made, high, Policy(), "node") is None
+    assert nominated_fit(made, high, Policy(), "node") is None
     made.leaving.add("uid-low")
-    assert holds(made, high, Policy(), "node") is not None
+    assert nominated_fit(made, high, Policy(), "node") is not None
     made.put_node(node_info("node", cpu=4000, taints=[Taint(key="a")]))
-    assert holds(made, high, Policy(), "node") is None
+    assert nominated_fit(made, high, Policy(), "node") is None
     made.put_node(node_info("node", cpu=500))
-    assert holds(made, high, Policy(), "node") is None
+    assert nominated_fit(made, high, Policy(), "node") is None
     made.put_node(node_info("node", cpu=4000))
     made.release("uid-low")
-    assert holds(made, high, Policy(), "node") is not None
+    assert nominated_fit(made, high, Policy(), "node") is not None
 
 
 @pytest.mark.parametrize(
@@ -537,14 +537,16 @@ def test_a_nomination_by_ports_holds_too() -> None:
 def test_who_may_find_victims_now_that_a_pod_has_left(gone: int, left: int, *, expected: bool) -> None:
     made = small()
     made.charge(holder("stays", cpu=4000, priority=left))
-    assert Emptied(made, "node").may_take(wants(), holder("gone", priority=gone), Policy().local) is expected
+    assert (
+        WithoutLowerPriority(made, "node").may_take(wants(), holder("gone", priority=gone), Policy().local) is expected
+    )
 
 
 def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
     made = small("a", "b")
-    near = Wishes(near=apart("x").apart)
+    near = Affinity(near=apart("x").apart)
     pod = wants(priority=1)
-    pod = replace(pod, request=replace(pod.request, wishes=near))
+    pod = replace(pod, request=replace(pod.request, affinity=near))
     made.nominate(holder("nominee", node="a", labels=["x"], priority=10))
     found = decide(made, pod, Policy())
     assert isinstance(found, Failure)
@@ -633,7 +635,7 @@ def scenes(draw: st.DrawFn) -> tuple[Fleet, PendingPod, Budgets]:
     ports = draw(st.sampled_from([(), (), (listens(80),)]))
     wanted = asks({"cpu": draw(st.sampled_from([500, 2000, 3000])), **request}, ports=ports)
     if draw(st.integers(0, 3)) == 0:
-        wanted = replace(wanted, wishes=apart("x"))
+        wanted = replace(wanted, affinity=apart("x"))
     budgets = draw(st.lists(st.builds(budget, st.sampled_from("xy"), allowed=st.integers(0, 2)), max_size=2))
     return made, waiting("high", wanted, priority=draw(st.integers(2, 5))), some(*budgets)
 
@@ -721,7 +723,7 @@ def test_victims_are_below_the_pod_and_it_fits_without_them(scene: tuple[Fleet, 
 @given(scenes())
 def test_no_better_victims_can_be_found_by_trying_all(scene: tuple[Fleet, PendingPod, Budgets]) -> None:
     made, pod, budgets = scene
-    if pod.request.ports or pod.request.wishes.apart or isinstance(decide(made, pod, Policy()), Placement):
+    if pod.request.ports or pod.request.affinity.apart or isinstance(decide(made, pod, Policy()), Placement):
         return
     found = preempt(made, pod, Policy(), budgets)
     best = min(sets(made, pod, budgets), default=None)

@@ -108,6 +108,6 @@ def test_annotations_that_a_pod_cannot_hold_are_refused() -> None:
 
 def test_what_a_pod_has_already_counts_too() -> None:
     placement = shared_by(100)
-    crowded = replace(placement, pod=replace(placement.pod, annotated=249 * 1024))
+    crowded = replace(placement, pod=replace(placement.pod, annotation_bytes=249 * 1024))
     with pytest.raises(RecordError, match="this pod can hold 1024 more"):
         annotations(crowded)

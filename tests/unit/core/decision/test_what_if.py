@@ -12,12 +12,12 @@ from berth_api.selectors import LabelSelector, Requirement
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.what_if import Bench
+from berth_operator.core.decision.what_if import WhatIf
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import Occupants
-from berth_operator.core.values.affinity import Crowd, Identity, Peers, Term, Wishes
+from berth_operator.core.fleet.placed_pods import PlacedPods
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.mounts import Attachable, Chosen, Disk, Mounts, Use
+from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from tests.builders import (
     A100_BYTES,
     GPU,
@@ -43,7 +43,7 @@ from tests.volumes import LOCAL, bound, volume
 
 NODES = ("a", "b", "c")
 X = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-NEAR_X, APART_X = Wishes(near=(Term(key="zone", peers=X),)), Wishes(apart=(Term(key="zone", peers=X),))
+NEAR_X, APART_X = Affinity(near=(Term(key="zone", peers=X),)), Affinity(apart=(Term(key="zone", peers=X),))
 DISK = Disk(kind="gce", id="d")
 
 
@@ -70,15 +70,15 @@ def made() -> Fleet:
     fleet.volumes.put_class(LOCAL)
     fleet.volumes.put_volume(volume("v", attachable=Attachable(driver="csi.example", handle="v"), csi=True))
     fleet.volumes.put_claim(bound("claim", "v"))
-    fleet.neighbours.put_namespace("ns", {"team": "x"})
+    fleet.affinity_index.put_namespace("ns", {"team": "x"})
     for name in NODES:
         labels = {"zone": name, "kubernetes.io/hostname": name}
         info = node_info(name, labels=labels, cpu=4000, images={"image": 5}, features=("F",))
         nic = other_card("rdma", functions=(((), ((0, "x"), (1, "y"))),))
         add(fleet, info, inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4), nic))
         fleet.volumes.put_limits(name, {"csi.example": 2})
-    fleet.neighbours.count(Crowd(peers=(X,)))
-    fleet.neighbours.replicas.count("set")
+    fleet.affinity_index.count(PodSelection(peers=(X,)))
+    fleet.affinity_index.replicas.count("set")
     return fleet
 
 
@@ -98,10 +98,12 @@ def charges(draw: st.DrawFn) -> Charge:
             labels=draw(st.sampled_from([(), (("x", ""),)])),
             controller=draw(st.sampled_from(["", "set"])),
         ),
-        wishes=draw(st.sampled_from([Wishes(), NEAR_X, APART_X])),
+        affinity=draw(st.sampled_from([Affinity(), NEAR_X, APART_X])),
         ports=draw(st.sampled_from([(), (listens(80),), (listens(81, "10.0.0.1"),)])),
         mounts=draw(st.sampled_from([Mounts(), Mounts(claims=(Use(claim="ns/claim"),)), Mounts(disks=(DISK,))])),
-        chosen=draw(st.sampled_from([Chosen(), Chosen(bindings=(("ns/other", "w"),), provisions=("ns/third",))])),
+        volumes=draw(
+            st.sampled_from([PodVolumes(), PodVolumes(bindings=(("ns/other", "w"),), provisions=("ns/third",))])
+        ),
         unknown=draw(st.sampled_from([(), ("gpu",)])),
         priority=draw(st.integers(0, 2)),
         terminating=draw(st.booleans()),
@@ -126,12 +128,12 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
     fleet = made()
     for each in before:
         change(fleet, each)
-    fleet.census.current(fleet)
+    fleet.placed_pods.current(fleet)
     copy, was = fleet.copy(), plain(fleet)
     for each in after:
         change(copy, each)
-    found = copy.census.current(copy)
-    assert {found.charges[each].uid for each in copy.census.numbers()} == set(copy.charges)
+    found = copy.placed_pods.current(copy)
+    assert {found.charges[each].uid for each in copy.placed_pods.numbers()} == set(copy.charges)
     copy.nominate(charge("nominee", grant(0, core=100), node="a"))
     copy.leaving.add("uid-p")
     copy.put_device("a", inventory(divided(0, "7g.80gb"), card(1, labels=(("x", "y"),), pcie="s", links=((0, 5),))))
@@ -142,9 +144,9 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
         change(fleet, each)
     copy.withdraw("uid-nominee")
     copy.remove_node("more")
-    for wishes in (Wishes(), NEAR_X, APART_X):
+    for affinity in (Affinity(), NEAR_X, APART_X):
         request = replace(
-            asks(wanted, ports=[listens(80)]), wishes=wishes, mounts=Mounts(claims=(Use(claim="ns/claim"),))
+            asks(wanted, ports=[listens(80)]), affinity=affinity, mounts=Mounts(claims=(Use(claim="ns/claim"),))
         )
         pod = waiting("asked", request)
         assert decide(copy, pod, Policy()) == decide(fleet, pod, Policy())
@@ -164,7 +166,7 @@ def test_what_is_kept_for_a_nominee_is_given_back_exactly(before: list[Charge | 
 
     def now() -> Any:
         # Which rows have moved is remembered either way.
-        return {name: plain(value) for name, value in vars(fleet).items() if name != "rowwise"}
+        return {name: plain(value) for name, value in vars(fleet).items() if name != "column_cache"}
 
     was = now()
     fleet.nominate(nominee)
@@ -224,54 +226,54 @@ def test_the_bench_says_what_releasing_would(before: list[Charge | str], data: s
         change(fleet, each)
     placed = list(fleet.charges.values())
     gone = data.draw(st.lists(st.sampled_from(placed), unique=True) if placed else st.just([]))
-    occupants = Occupants.of(fleet, placed)
+    placed_pods = PlacedPods.of(fleet, placed)
     rows = np.arange(len(fleet.names))
-    bench = Bench(fleet, rows, occupants)
+    what_if = WhatIf(fleet, rows, placed_pods)
     for each in gone:
         at = np.array([placed.index(each)])
-        bench.take(occupants.rows[at], at)
+        what_if.take(placed_pods.rows[at], at)
     left = fleet.copy()
     for each in gone:
         left.release(each.uid)
     for kind, cards_left in left.cards.items():
-        found = bench.fleet.cards[kind]
+        found = what_if.fleet.cards[kind]
         assert found.index == cards_left.index
         assert found.used.tolist() == cards_left.used.tolist()
         assert found.users.tolist() == cards_left.users.tolist()
     for wanted in ({"cpu": 2000}, {NVIDIA: 1}, {GPU: 50}):
         expected = cycle.feasible(left, asks(wanted), Policy().local)
-        assert bench.fits(asks(wanted), Policy()).tolist() == expected[rows].tolist()
+        assert what_if.fits(asks(wanted), Policy()).tolist() == expected[rows].tolist()
     for each in gone:
         at = np.array([placed.index(each)])
-        bench.give_back(occupants.rows[at], at)
+        what_if.give_back(placed_pods.rows[at], at)
     expected = cycle.feasible(fleet, asks({NVIDIA: 1}), Policy().local)
-    assert bench.fits(asks({NVIDIA: 1}), Policy()).tolist() == expected.tolist()
+    assert what_if.fits(asks({NVIDIA: 1}), Policy()).tolist() == expected.tolist()
 
 
 def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
     fleet = made()
     fleet.charge(charge("p", grant(0, core=50), node="a"))
-    occupants = Occupants.of(fleet, list(fleet.charges.values()))
+    placed = PlacedPods.of(fleet, list(fleet.charges.values()))
     fleet.charge(charge("q", instance(2, 7, "7g.80gb"), node="a"))
-    bench = Bench(fleet, np.array([fleet.rows["a"]]), occupants)
-    bench.take(np.array([0]), np.array([0]))
-    gpus = bench.fleet.cards["gpu"]
+    what_if = WhatIf(fleet, np.array([fleet.rows["a"]]), placed)
+    what_if.take(np.array([0]), np.array([0]))
+    gpus = what_if.fleet.cards["gpu"]
     left = {name: int(gpus.used[i].sum()) for name, i in gpus.index.items()}
     assert (left["gpu-core"], left["nvidia.com/mig-7g.80gb"]) == (0, 1)
 
 
-def summary(occupants: Occupants, numbers: Any) -> dict[str, Any]:
+def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
     """Give what the columns say of each pod, by its UID."""
     found = {}
     for number in numbers.tolist():
-        parts, _ = occupants.parts["gpu"].of(np.array([number]))
-        gpu = occupants.parts["gpu"]
-        found[occupants.charges[number].uid] = (
-            int(occupants.rows[number]),
-            int(occupants.priority[number]),
-            int(occupants.started[number]),
-            bool(occupants.terminating[number]),
-            occupants.amounts[:, occupants.kinds[number]].tolist(),
+        parts, _ = placed.parts["gpu"].of(np.array([number]))
+        gpu = placed.parts["gpu"]
+        found[placed.charges[number].uid] = (
+            int(placed.rows[number]),
+            int(placed.priority[number]),
+            int(placed.started[number]),
+            bool(placed.terminating[number]),
+            placed.amounts[:, placed.kinds[number]].tolist(),
             [(int(gpu.slots[part]), gpu.amounts[:, gpu.kinds[part]].tolist()) for part in parts],
             bool(gpu.unknown[number]),
         )
@@ -288,6 +290,6 @@ def test_the_census_is_kept_as_if_it_were_made_anew(rounds: list[list[Charge | s
             change(fleet, each)
         if fleet.charges:
             fleet.started(next(iter(fleet.charges)), started)
-        kept = fleet.census.current(fleet)
-        anew = Occupants.of(fleet, list(fleet.charges.values()))
-        assert summary(kept, fleet.census.numbers()) == summary(anew, np.arange(len(fleet.charges)))
+        kept = fleet.placed_pods.current(fleet)
+        anew = PlacedPods.of(fleet, list(fleet.charges.values()))
+        assert summary(kept, fleet.placed_pods.numbers()) == summary(anew, np.arange(len(fleet.charges)))

@@ -18,7 +18,7 @@ from berth_operator.core.filters import (
 )
 from berth_operator.core.fleet import affinity_index
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Crowd, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Spread, Term
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
 from tests.builders import asks, charge, label, node_info
@@ -60,8 +60,8 @@ def test_a_filter_passes_what_kubernetes_promises(
 
 # --- counts are kept --------------------------------------------------------------------------------------------
 
-CROWDS = st.builds(Crowd, peers=st.lists(crowds.PEERS, min_size=1, max_size=2).map(tuple), living=st.booleans())
-CLOSE = st.tuples(crowds.IDENTITIES, st.just(Wishes()), st.just("n0"), st.booleans())
+CROWDS = st.builds(PodSelection, peers=st.lists(crowds.PEERS, min_size=1, max_size=2).map(tuple), living=st.booleans())
+CLOSE = st.tuples(crowds.IDENTITIES, st.just(Affinity()), st.just("n0"), st.booleans())
 """Pods that often meet on a node."""
 EVENTS = st.one_of(
     st.tuples(st.just("charge"), st.integers(0, 6), crowds.PLACED),
@@ -87,11 +87,11 @@ def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
         case "no node":
             fleet.remove_node(who)
         case "namespace":
-            fleet.neighbours.put_namespace(who, what)
+            fleet.affinity_index.put_namespace(who, what)
         case "ask":
-            fleet.neighbours.count(what)
+            fleet.affinity_index.count(what)
         case "ask of":
-            fleet.neighbours.replicas.count(who)
+            fleet.affinity_index.replicas.count(who)
         case _:
             for i in range(len(fleet.names)):
                 fleet.put_node(node_info(f"more-{i}"))
@@ -102,7 +102,7 @@ def anew(fleet: Fleet, of: Fleet) -> None:
     for name in reversed(of.rows):
         fleet.put_node(node_info(name))
     for namespace in "abc":
-        fleet.neighbours.put_namespace(namespace, of.neighbours.labels_of(namespace))
+        fleet.affinity_index.put_namespace(namespace, of.affinity_index.labels_of(namespace))
     for each in reversed(of.charges.values()):
         fleet.charge(each)
 
@@ -122,36 +122,36 @@ def held(fleet: Fleet, found: Any) -> dict[str, dict[str, int]]:
     st.lists(crowds.IDENTITIES, min_size=1, max_size=3),
 )
 def test_what_is_kept_is_what_a_recount_gives(
-    events: Sequence[tuple[str, Any, Any]], asked: Sequence[Crowd], seen: Sequence[Identity]
+    events: Sequence[tuple[str, Any, Any]], asked: Sequence[PodSelection], seen: Sequence[Identity]
 ) -> None:
     kept, fresh = Fleet(), Fleet()
     for crowd in asked[:-1]:
-        kept.neighbours.count(crowd)
+        kept.affinity_index.count(crowd)
     for event in events:
         happen(kept, *event)
         for identity in seen[:-1]:
-            list(kept.neighbours.repelled(identity))
+            list(kept.affinity_index.existing_anti_affinity(identity))
     anew(fresh, kept)
     for crowd in asked:
-        assert by_name(kept, kept.neighbours.count(crowd)) == by_name(fresh, fresh.neighbours.count(crowd))
+        assert by_name(kept, kept.affinity_index.count(crowd)) == by_name(fresh, fresh.affinity_index.count(crowd))
         row_less = sum(
             all(_counts(kept, each, charge.identity) for each in crowd.peers)
             and not (crowd.living and charge.terminating)
             for charge in kept.charges.values()
         )
-        assert kept.neighbours.count(crowd).sum() == row_less
+        assert kept.affinity_index.count(crowd).sum() == row_less
     for controller in ("set-1", "set-2"):
         its = [each for each in kept.charges.values() if each.identity.controller == controller]
-        counts = kept.neighbours.replicas.count(controller)
+        counts = kept.affinity_index.replicas.count(controller)
         assert by_name(kept, counts) == Counter(each.node for each in its if not each.terminating)
     for identity in seen:
-        for ask in ("repelled", "drawn"):
-            found = [held(each, getattr(each.neighbours, ask)(identity)) for each in (kept, fresh)]
+        for ask in ("existing_anti_affinity", "existing_preferred"):
+            found = [held(each, getattr(each.affinity_index, ask)(identity)) for each in (kept, fresh)]
             assert found[0] == found[1]
 
 
 def _counts(fleet: Fleet, peers: Peers, identity: Identity) -> bool:
-    world = World(nodes=(), pods=(), namespaces={each: fleet.neighbours.labels_of(each) for each in "abc"})
+    world = World(nodes=(), pods=(), namespaces={each: fleet.affinity_index.labels_of(each) for each in "abc"})
     return crowds.reaches(world, peers, identity)
 
 
@@ -160,24 +160,24 @@ def test_pods_of_several_kinds_on_a_node_count_together() -> None:
     for name in ("x", "y"):
         fleet.charge(charge(name, identity=Identity(namespace="ns", labels=(("app", name),))))
         fleet.charge(charge(f"{name}2", identity=Identity(namespace="ns", labels=(("app", name),))))
-    crowd = Crowd(peers=(Peers(selector=EVERYTHING, namespaces=("ns",)),))
-    assert by_name(fleet, fleet.neighbours.count(crowd)) == {"node": 4}
+    crowd = PodSelection(peers=(Peers(selector=EVERYTHING, namespaces=("ns",)),))
+    assert by_name(fleet, fleet.affinity_index.count(crowd)) == {"node": 4}
 
 
 def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
     fleet = Fleet()
     fleet.charge(charge("pod", identity=Identity(namespace="ns", labels=(("app", "x"),))))
-    wanted = Crowd(peers=(Peers(selector=select(app="x"), namespaces=("ns",)),))
+    wanted = PodSelection(peers=(Peers(selector=select(app="x"), namespaces=("ns",)),))
     others = [
-        Crowd(peers=(Peers(selector=select(app=str(i)), namespaces=("ns",)),))
-        for i in range(affinity_index.MAX_CROWDS + 9)
+        PodSelection(peers=(Peers(selector=select(app=str(i)), namespaces=("ns",)),))
+        for i in range(affinity_index.MAX_SELECTIONS + 9)
     ]
-    assert fleet.neighbours.count(wanted).sum() == 1
+    assert fleet.affinity_index.count(wanted).sum() == 1
     for each in others:
-        assert not fleet.neighbours.count(each).any()
-    assert fleet.neighbours.count(wanted).sum() == 1
+        assert not fleet.affinity_index.count(each).any()
+    assert fleet.affinity_index.count(wanted).sum() == 1
     fleet.release("uid-pod")
-    assert fleet.neighbours.count(wanted).sum() == 0
+    assert fleet.affinity_index.count(wanted).sum() == 0
 
 
 # --- cases ------------------------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
 def there(on: str, namespace: str = "ns", name: str = "there", **fields: Any) -> Any:
     labels = fields.pop("labels", {"app": "x"})
     identity = Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
-    wishes = Wishes(**{key: fields.pop(key) for key in ("near", "apart", "preferred") if key in fields})
-    return charge(name, node=on, identity=identity, wishes=wishes, **fields)
+    affinity = Affinity(**{key: fields.pop(key) for key in ("near", "apart", "preferred") if key in fields})
+    return charge(name, node=on, identity=identity, affinity=affinity, **fields)
 
 
 def term(selector: LabelSelector, key: str = "zone", **peers: Any) -> Term:
@@ -224,14 +224,14 @@ SELECTORS = [
 @pytest.mark.parametrize(("selector", "matches"), SELECTORS)
 def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:  # noqa: FBT001
     world = World(nodes=ABC, pods=[there("a")])
-    repelled = World(nodes=ABC, pods=[there("a", apart=(term(selector),))])
+    repelling = World(nodes=ABC, pods=[there("a", apart=(term(selector),))])
     # With the same labels, so that it is the first of its kind only where it matches the one there.
     near = wanting(labels={"app": "x"}, near=(term(selector),))
     assert passing(pod_affinity, world.fleet(), near) == ({"a", "b"} if matches else set())
     kept_off = {"c", "d"} if matches else set("abcd")
     assert passing(pod_anti_affinity, world.fleet(), wanting(apart=(term(selector),))) == kept_off
     pod = wanting(labels={"app": "x"})
-    assert passing(existing_anti_affinity, repelled.fleet(), pod) == kept_off
+    assert passing(existing_anti_affinity, repelling.fleet(), pod) == kept_off
 
 
 NAMESPACES: Mapping[str, Mapping[str, str]] = {"ns": {"team": "x"}, "other": {"team": "y"}}
@@ -253,18 +253,18 @@ def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) ->
     near = passing(pod_affinity, world.fleet(), wanting("other", near=(term(X, **peers),)))
     assert near == ({"a", "b"} if matches else set())
     assert passing(pod_anti_affinity, world.fleet(), wanting("other", apart=(term(X, **peers),))) == kept_off
-    repelled = World(nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES)
-    assert passing(existing_anti_affinity, repelled.fleet(), wanting("ns", {"app": "x"})) == kept_off
+    repelling = World(nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES)
+    assert passing(existing_anti_affinity, repelling.fleet(), wanting("ns", {"app": "x"})) == kept_off
 
 
 def test_a_namespace_that_changes_its_labels_changes_who_is_meant() -> None:
     fleet = World(nodes=ABC, pods=[there("a", apart=(term(X, namespace_selector=select(team="x")),))]).fleet()
     far, pod = wanting(apart=(term(X, namespace_selector=select(team="x")),)), wanting(labels={"app": "x"})
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
-    assert fleet.neighbours.put_namespace("ns", {"team": "x"})
-    assert not fleet.neighbours.put_namespace("ns", {"team": "x"})
+    assert fleet.affinity_index.put_namespace("ns", {"team": "x"})
+    assert not fleet.affinity_index.put_namespace("ns", {"team": "x"})
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == {"c", "d"}
-    assert fleet.neighbours.put_namespace("ns", {})
+    assert fleet.affinity_index.put_namespace("ns", {})
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
 
 
@@ -373,7 +373,7 @@ def test_the_policies_of_a_constraint(
     ]
     pods = at("a", "b")
     wanted = replace(asks(selector=selector, tolerations=tolerations), identity=pods[0].identity)
-    pod = replace(wanted, wishes=Wishes(spread=(spread(**fields),)))
+    pod = replace(wanted, affinity=Affinity(spread=(spread(**fields),)))
     assert passing(topology_spread, World(nodes=nodes, pods=pods).fleet(), pod) == set(expected)
 
 

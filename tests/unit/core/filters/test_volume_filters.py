@@ -485,7 +485,7 @@ WAKES = [
         "volume-in-use",
         given(bound(modes=ONCE), volume(), held=holds("holder", "claim")),
         leaves,
-        Change.GONE,
+        Change.POD_DELETED,
         id="its user leaves",
     ),
     pytest.param(
@@ -501,7 +501,7 @@ WAKES = [
             held=holds("holder", "other"),
         ),
         leaves,
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="a volume leaves",
     ),
 ]
@@ -523,7 +523,7 @@ def test_what_makes_a_pod_fit_wakes_it(name: str, before: Act, change: Act, even
 def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:
     assert volume_zones.WAKES_ON & Change.NODE_LABELS
     assert volume_zones.WAKES_ON & Change.VOLUME
-    assert volume_conflicts.WAKES_ON & Change.RELEASED
+    assert volume_conflicts.WAKES_ON & Change.CAPACITY_FREED
 
 
 def test_pods_without_volumes_are_asked_nothing_of_them() -> None:

@@ -123,7 +123,7 @@ CASES = [
         asks({"cpu": 1000}),
         both(node_is(), holds(resources=(("cpu", 64_000),))),
         leaves,
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="cpu released",
     ),
     pytest.param(
@@ -131,7 +131,7 @@ CASES = [
         asks(),
         both(node_is(pods=1), holds(resources=(("pods", 1),))),
         leaves,
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="a pod's place released",
     ),
     pytest.param(
@@ -147,7 +147,7 @@ CASES = [
         asks(ports=[listens()]),
         both(node_is(), holds(ports=(listens(),))),
         leaves,
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="a host port released",
     ),
     pytest.param("devices", asks({NVIDIA: 1}), node_is(), device_is(card()), Change.DEVICE, id="a Device appears"),
@@ -186,7 +186,7 @@ CASES = [
         asks({GPU: 60}),
         both(node_is(), device_is(card()), holds(HALF)),
         leaves,
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="a share released",
     ),
     pytest.param(
@@ -194,7 +194,7 @@ CASES = [
         asks({NVIDIA: 1}),
         both(node_is(), device_is(*cards(8)), holds(unknown=("gpu",))),
         leaves,
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="a pod of unknown devices leaves",
     ),
     pytest.param(
@@ -202,7 +202,7 @@ CASES = [
         asks({NVIDIA: 1}),
         both(node_is(), device_is(*cards(8)), holds(unknown=("gpu",))),
         holds(grant(3, core=100, ratio=100)),
-        Change.RELEASED,
+        Change.CAPACITY_FREED,
         id="an unknown allocation becomes known",
     ),
     pytest.param(

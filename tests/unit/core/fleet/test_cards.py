@@ -58,10 +58,10 @@ def amounts(of: Cards, row: int, name: str) -> tuple[int, int]:
 def test_each_card_has_its_place_and_labels() -> None:
     found = (card(0, numa=1, pcie="s", labels=(("x", "y"),)), card(5, numa=0, pcie="t"), card(3))
     made = fleet({"node": found, "other": cards(1)})
-    gpus, catalogue = made.cards["gpu"], made.catalogue
+    gpus, intern_table = made.cards["gpu"], made.intern_table
     assert by_minor(made, gpus.numa) == {0: 1, 3: -1, 5: 0}
-    assert {k: catalogue.switches[v] for k, v in by_minor(made, gpus.pcie).items()} == {0: "s", 3: "", 5: "t"}
-    assert by_minor(made, catalogue.selected(X_IS_Y)[gpus.labels]) == {0: True, 3: False, 5: False}
+    assert {k: intern_table.switches[v] for k, v in by_minor(made, gpus.pcie).items()} == {0: "s", 3: "", 5: "t"}
+    assert by_minor(made, intern_table.selected(X_IS_Y)[gpus.labels]) == {0: True, 3: False, 5: False}
     assert by_minor(made, gpus.numa, "other") == {0: -1}
 
 
@@ -75,23 +75,25 @@ def test_one_switch_has_one_number_among_all_types() -> None:
 def test_equal_nodes_add_nothing_to_the_catalogue() -> None:
     found = (card(0, pcie="s", labels=(("x", "y"),), links=((1, 5),)), card(1, links=((0, 5),)))
     made = fleet({f"node-{i}": found for i in range(40)})
-    catalogue = made.catalogue
-    sizes = [len(each) for each in (catalogue.models, catalogue.switches, catalogue.labels, catalogue.wirings)]
+    intern_table = made.intern_table
+    sizes = [
+        len(each) for each in (intern_table.models, intern_table.switches, intern_table.labels, intern_table.wirings)
+    ]
     assert sizes == [1, 2, 2, 2]
     assert len(set(made.cards["gpu"].wiring[list(made.rows.values())].tolist())) == 1
 
 
 def test_a_selector_is_asked_again_when_there_are_new_labels() -> None:
     made = fleet({"node": cards(1)})
-    assert made.catalogue.selected(X_IS_Y).tolist() == [False]
+    assert made.intern_table.selected(X_IS_Y).tolist() == [False]
     made.put_device("node", inventory(card(0, labels=(("x", "y"),))))
-    assert made.catalogue.selected(X_IS_Y).tolist() == [False, True]
+    assert made.intern_table.selected(X_IS_Y).tolist() == [False, True]
 
 
 def test_links_are_known_by_slot() -> None:
     made = fleet({"node": (card(4, links=((9, 500), (1, 10))), card(9, links=((4, 500), (7, 60))), card(1))})
     gpus, row = made.cards["gpu"], made.rows["node"]
-    ways = locality.strengths(made.catalogue.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
+    ways = locality.strengths(made.intern_table.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
     at = {int(gpus.minor[row, slot]): slot for slot in gpus.slots(row)}
     told = {(a, b): int(ways[at[a], at[b]]) for a in at for b in at if ways[at[a], at[b]]}
     # One of the two telling of a way is enough; minor 7 is not there.
@@ -107,7 +109,7 @@ def test_of_two_tellings_of_a_way_the_better_one_counts() -> None:
 def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     made = fleet({"node": cards(2)})
     assert not made.cards["gpu"].wiring.any()
-    assert not locality.strengths(made.catalogue.wirings[0], 4).any()
+    assert not locality.strengths(made.intern_table.wirings[0], 4).any()
 
 
 def test_what_is_no_longer_told_is_gone() -> None:
@@ -142,8 +144,8 @@ def test_a_device_that_is_gone_leaves_no_residue() -> None:
     [
         pytest.param({}, (0, False, False), id="nothing"),
         pytest.param({"partitions": NVSWITCH}, (1, False, False), id="partitions"),
-        pytest.param({"honors": True}, (0, True, False), id="policy"),
-        pytest.param({"single": True}, (0, False, True), id="MIG strategy single"),
+        pytest.param({"partitions_only": True}, (0, True, False), id="policy"),
+        pytest.param({"mig_single": True}, (0, False, True), id="MIG strategy single"),
     ],
 )
 def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, bool]) -> None:
@@ -152,10 +154,10 @@ def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, boo
     row = made.rows["node"]
 
     def now() -> tuple[int, bool, bool]:
-        return int(made.partitions[row]), bool(made.honors[row]), bool(made.single[row])
+        return int(made.partitions[row]), bool(made.partitions_only[row]), bool(made.mig_single[row])
 
     assert now() == shown
-    assert made.catalogue.tables[int(made.partitions[row])] == fields.get("partitions", ())
+    assert made.intern_table.tables[int(made.partitions[row])] == fields.get("partitions", ())
     made.remove_device("node")
     assert now() == (0, False, False)
 
@@ -166,15 +168,15 @@ def test_the_policy_is_the_nodes_unless_the_device_says(*, device: bool | None, 
     made, policy = Fleet(), {PARTITION_POLICY_LABEL: "Honor"}
     if node_first:
         made.put_node(node_info(labels=policy))
-    made.put_device("node", inventory(honors=device))
+    made.put_device("node", inventory(partitions_only=device))
     made.put_node(node_info(labels=policy))
     row = made.rows["node"]
-    assert bool(made.honors[row]) is (device is not False)
+    assert bool(made.partitions_only[row]) is (device is not False)
     made.put_node(node_info(labels={}))
-    assert bool(made.honors[row]) is (device is True)
+    assert bool(made.partitions_only[row]) is (device is True)
     made.put_node(node_info(labels=policy))
     made.remove_node("node")
-    assert bool(made.honors[row]) is (device is True)
+    assert bool(made.partitions_only[row]) is (device is True)
 
 
 # --- parts of cards ---------------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def test_virtual_functions_are_counted_and_held_by_address() -> None:
     assert amounts(nics, row, FUNCTIONS)[1] == 2
     made.release("uid-b")
     assert nics.taken[row] == ("b",)
-    assert made.catalogue.functions[int(nics.functions[row, 0])] == (((), ((0, "a"), (1, "b"))),)
+    assert made.intern_table.functions[int(nics.functions[row, 0])] == (((), ((0, "a"), (1, "b"))),)
 
 
 def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:

@@ -12,7 +12,7 @@ from berth_api.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.column_cache import MOST, TRIES, Rows, Rowwise, Values
+from berth_operator.core.fleet.column_cache import MOST, TRIES, ColumnCache, Rows, Values
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
@@ -53,10 +53,10 @@ class Squares:
         return found
 
 
-def made() -> Rowwise:
+def made() -> ColumnCache:
     """Give one for rows of which no two look the same."""
     looks = itertools.count()
-    return Rowwise(lambda _row: 0, lambda _row: b"%d" % next(looks))
+    return ColumnCache(lambda _row: 0, lambda _row: b"%d" % next(looks))
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -74,38 +74,38 @@ def test_what_raises_costs_nothing_but_its_answer(*, first: bool) -> None:
 
 @given(st.lists(st.one_of(st.integers(0, ROWS - 1), st.none()), max_size=300))
 def test_a_column_is_always_as_if_computed_anew(story: list[int | None]) -> None:
-    rowwise, squares = made(), Squares()
+    column_cache, squares = made(), Squares()
     for row in story:
         if row is None:
-            assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+            assert np.array_equal(column_cache.column("squares", squares), squares.base**2)
         else:
             squares.base[row] += 1
-            rowwise.move(row)
-    assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+            column_cache.move(row)
+    assert np.array_equal(column_cache.column("squares", squares), squares.base**2)
 
 
 def test_only_rows_that_moved_are_computed() -> None:
-    rowwise, squares = made(), Squares()
-    rowwise.column("squares", squares)
-    rowwise.column("squares", squares)
+    column_cache, squares = made(), Squares()
+    column_cache.column("squares", squares)
+    column_cache.column("squares", squares)
     for row in (3, 5, 3):
-        rowwise.move(row)
-    rowwise.column("squares", squares)
+        column_cache.move(row)
+    column_cache.column("squares", squares)
     assert squares.asked == [ROWS, 2]
 
 
 def test_a_column_that_missed_too_much_is_computed_whole() -> None:
-    rowwise, squares, other = made(), Squares(), Squares()
-    rowwise.column("squares", squares)
+    column_cache, squares, other = made(), Squares(), Squares()
+    column_cache.column("squares", squares)
     for step in range(4 * ROWS):
-        rowwise.move(step % 3)
-        rowwise.column(("other", step), other)
-    rowwise.column("squares", squares)
+        column_cache.move(step % 3)
+        column_cache.column(("other", step), other)
+    column_cache.column("squares", squares)
     assert squares.asked == [ROWS, ROWS]
 
 
 def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
-    rowwise = made()
+    column_cache = made()
     asked: list[str] = []
 
     def column(name: str) -> None:
@@ -113,7 +113,7 @@ def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
             asked.append(name)
             return np.zeros(MOST // 40, np.int8)
 
-        rowwise.column(name, compute)
+        column_cache.column(name, compute)
 
     names = [f"column {number}" for number in range(40)]
     for name in (*names, names[0], "one more"):
@@ -134,51 +134,51 @@ def test_a_column_cannot_be_changed_by_who_asks() -> None:
 @given(st.lists(st.integers(0, ROWS - 1), max_size=300), st.integers(1, 6))
 def test_what_is_recalled_is_what_would_be_computed(story: list[int], every: int) -> None:
     squares = Squares()
-    rowwise = Rowwise(lambda _row: 0, lambda row: squares.base[row].tobytes())
+    column_cache = ColumnCache(lambda _row: 0, lambda row: squares.base[row].tobytes())
     for step, row in enumerate(story):
         squares.base[row] = (squares.base[row] + 1) % 5
-        rowwise.move(row)
+        column_cache.move(row)
         if step % every == 0:
-            assert np.array_equal(rowwise.column("squares", squares), squares.base**2)
+            assert np.array_equal(column_cache.column("squares", squares), squares.base**2)
 
 
 def test_of_rows_that_look_the_same_one_is_computed() -> None:
     squares = Squares()
-    rowwise = Rowwise(lambda _row: 0, lambda row: squares.base[row].tobytes())
-    rowwise.column("squares", squares)
+    column_cache = ColumnCache(lambda _row: 0, lambda row: squares.base[row].tobytes())
+    column_cache.column("squares", squares)
     for row in range(8):
         squares.base[row] = 100
-        rowwise.move(row)
-        assert rowwise.column("squares", squares)[row] == 100**2
+        column_cache.move(row)
+        assert column_cache.column("squares", squares)[row] == 100**2
     assert squares.asked == [ROWS, 1]
 
 
 def test_where_no_two_rows_are_alike_nobody_looks() -> None:
     squares, looks = Squares(), itertools.count()
-    rowwise = Rowwise(lambda _row: 0, lambda _row: b"%d" % next(looks))
-    rowwise.column("squares", squares)
+    column_cache = ColumnCache(lambda _row: 0, lambda _row: b"%d" % next(looks))
+    column_cache.column("squares", squares)
     for _ in range(2 * TRIES):
-        rowwise.move(0)
-        rowwise.column("squares", squares)
+        column_cache.move(0)
+        column_cache.column("squares", squares)
     assert next(looks) == TRIES
 
 
 def test_what_was_found_out_about_a_row_is_told_of_one_that_looks_the_same() -> None:
     base, asked = [1, 2, 1], list[int]()
-    rowwise = Rowwise(lambda row: base[row], lambda _row: b"")
+    column_cache = ColumnCache(lambda row: base[row], lambda _row: b"")
 
     def find(row: int, factor: int) -> int:
         def compute() -> int:
             asked.append(row)
             return factor * base[row]
 
-        return rowwise.of_row(row, factor, compute)
+        return column_cache.of_row(row, factor, compute)
 
     assert [find(row, 10) for row in (0, 1, 2)] == [10, 20, 10]
     assert asked == [0, 1]
     assert find(2, 7) == 7  # another question
     base[0] = 5
-    rowwise.alter(0)
+    column_cache.alter(0)
     assert find(0, 10) == 50
     assert asked == [0, 1, 2, 0]
 
@@ -271,7 +271,7 @@ UNREAD = {"ready", "unreachable", "cordoned", "node_honors", "device_decides"}
 
 def look(made: Fleet) -> tuple[object, bytes]:
     row = made.rows["node"]
-    return made.nature(row), made.state(row)
+    return made.static_key(row), made.dynamic_key(row)
 
 
 def of_row(column: Any, made: Fleet) -> Any:

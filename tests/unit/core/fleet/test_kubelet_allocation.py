@@ -14,7 +14,7 @@ from berth_api.allocation import Grant
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import Case, Device, Given
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Device, Mismatch
 from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100_BYTES,
@@ -42,36 +42,38 @@ def device(name: str) -> Device:
     return Device(type="rdma" if kind == "rdma" else "gpu", minor=int(minor), id=name)
 
 
-def gave(name: str, *ids: str, **containers: Sequence[str]) -> Given:
+def gave(name: str, *ids: str, **containers: Sequence[str]) -> ActualAllocation:
     """Give what kubelet gave a pod."""
     found = tuple((key, tuple(map(device, each))) for key, each in (containers or {"main": ids}).items())
-    return Given(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=found)
+    return ActualAllocation(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=found)
 
 
 def whole(name: str, *minors: int, **fields: Any) -> Charge:
     """Give what a pod was promised that asks kubelet for whole cards."""
     grants = [grant(minor, **WHOLE) for minor in minors]
-    return charge(name, *grants, asked=((NVIDIA, len(minors)),), **fields)
+    return charge(name, *grants, plugin_requests=((NVIDIA, len(minors)),), **fields)
 
 
 def half(name: str, minor: int) -> Charge:
-    return charge(name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), asked=(("kubernetes.io/gpu", 50),))
+    return charge(
+        name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), plugin_requests=(("kubernetes.io/gpu", 50),)
+    )
 
 
 def little(name: str, minor: int, **fields: Any) -> Charge:
     """Return a pod that asks kubelet for a card, and was promised a hundredth of it."""
-    return charge(name, replace(grant(minor, core=1), **fields), asked=((NVIDIA, 1),))
+    return charge(name, replace(grant(minor, core=1), **fields), plugin_requests=((NVIDIA, 1),))
 
 
 def stranger(name: str, wanted: int = 1) -> Charge:
     """Give a pod of another scheduler, which nobody promised anything."""
-    return charge(name, asked=((NVIDIA, wanted),), unknown=("gpu",))
+    return charge(name, plugin_requests=((NVIDIA, wanted),), unknown=("gpu",))
 
 
 def replicas(name: str, *ids: tuple[int, int]) -> Charge:
     made = node(sliced(0, 4), sliced(1, 4))
     grants = [made.given("node", "gpu", minor, f"GPU-{minor}::{number}") for minor, number in ids]
-    return charge(name, *grants, asked=((SLICES, len(ids)),))
+    return charge(name, *grants, plugin_requests=((SLICES, len(ids)),))
 
 
 def node(*found: Any) -> Fleet:
@@ -135,7 +137,7 @@ QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
     ],
 )
 def test_who_holds_a_device_is_charged_for_it(
-    promised: Charge, given_: Given, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
+    promised: Charge, given_: ActualAllocation, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
 ) -> None:
     made = node(*cards(4), other_card("rdma"))
     assert held(kubelet_allocation.charged(made, promised, given_, claimed=claimed)) == charged
@@ -148,9 +150,9 @@ def test_pieces_are_charged_as_what_they_are() -> None:
     kept = kubelet_allocation.charged(made, replicas("p", (0, 0)), gave("p", "GPU-0::0"), claimed=False)
     assert held(kept) == [("GPU-0::0", QUARTER)]
     vanished = replace(replicas("p", (0, 0)).grants[0], minor=9, id="GPU-9::0")
-    gone = charge("p", vanished, asked=((SLICES, 1),))
+    gone = charge("p", vanished, plugin_requests=((SLICES, 1),))
     assert kubelet_allocation.charged(made, gone, gave("p", "GPU-9::0"), claimed=False) is gone
-    asked = charge("q", instance(2, 0), asked=((MIG, 1),))
+    asked = charge("q", instance(2, 0), plugin_requests=((MIG, 1),))
     assert held(kubelet_allocation.charged(made, asked, gave("q", "MIG-2-1"), claimed=False)) == [("MIG-2-1", {MIG: 1})]
 
 
@@ -161,10 +163,13 @@ def test_pieces_are_charged_as_what_they_are() -> None:
         pytest.param(stranger("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
         pytest.param(stranger("p"), gave("p"), ("gpu",), id="nothing"),
         pytest.param(
-            charge("p", asked=((NVIDIA, 1),), unknown=("gpu", "rdma")), gave("p", "GPU-1"), ("rdma",), id="of one type"
+            charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")),
+            gave("p", "GPU-1"),
+            ("rdma",),
+            id="of one type",
         ),
         pytest.param(
-            charge("p", asked=(("kubernetes.io/gpu", 50),), unknown=("gpu",)),
+            charge("p", plugin_requests=(("kubernetes.io/gpu", 50),), unknown=("gpu",)),
             gave("p", "GPU-1"),
             ("gpu",),
             id="a share",
@@ -172,7 +177,7 @@ def test_pieces_are_charged_as_what_they_are() -> None:
     ],
 )
 def test_a_pod_whose_devices_are_told_holds_no_others(
-    promised: Charge, given_: Given, unknown: tuple[str, ...]
+    promised: Charge, given_: ActualAllocation, unknown: tuple[str, ...]
 ) -> None:
     assert kubelet_allocation.charged(node(), promised, given_, claimed=False).unknown == unknown
 
@@ -182,7 +187,7 @@ def test_what_a_pod_leaves_behind_is_no_pod() -> None:
     assert found is not None
     assert held(found) == [("GPU-1", ALL), ("GPU-3", ALL)]
     assert not kubelet_allocation.is_pod(found)
-    assert (found.pod, found.resources, found.asked) == ("ns/p", (), ())
+    assert (found.pod, found.resources, found.plugin_requests) == ("ns/p", (), ())
     assert kubelet_allocation.left_behind(node(), gave("p")) is None
 
 
@@ -229,23 +234,25 @@ def test_foreign_use_takes_whole_cards() -> None:
         pytest.param(charge("p", Grant(type="gpu", minor=1, amounts=())), gave("p", "GPU-1"), "", id="by its minor"),
     ],
 )
-def test_a_difference_is_told_in_words(promised: Charge, given_: Given, told: str) -> None:
+def test_a_difference_is_told_in_words(promised: Charge, given_: ActualAllocation, told: str) -> None:
     assert kubelet_allocation.difference(promised, given_) == told
 
 
 # --- exchanges --------------------------------------------------------------------------------------------------
 
-Story = Mapping[str, tuple[Charge, Given | None]]
+Story = Mapping[str, tuple[Charge, ActualAllocation | None]]
 
 
 def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
     """Give by pod which devices stand in its new allocation for which."""
     drifted = [
-        Case(promised=p, given=g) for p, g in story.values() if g is not None and kubelet_allocation.difference(p, g)
+        Mismatch(promised=p, actual=g)
+        for p, g in story.values()
+        if g is not None and kubelet_allocation.difference(p, g)
     ]
     beside = [g for p, g in story.values() if g is not None and not kubelet_allocation.difference(p, g)]
     found = kubelet_allocation.to_be_rewritten(made, drifted, beside)
-    return {case.given.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in found}
+    return {case.actual.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in found}
 
 
 @pytest.mark.parametrize(
@@ -334,8 +341,11 @@ def test_replicas_are_exchanged_for_replicas() -> None:
 def test_instances_are_exchanged_for_those_of_their_profile(profile: str, *, same: bool) -> None:
     made = node(divided(0, "1g.10gb", profile))
     swap = {
-        "p": (charge("p", instance(0, 0), asked=((MIG, 1),)), gave("p", "MIG-0-1")),
-        "q": (charge("q", instance(0, 1, profile), asked=(("nvidia.com/mig-" + profile, 1),)), gave("q", "MIG-0-0")),
+        "p": (charge("p", instance(0, 0), plugin_requests=((MIG, 1),)), gave("p", "MIG-0-1")),
+        "q": (
+            charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),)),
+            gave("q", "MIG-0-0"),
+        ),
     }
     expected = {"p": {"MIG-0-0": "MIG-0-1"}, "q": {"MIG-0-1": "MIG-0-0"}}
     assert rewritten(made, swap) == (expected if same else {})
@@ -349,7 +359,7 @@ def written(promised: Charge, **visible: str) -> dict[str, str]:
 
 def test_annotations_say_what_each_container_holds() -> None:
     promised = whole("p", 0, 1)
-    case = Case(promised=promised, given=gave("p", a=["GPU-3"], b=["GPU-2"]))
+    case = Mismatch(promised=promised, actual=gave("p", a=["GPU-3"], b=["GPU-2"]))
     instead = {"GPU-0": grant(2, **WHOLE), "GPU-1": grant(3, **WHOLE)}
     told = written(promised, a="GPU-0", b="GPU-1", init="GPU-0,GPU-1")
     found = record.rewritten(told, case, instead)
@@ -368,7 +378,7 @@ def test_annotations_say_what_each_container_holds() -> None:
 
 def test_a_replica_is_seen_as_its_card() -> None:
     promised = replicas("p", (0, 0), (0, 1))
-    case = Case(promised=promised, given=gave("p", "GPU-1::0", "GPU-1::1"))
+    case = Mismatch(promised=promised, actual=gave("p", "GPU-1::0", "GPU-1::1"))
     instead = {"GPU-0::0": replica(1, 0), "GPU-0::1": replica(1, 1)}
     found = record.rewritten(written(promised, main="GPU-0"), case, instead)
     assert found is not None
@@ -380,7 +390,7 @@ def test_a_rewritten_allocation_has_the_minors_of_now_in_all_entries() -> None:
     told = written(recorded, main="GPU-0,GPU-1")
     # The driver has numbered the cards in another order since.
     now = replace(recorded, grants=(replace(grant(0, **WHOLE), minor=2), replace(grant(1, **WHOLE), minor=0)))
-    case = Case(promised=now, given=gave("p", "GPU-2", "GPU-1"))
+    case = Mismatch(promised=now, actual=gave("p", "GPU-2", "GPU-1"))
     found = record.rewritten(told, case, {"GPU-0": replace(grant(2, **WHOLE), minor=1)})
     assert found is not None
     entries = orjson.loads(found[names.ALLOCATED])["gpu"]
@@ -390,13 +400,13 @@ def test_a_rewritten_allocation_has_the_minors_of_now_in_all_entries() -> None:
 def test_an_allocation_of_a_card_that_is_gone_is_not_rewritten() -> None:
     recorded = whole("p", 0, 1)
     gone = fleet({"node": (card(0), card(2))}).resolved(recorded)
-    case = Case(promised=gone, given=gave("p", "GPU-2", "GPU-1"))
+    case = Mismatch(promised=gone, actual=gave("p", "GPU-2", "GPU-1"))
     assert record.rewritten(written(recorded, main="GPU-0,GPU-1"), case, {"GPU-0": grant(2, **WHOLE)}) is None
 
 
 def test_the_prefix_of_an_allocation_stays() -> None:
     promised = whole("p", 0)
-    case = Case(promised=promised, given=gave("p", "GPU-1"))
+    case = Mismatch(promised=promised, actual=gave("p", "GPU-1"))
     told = {names.ALLOCATED: allocation.render(promised.grants, names.OTHER_PREFIX)}
     found = record.rewritten(told, case, {"GPU-0": grant(1, **WHOLE)})
     assert found is not None
@@ -412,7 +422,7 @@ def test_the_prefix_of_an_allocation_stays() -> None:
     ],
 )
 def test_an_allocation_that_says_something_else_by_now_is_left(told: str) -> None:
-    case = Case(promised=whole("p", 0), given=gave("p", "GPU-1"))
+    case = Mismatch(promised=whole("p", 0), actual=gave("p", "GPU-1"))
     assert record.rewritten({names.ALLOCATED: told}, case, {"GPU-0": grant(1, **WHOLE)}) is None
 
 

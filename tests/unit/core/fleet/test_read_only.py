@@ -12,7 +12,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.column_cache import ALL, only, pick
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Crowd, Identity, Peers
+from berth_operator.core.values.affinity import Identity, Peers, PodSelection
 from berth_operator.core.values.request import Taint
 from tests.builders import NVIDIA, add, asks, cards, charge, grant, inventory, node_info
 
@@ -20,7 +20,7 @@ TAINT = Taint(key="dedicated", value="gpu", effect="NoSchedule")
 TESLA = ModelConstraint(globs=("tesla*",))
 ALL_LABELS = LabelSelector()
 IMAGE = "app:1"
-PEERS = Crowd(peers=(Peers(namespaces=("default",), selector=ALL_LABELS),))
+PEERS = PodSelection(peers=(Peers(namespaces=("default",), selector=ALL_LABELS),))
 
 
 def fleet() -> Fleet:
@@ -79,10 +79,10 @@ def test_a_copy_is_written_without_the_original() -> None:
         pytest.param(lambda made: made.labels.column("zone").numbers, id="label"),
         pytest.param(lambda made: made.accepted_models(TESLA), id="models"),
         pytest.param(lambda made: made.accepting((TESLA,)), id="model constraints"),
-        pytest.param(lambda made: made.catalogue.selected(ALL_LABELS), id="labels of cards"),
-        pytest.param(lambda made: made.catalogue.offering(ALL_LABELS), id="virtual functions"),
-        pytest.param(lambda made: made.neighbours.count(PEERS), id="pods of a selector"),
-        pytest.param(lambda made: made.neighbours.replicas.count("of"), id="replicas"),
+        pytest.param(lambda made: made.intern_table.selected(ALL_LABELS), id="labels of cards"),
+        pytest.param(lambda made: made.intern_table.offering(ALL_LABELS), id="virtual functions"),
+        pytest.param(lambda made: made.affinity_index.count(PEERS), id="pods of a selector"),
+        pytest.param(lambda made: made.affinity_index.replicas.count("of"), id="replicas"),
         pytest.param(lambda made: made.workload.typical.demand, id="typical demand"),
         pytest.param(lambda made: made.workload.typical.enough, id="typical cpu"),
         pytest.param(lambda made: pick(made.present, ALL), id="all rows"),

@@ -12,7 +12,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import volume_binding
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.mounts import Chosen
+from berth_operator.core.values.mounts import PodVolumes
 from berth_operator.core.values.storage import Attachment, Claim, Volume
 from tests.builders import add, charge, label, node_info, waiting
 from tests.volumes import DRIVER, LOCAL, MADE, bound, claim, csi, holds, mounts, put, volume, wants
@@ -134,26 +134,26 @@ def test_what_one_pod_was_promised_no_other_gets_until_it_is_forgotten() -> None
     fleet = fleet_of(LOCAL, claim("a"), claim("b"), volume("v", on=["x"]), volume("w", on=["y"]))
     first = decide(fleet, waiting("p", wants("a")), Policy())
     assert isinstance(first, Placement)
-    assert first.chosen == Chosen(bindings=(("ns/a", "v"),))
+    assert first.volumes == PodVolumes(bindings=(("ns/a", "v"),))
     fleet.charge(first.charge)
     second = decide(fleet, waiting("q", wants("b")), Policy())
     assert isinstance(second, Placement)
-    assert (second.node, second.chosen.bindings) == ("n2", (("ns/b", "w"),))
+    assert (second.node, second.volumes.bindings) == ("n2", (("ns/b", "w"),))
     fleet.charge(second.charge)
     fleet.release("uid-p")
     third = decide(fleet, waiting("r", wants("a")), Policy())
     assert isinstance(third, Placement)
-    assert third.chosen == first.chosen
+    assert third.volumes == first.volumes
 
 
 def test_pods_that_share_a_claim_share_what_it_was_promised() -> None:
     fleet = fleet_of(MADE, claim("a", storage_class="made"), claim("b"), volume("v", on=["y"]), volume("w", on=["x"]))
-    fleet.charge(holds("p", "a", node="n2", chosen=Chosen(provisions=("ns/a",))))
-    fleet.charge(holds("q", "b", node="n3", chosen=Chosen(bindings=(("ns/b", "v"),))))
+    fleet.charge(holds("p", "a", node="n2", chosen=PodVolumes(provisions=("ns/a",))))
+    fleet.charge(holds("q", "b", node="n3", chosen=PodVolumes(bindings=(("ns/b", "v"),))))
     row = fleet.rows["n2"]
     assert volume_binding.passes(fleet, wants("a")).nonzero()[0].tolist() == [row]
     assert volume_binding.passes(fleet, wants("b")).nonzero()[0].tolist() == [row]
-    fleet.charge(holds("r", "a", node="n2", chosen=Chosen(provisions=("ns/a",))))
+    fleet.charge(holds("r", "a", node="n2", chosen=PodVolumes(provisions=("ns/a",))))
     fleet.release("uid-p")
     assert volume_binding.passes(fleet, wants("a")).nonzero()[0].tolist() == [row]
     fleet.release("uid-r")

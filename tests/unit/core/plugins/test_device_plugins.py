@@ -175,7 +175,7 @@ HELD = '{"npu": [{"minor": 1, "resources": {"npu": "100"}}], "gpu": [{"minor": 0
 def test_what_a_bound_pod_holds_is_charged() -> None:
     charge = pods.charge(pod("a", {NPU: "1"}, on="n", allocated=HELD), KINDS)
     assert {grant.type: grant.minor for grant in charge.grants} == {"npu": 1}  # it requested no GPU
-    assert (charge.asked, charge.unknown) == (((NPU, 1),), ())
+    assert (charge.plugin_requests, charge.unknown) == (((NPU, 1),), ())
 
 
 def test_without_an_annotation_it_may_hold_any_device_of_the_type() -> None:

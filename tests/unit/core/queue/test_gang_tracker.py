@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_operator.core.queue.gang_tracker import SETTLE, Counts, Group, Roster
+from berth_operator.core.queue.gang_tracker import SETTLE, Counts, GangTracker, Group
 from berth_operator.core.values.request import Membership
 from tests.builders import charge, waiting
 
@@ -18,9 +18,9 @@ BY_TWO = Membership(group="ns/g", minimum=2)
 GROUP = Group(name="ns/g", uid="u", minimum=2, created="2026-01-01T00:00:00Z")
 
 
-def roster(*names: str, group: Group | None = GROUP) -> Roster:
+def gang_tracker(*names: str, group: Group | None = GROUP) -> GangTracker:
     """Give a roster with a PodGroup that needs two, and members that wait."""
-    made = Roster(timeout=60.0)
+    made = GangTracker(timeout=60.0)
     if group is not None:
         made.put_group(group)
     for name in names:
@@ -28,15 +28,15 @@ def roster(*names: str, group: Group | None = GROUP) -> Roster:
     return made
 
 
-def waits(made: Roster, name: str, gang: Membership = GANG, **fields: Any) -> None:
+def waits(made: GangTracker, name: str, gang: Membership = GANG, **fields: Any) -> None:
     made.wait(waiting(name, gang=gang, **fields), gang)
 
 
-def holds(made: Roster, name: str, *, bound: bool = True, gang: Membership = GANG, **fields: Any) -> None:
+def holds(made: GangTracker, name: str, *, bound: bool = True, gang: Membership = GANG, **fields: Any) -> None:
     made.hold(charge(name, gang=gang, node=f"node-{name}", **fields), gang, bound=bound)
 
 
-def lacks(made: Roster, now: float = 100.0) -> list[str]:
+def lacks(made: GangTracker, now: float = 100.0) -> list[str]:
     list(made.unready(now))
     return [lack for lack, _ in made.unready(now + SETTLE)]
 
@@ -45,7 +45,7 @@ def lacks(made: Roster, now: float = 100.0) -> list[str]:
 
 
 def test_a_gang_is_ready_with_its_last_member() -> None:
-    made = roster("a")
+    made = gang_tracker("a")
     assert made.ready(GANG, 0.0) is None
     waits(made, "b", GANG)
     found = made.ready(GANG, 0.0)
@@ -56,7 +56,7 @@ def test_a_gang_is_ready_with_its_last_member() -> None:
 
 
 def test_a_gang_without_an_object_is_as_old_as_its_oldest_member() -> None:
-    made = Roster(timeout=60.0)
+    made = GangTracker(timeout=60.0)
     waits(made, "a", BY_TWO, created="2026-01-03T00:00:00Z")
     waits(made, "b", BY_TWO, created="2026-01-02T00:00:00Z")
     found = made.ready(BY_TWO, 0.0)
@@ -65,14 +65,14 @@ def test_a_gang_without_an_object_is_as_old_as_its_oldest_member() -> None:
 
 
 def test_gangs_of_one_name_by_object_and_by_annotation_are_two() -> None:
-    made = roster("a")
+    made = gang_tracker("a")
     waits(made, "b", BY_TWO)
     assert made.ready(GANG, 0.0) is None
     assert made.ready(BY_TWO, 0.0) is None
 
 
 def test_who_holds_a_node_counts_and_is_not_decided_again() -> None:
-    made = roster("a", "b")
+    made = gang_tracker("a", "b")
     holds(made, "a", bound=False)
     found = made.ready(GANG, 0.0)
     assert found is not None
@@ -81,24 +81,24 @@ def test_who_holds_a_node_counts_and_is_not_decided_again() -> None:
 
 
 def test_who_is_on_the_way_out_does_not_count() -> None:
-    made = roster("b")
+    made = gang_tracker("b")
     holds(made, "a", terminating=True)
     assert made.ready(GANG, 0.0) is None
     assert lacks(made) == ["PodGroup ns/g: waiting for members: 1 of 2"]
 
 
 def test_only_what_matters_to_the_decision_makes_a_new_version() -> None:
-    made = roster("a", "b", "c")
+    made = gang_tracker("a", "b", "c")
     holds(made, "a", bound=False)
     first = made.ready(GANG, 0.0)
-    waits(made, "b", GANG, said="news")
+    waits(made, "b", GANG, last_message="news")
     holds(made, "a")
     made.put_group(GROUP)
     same = made.ready(GANG, 0.0)
     assert first is not None
     assert same is not None
     assert same.kind == first.kind
-    assert same.members[0].said == "news"
+    assert same.members[0].last_message == "news"
     waits(made, "b", GANG, priority=1)
     changed = made.ready(GANG, 0.0)
     assert changed is not None
@@ -106,7 +106,7 @@ def test_only_what_matters_to_the_decision_makes_a_new_version() -> None:
 
 
 def test_a_member_that_changes_its_gang_leaves_the_other() -> None:
-    made = roster("a", "b")
+    made = gang_tracker("a", "b")
     waits(made, "b", BY_TWO)
     assert made.ready(GANG, 0.0) is None
     assert made.gang_of("uid-b") == BY_TWO
@@ -115,7 +115,7 @@ def test_a_member_that_changes_its_gang_leaves_the_other() -> None:
 
 
 def test_those_who_succeeded_count_and_the_failed_do_not() -> None:
-    made = roster("c")
+    made = gang_tracker("c")
     made.end("uid-a", GANG, succeeded=False)
     assert made.ready(GANG, 0.0) is None
     made.end("uid-b", GANG, succeeded=True)
@@ -125,7 +125,7 @@ def test_those_who_succeeded_count_and_the_failed_do_not() -> None:
 
 
 def test_who_has_ended_counts_once_whichever_watch_is_first() -> None:
-    made = roster("b")
+    made = gang_tracker("b")
     made.put_group(replace(GROUP, minimum=3))
     holds(made, "a")
     made.end("uid-a", GANG, succeeded=True)
@@ -138,7 +138,7 @@ def test_who_has_ended_counts_once_whichever_watch_is_first() -> None:
 
 
 def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready() -> None:
-    made = roster("a")
+    made = gang_tracker("a")
     assert list(made.unready(0.0)) == []
     assert list(made.unready(SETTLE - 0.1)) == []
     ((lack, pods),) = made.unready(SETTLE)
@@ -159,14 +159,14 @@ def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready()
     ],
 )
 def test_a_group_that_cannot_be_decided_is_told(group: Group | None, told: str) -> None:
-    made = roster("a", "b", "c", group=group)
+    made = gang_tracker("a", "b", "c", group=group)
     assert made.ready(GANG, 0.0) is None
     (lack,) = lacks(made)
     assert lack.startswith(told)
 
 
 def test_a_pod_group_that_goes_takes_its_gang_along() -> None:
-    made = roster("a", "b")
+    made = gang_tracker("a", "b")
     made.remove_group("ns/g")
     assert made.ready(GANG, 0.0) is None
 
@@ -175,7 +175,7 @@ def test_a_pod_group_that_goes_takes_its_gang_along() -> None:
 
 
 def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
-    made = roster("a", "b")
+    made = gang_tracker("a", "b")
     for name in "ab":
         holds(made, name, bound=False)
     assert made.retry_until("uid-a") is None
@@ -193,7 +193,7 @@ def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
 
 
 def test_a_gang_that_is_gone_and_comes_again_has_not_formed() -> None:
-    made = roster()
+    made = gang_tracker()
     for name in "ab":
         holds(made, name)
     for name in "ab":
@@ -205,7 +205,7 @@ def test_a_gang_that_is_gone_and_comes_again_has_not_formed() -> None:
 
 @pytest.mark.parametrize("first", ["group", "member"])
 def test_what_an_earlier_leader_saw_formed_has_formed(first: str) -> None:
-    made = Roster(timeout=60.0)
+    made = GangTracker(timeout=60.0)
     if first == "member":
         holds(made, "a")
     made.put_group(replace(GROUP, formed=True))
@@ -216,7 +216,7 @@ def test_what_an_earlier_leader_saw_formed_has_formed(first: str) -> None:
 
 
 def test_the_words_of_an_earlier_run_do_not_count_for_those_who_are_decided_now() -> None:
-    made = roster("a", "b", group=replace(GROUP, formed=True))
+    made = gang_tracker("a", "b", group=replace(GROUP, formed=True))
     for name in "ab":
         holds(made, name, bound=False)
     made.begin(GANG, 0.0)
@@ -225,46 +225,46 @@ def test_the_words_of_an_earlier_run_do_not_count_for_those_who_are_decided_now(
 
 
 def test_the_deadline_is_the_groups_own_if_it_names_one() -> None:
-    made = roster(group=replace(GROUP, timeout=5.0))
+    made = gang_tracker(group=replace(GROUP, timeout=5.0))
     holds(made, "a")
     assert made.overdue(0.0) == []
     assert made.overdue(5.0) == [GANG]
 
 
 def test_undoing_dooms_the_bound_and_backs_off() -> None:
-    made = roster("b", "c")
+    made = gang_tracker("b", "c")
     holds(made, "a")
     holds(made, "b", bound=False)
     made.begin(GANG, 0.0)
-    told, lost = made.undo(GANG, 60.0, keep=False)
+    told, lost = made.abort(GANG, 60.0, keep=False)
     assert told == "PodGroup ns/g could not be completed within 60 s: 1 of 2 members were bound"
-    assert [each.uid for each in lost] == ["uid-a"] == [each.uid for each in made.doomed()]
+    assert [each.uid for each in lost] == ["uid-a"] == [each.uid for each in made.to_delete()]
     assert made.retry_until("uid-b") is None
     # What is to go counts no more, even before the watch shows that it goes.
     holds(made, "a")
-    assert [each.uid for each in made.doomed()] == ["uid-a"]
+    assert [each.uid for each in made.to_delete()] == ["uid-a"]
     made.release("uid-b")
     found = made.ready(GANG, 61.0)
     assert made.ready(GANG, 60.9) is None
     assert found is not None
     assert (found.placed, found.nodes) == (0, ())
     holds(made, "a", terminating=True)
-    assert made.doomed() == []
+    assert made.to_delete() == []
 
 
 def test_undoing_keeps_the_bound_where_that_is_wanted() -> None:
-    made = roster("b")
+    made = gang_tracker("b")
     holds(made, "a")
-    _, lost = made.undo(GANG, 60.0, keep=True)
+    _, lost = made.abort(GANG, 60.0, keep=True)
     assert lost == []
-    assert made.doomed() == []
+    assert made.to_delete() == []
     found = made.ready(GANG, 100.0)
     assert found is not None
     assert found.placed == 1
 
 
 def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:
-    made, now, pauses = roster("a", "b"), 0.0, []
+    made, now, pauses = gang_tracker("a", "b"), 0.0, []
     for _ in range(6):
         made.back_off(GANG, now)
         made.back_off(GANG, now)  # of several members at once it is one
@@ -286,7 +286,7 @@ def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:
 
 
 def test_the_members_are_counted() -> None:
-    made = roster("w")
+    made = gang_tracker("w")
     holds(made, "assumed", bound=False)
     holds(made, "bound")
     made.hold(charge("running"), GANG, bound=True, running=True)
@@ -302,21 +302,21 @@ STEPS = st.lists(
 )
 
 
-def leave(made: Roster, uid: str) -> None:
+def leave(made: GangTracker, uid: str) -> None:
     made.no_longer_waits(uid)
     made.release(uid)
 
 
-def undo(made: Roster) -> None:
+def undo(made: GangTracker) -> None:
     for each in made.overdue(0.0) or made.overdue(1e6):
-        made.undo(each, 0.0, keep=False)
+        made.abort(each, 0.0, keep=False)
 
 
 @given(STEPS)
 def test_whatever_happens_a_unit_is_complete_and_an_empty_roster_is_empty(
     steps: list[tuple[str, str, Membership]],
 ) -> None:
-    made = Roster(timeout=60.0)
+    made = GangTracker(timeout=60.0)
     for act, name, gang in steps:
         acts: dict[str, Callable[[], object]] = {
             "wait": partial(waits, made, name, gang),

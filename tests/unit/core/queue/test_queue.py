@@ -19,7 +19,7 @@ STILL = (devices.BUILT_IN,)
 """The hint that a filter still rejects what has changed."""
 
 
-def failure(wakes_on: Change = Change.RELEASED, message: str = "no") -> Failure:
+def failure(wakes_on: Change = Change.CAPACITY_FREED, message: str = "no") -> Failure:
     return Failure(message=message, wakes_on=wakes_on)
 
 
@@ -37,7 +37,7 @@ def filled(*pods: PendingPod) -> Queue[PendingPod]:
     return made
 
 
-def parked(*pods: PendingPod, wakes_on: Change = Change.RELEASED) -> Queue[PendingPod]:
+def parked(*pods: PendingPod, wakes_on: Change = Change.CAPACITY_FREED) -> Queue[PendingPod]:
     """Give a queue in which all these pods fit nowhere."""
     made = filled(*pods)
     while (pod := made.pop(0.0)) is not None:
@@ -97,10 +97,10 @@ def test_a_pod_that_was_taken_is_still_known() -> None:
 
 def test_a_pod_whose_place_is_the_same_keeps_it_and_gives_its_newest_words() -> None:
     queue = filled(waiting("a"), waiting("b"))
-    queue.put(waiting("a", said="news"))
+    queue.put(waiting("a", last_message="news"))
     first = queue.pop(0.0)
     assert first is not None
-    assert (first.name, first.said) == ("a", "news")
+    assert (first.name, first.last_message) == ("a", "news")
     assert drained(queue) == ["b"]
 
 
@@ -197,15 +197,15 @@ def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
         pod = waiting(name, {"cpu": cpu})
         queue.put(pod)
         queue.pop(0.0)
-        queue.park(pod, failure(Change.PLACED))
-    assert not queue.wake(Change.RELEASED)
-    assert not queue.wake(Change.PLACED, lambda _parked: STILL)
+        queue.park(pod, failure(Change.POD_ASSIGNED))
+    assert not queue.wake(Change.CAPACITY_FREED)
+    assert not queue.wake(Change.POD_ASSIGNED, lambda _parked: STILL)
     assert queue.wake(
-        Change.PLACED, lambda parked: None if ("cpu", 2) in parked.requests[0].resources else NOT_CONCERNED
+        Change.POD_ASSIGNED, lambda parked: None if ("cpu", 2) in parked.requests[0].resources else NOT_CONCERNED
     )
     assert [each and each.name for each in (queue.pop(0.0), queue.pop(0.0))] == ["b", None]
-    assert queue.wake(Change.PLACED)
-    assert not queue.wake(Change.PLACED)
+    assert queue.wake(Change.POD_ASSIGNED)
+    assert not queue.wake(Change.POD_ASSIGNED)
 
 
 @pytest.mark.parametrize("wakes_on", [pytest.param(each, id=str(each.name)) for each in Change])
@@ -225,7 +225,7 @@ def test_a_pod_that_nothing_can_help_is_never_woken() -> None:
 
 def test_a_class_wakes_together_and_in_order() -> None:
     queue = parked(waiting("a"), waiting("c"), waiting("b", priority=1))
-    queue.wake(Change.RELEASED)
+    queue.wake(Change.CAPACITY_FREED)
     assert drained(queue) == ["b", "a", "c"]
     assert queue.parked_failure(waiting("a")) is None
 
@@ -239,12 +239,12 @@ def test_a_parked_pod_that_changes_its_class_comes_at_once() -> None:
 
 def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_words() -> None:
     queue = parked(waiting("a"))
-    queue.put(waiting("a", said="news"))
+    queue.put(waiting("a", last_message="news"))
     assert drained(queue) == []
-    queue.wake(Change.RELEASED)
+    queue.wake(Change.CAPACITY_FREED)
     found = queue.pop(0.0)
     assert found is not None
-    assert found.said == "news"
+    assert found.last_message == "news"
 
 
 def test_a_class_waits_for_the_filters_that_a_hint_names_too() -> None:
@@ -295,7 +295,7 @@ def test_nobody_backs_off_nothing_is_due() -> None:
 )
 def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> None:
     queue = filled(waiting("a"))
-    queue.park(waiting("a"), failure(Change.RELEASED))
+    queue.park(waiting("a"), failure(Change.CAPACITY_FREED))
     assert queue.parked_failure(waiting("b")) is not None
     assert queue.parked_failure(waiting("b", **other)) is None
 
@@ -303,7 +303,7 @@ def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> N
 def test_a_pod_is_parked_as_what_it_has_become() -> None:
     queue = filled(waiting("a"))
     queue.pop(0.0)
-    queue.park(waiting("a", nominated="node"), failure(Change.RELEASED))
+    queue.park(waiting("a", nominated="node"), failure(Change.CAPACITY_FREED))
     queue.put(waiting("a", nominated="node"))
     assert drained(queue) == []
     queue.put(waiting("a"))
@@ -316,7 +316,7 @@ def test_a_pod_backs_off_from_wherever_it_is() -> None:
     for is_active in (False, True):
         queue = filled(waiting("a"))
         queue.pop(0.0)
-        queue.park(waiting("a"), failure(Change.RELEASED))
+        queue.park(waiting("a"), failure(Change.CAPACITY_FREED))
         if is_active:
             queue.wake(ANY)
         queue.back_off(waiting("a"), 0.0)
@@ -352,10 +352,10 @@ def test_a_pod_that_changes_its_class_while_it_backs_off_comes_at_once() -> None
 def test_the_newest_version_comes_back() -> None:
     queue = filled(waiting("a"))
     queue.pop(0.0)
-    queue.back_off(waiting("a", said="news"), 0.0)
+    queue.back_off(waiting("a", last_message="news"), 0.0)
     found = queue.pop(1.0)
     assert found is not None
-    assert found.said == "news"
+    assert found.last_message == "news"
 
 
 def test_a_pod_made_again_starts_with_the_shortest_back_off() -> None:
@@ -380,7 +380,7 @@ PODS = st.builds(
     st.integers(0, 1),
     st.integers(0, 1),
 )
-SINGLE = [Change.NODE_ADDED, Change.RELEASED, Change.DEVICE]
+SINGLE = [Change.NODE_ADDED, Change.CAPACITY_FREED, Change.DEVICE]
 
 
 class QueueMachine(RuleBasedStateMachine):

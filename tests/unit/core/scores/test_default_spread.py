@@ -15,7 +15,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.services import Services
 from berth_operator.core.scores import default_spread
 from berth_operator.core.scores.default_spread import ZONE
-from berth_operator.core.values.affinity import Identity, Spread, Wishes
+from berth_operator.core.values.affinity import Affinity, Identity, Spread
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
@@ -95,10 +95,10 @@ def test_only_nodes_that_the_pod_may_go_to_count_in_a_zone() -> None:
 NAMED = (Spread(key="rack", selector=EVERYTHING, max_skew=1),)
 
 
-@pytest.mark.parametrize("wishes", [Wishes(spread=NAMED), Wishes(preferred_spread=NAMED)])
-def test_who_names_a_constraint_has_no_defaults(wishes: Wishes) -> None:
+@pytest.mark.parametrize("affinity", [Affinity(spread=NAMED), Affinity(preferred_spread=NAMED)])
+def test_who_names_a_constraint_has_no_defaults(affinity: Affinity) -> None:
     fleet = World(nodes=ABC, pods=on("a")).fleet()
-    assert default_spread.score(fleet, replace(pod(), wishes=wishes), fleet.present) is None
+    assert default_spread.score(fleet, replace(pod(), affinity=affinity), fleet.present) is None
 
 
 # --- Services -----------------------------------------------------------------------------------------------------
@@ -119,14 +119,14 @@ def test_pods_behind_a_service_are_spread(
 ) -> None:
     fleet = World(nodes=ABC, pods=on("a", identity=ALONE)).fleet()
     for name, selected in services.items():
-        fleet.neighbours.services.put(f"ns/{name}", tuple(sorted(selected.items())))
+        fleet.affinity_index.services.put(f"ns/{name}", tuple(sorted(selected.items())))
     both = replace(ALONE, labels=(("app", "x"), ("tier", "1")))
     assert scored(fleet, pod(both), "abc") == expected
 
 
 def test_a_service_of_another_namespace_spreads_nobody() -> None:
     fleet = World(nodes=ABC, pods=on("a", identity=ALONE)).fleet()
-    fleet.neighbours.services.put("other/s", (("app", "x"),))
+    fleet.affinity_index.services.put("other/s", (("app", "x"),))
     assert default_spread.score(fleet, pod(ALONE), fleet.present) is None
 
 
@@ -150,7 +150,7 @@ def test_services_change_and_go() -> None:
 
 def test_controllers_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
     fleet = World(nodes=ABC, pods=on("a", "a", "b")).fleet()
-    known = fleet.neighbours.replicas
+    known = fleet.affinity_index.replicas
     assert known.count("set")[fleet.rows["a"]] == 2
     for number in range(replicas.MOST):
         assert not known.count(f"other-{number}").any()
@@ -177,10 +177,10 @@ def _relabelled(world: World) -> World:
 def test_scores_are_what_a_plain_reading_of_the_rules_says(
     world: World, asked: PodRequest, left_out: set[str], services: list[Mapping[str, str]]
 ) -> None:
-    asked = replace(asked, wishes=Wishes())
+    asked = replace(asked, affinity=Affinity())
     fits = [each for each in world.nodes if each.name not in left_out] or list(world.nodes)
     fleet = world.fleet()
     for number, each in enumerate(services):
-        fleet.neighbours.services.put(f"{asked.identity.namespace}/{number}", tuple(sorted(each.items())))
+        fleet.affinity_index.services.put(f"{asked.identity.namespace}/{number}", tuple(sorted(each.items())))
     names = [each.name for each in fits]
     assert scored(fleet, asked, names) == references.default(world, asked, fits, services)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core.filters.spreading import HOSTNAME
 from berth_operator.core.scores import even_spread, pod_affinity
-from berth_operator.core.values.affinity import Peers, Spread, Term, Wishes
+from berth_operator.core.values.affinity import Affinity, Peers, Spread, Term
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, node_info, told
@@ -54,8 +54,8 @@ def test_wished_spread_is_weighed_by_the_number_of_domains(
     world, pod, left_out = scene
     if by_host:
         world.nodes = [replace(node, labels={**node.labels, HOSTNAME: node.name}) for node in world.nodes]
-        spreads = tuple(replace(each, key=HOSTNAME) for each in pod.wishes.preferred_spread[:1])
-        pod = replace(pod, wishes=Wishes(preferred_spread=(*spreads, *pod.wishes.preferred_spread[1:])))
+        spreads = tuple(replace(each, key=HOSTNAME) for each in pod.affinity.preferred_spread[:1])
+        pod = replace(pod, affinity=Affinity(preferred_spread=(*spreads, *pod.affinity.preferred_spread[1:])))
     fits = seen(world, left_out)
     assert scored(even_spread, world, pod, {each.name for each in fits}) == references.even(world, pod, fits)
 
@@ -67,8 +67,8 @@ X = Term(key="zone", peers=Peers(selector=select(app="x"), namespaces=("ns",)))
 THERE = wanting(labels={"app": "x"}).identity
 
 
-def there(on: str, name: str = "there", **wishes: Any) -> Any:
-    return charge(name, node=on, identity=THERE, wishes=Wishes(**wishes))
+def there(on: str, name: str = "there", **affinity: Any) -> Any:
+    return charge(name, node=on, identity=THERE, affinity=Affinity(**affinity))
 
 
 ITS_KIND = wanting(labels={"app": "x"})

@@ -11,7 +11,7 @@ PATIENCE: Final = 8.0
 """Seconds that a report waits at most, so that a pod has its Event 10 s after its bind in the longest storm."""
 
 
-class Calm:
+class InFlightBinds:
     """Counts binds under way."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from berth_client.errors import ApiError
-from berth_operator.extender import access
-from berth_operator.extender.access import Guard, RefusedError
+from berth_operator.debug_api import access
+from berth_operator.debug_api.access import Guard, RefusedError
 
 PATH = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 READER = {"username": "reader", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}}

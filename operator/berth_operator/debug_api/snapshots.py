@@ -21,7 +21,7 @@ KEPT_SECONDS: Final = 10.0
 """How long a picture of all nodes is shown again."""
 
 
-class Pictures(Protocol):
+class Snapshots(Protocol):
     """Who gives what is to be shown."""
 
     async def whole(self) -> Fleet:

@@ -13,7 +13,7 @@ import orjson
 
 from berth_api import names, selectors
 from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
-from berth_operator.core.values.affinity import NO_WISHES, Identity, Peers, Spread, Term, Wishes
+from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Spread, Term
 
 Object = Mapping[str, Any]
 
@@ -50,14 +50,14 @@ def controller(metadata: Object) -> str:
     return ""
 
 
-def of_pod(pod: Object) -> Wishes:
+def of_pod(pod: Object) -> Affinity:
     """Read what a pod wants of other pods."""
     spec = pod["spec"]
     affinity = spec.get("affinity") or {}
     near, apart = affinity.get("podAffinity"), affinity.get("podAntiAffinity")
     spreads = spec.get("topologySpreadConstraints")
     if not (near or apart or spreads):
-        return NO_WISHES
+        return NO_AFFINITY
     # Labels only matter to keys that spread constraints take from them; without, replicas share one value.
     keys = {key for each in spreads or () for key in each.get("matchLabelKeys") or ()}
     labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key in keys}
@@ -65,20 +65,20 @@ def of_pod(pod: Object) -> Wishes:
     return _read(orjson.dumps(read, option=orjson.OPT_SORT_KEYS))
 
 
-def of_placed(pod: Object) -> Wishes:
+def of_placed(pod: Object) -> Affinity:
     """Read what a placed pod wants of others; what cannot be read is nobody else's trouble."""
     try:
         return of_pod(pod)
     except ValueError:
-        return NO_WISHES
+        return NO_AFFINITY
 
 
 @lru_cache(maxsize=4096)
-def _read(body: bytes) -> Wishes:
+def _read(body: bytes) -> Affinity:
     """Read the same wishes once: a Deployment's pods share one value, which is compared by being the same."""
     namespace, labels, near, apart, spreads = orjson.loads(body)
     near, apart, spreads = near or {}, apart or {}, spreads or ()
-    return Wishes(
+    return Affinity(
         near=_terms(near.get(REQUIRED), namespace),
         apart=_terms(apart.get(REQUIRED), namespace),
         preferred=(*_weighted(near.get(PREFERRED), namespace, 1), *_weighted(apart.get(PREFERRED), namespace, -1)),

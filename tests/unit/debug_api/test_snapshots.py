@@ -10,7 +10,7 @@ from berth_api.request import BUILT_IN, Kinds
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.extender.pictures import KEPT_SECONDS, Listed, Live, UnreadError
+from berth_operator.debug_api.snapshots import KEPT_SECONDS, Listed, Live, UnreadError
 from berth_operator.state.cluster import Cluster
 from tests.builders import device, entry, half, lease, node, pod
 from tests.strangers import KIND, NPU

@@ -23,8 +23,8 @@ from berth_client.errors import CallError
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.extender.access import UNAUTHORIZED, Guard, RefusedError
-from berth_operator.extender.pictures import Listed, Live, Pictures, UnreadError
+from berth_operator.debug_api.access import UNAUTHORIZED, Guard, RefusedError
+from berth_operator.debug_api.snapshots import Listed, Live, Snapshots, UnreadError
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
 
@@ -58,15 +58,15 @@ async def run(
     address = str(settings.debug_address)
     guard = Guard(api=api, clock=cluster.clock) if needs_guard(address) else None
     live, listed = Live(cluster), Listed(api=api, cluster=cluster, knows_nodes=knows_nodes)
-    served = DebugApi(pictures=lambda: live if knows_pods() else listed, guard=guard)
+    served = DebugApi(snapshots=lambda: live if knows_pods() else listed, guard=guard)
     await served.serve(address, settings.debug_port, settings.debug_certificate, settings.debug_key)
 
 
 class DebugApi:
     """Answers requests; without a guard anybody's."""
 
-    def __init__(self, *, pictures: Callable[[], Pictures], guard: Guard | None) -> None:
-        self._pictures, self._guard = pictures, guard
+    def __init__(self, *, snapshots: Callable[[], Snapshots], guard: Guard | None) -> None:
+        self._snapshots, self._guard = snapshots, guard
 
     async def serve(self, address: str, port: int, certificate: Path | None, key: Path | None) -> None:
         """Serve until cancelled; what keeps it from that is told, and is no reason to end the process."""
@@ -110,13 +110,13 @@ class DebugApi:
         node = request.match_info["node"]
         found = None
         if _NODE.fullmatch(node):
-            found = summary.summary(await self._pictures().of(node), node)
+            found = summary.summary(await self._snapshots().of(node), node)
         if found is None:
             return _message(web.HTTPNotFound.status_code, f"cannot find node {node}")
         return _json(found)
 
     async def _summaries(self, request: web.Request) -> web.StreamResponse:
-        fleet = await self._pictures().whole()
+        fleet = await self._snapshots().whole()
         response = web.StreamResponse(headers={"Content-Type": JSON})
         await response.prepare(request)
         names, between = iter(summary.nodes(fleet)), b"{"
