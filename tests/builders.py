@@ -85,41 +85,41 @@ def card(
     more: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> CardInfo:
-    """Give a GPU; `more` of other resources, and other fields of a `CardInfo`."""
+    """Return a GPU; `more` of other resources, and other fields of a `CardInfo`."""
     amounts = (("gpu-core", 100), ("gpu-memory", memory), ("gpu-memory-ratio", 100), *(more or {}).items())
     return CardInfo(type="gpu", minor=minor, id=f"GPU-{minor}", model=model, healthy=healthy, amounts=amounts, **fields)
 
 
 def gpus(count: int, *, unit: request.Unit = "amounts", **amounts: int) -> Part:
-    """Give the part of a request that asks for GPUs: `gpus(2, core=100, ratio=100)`."""
+    """Return the part of a request that asks for GPUs: `gpus(2, core=100, ratio=100)`."""
     named = tuple(sorted((_LONG.get(name, name), amount) for name, amount in amounts.items()))
     return Part(type="gpu", count=count, amounts=named, unit=unit)
 
 
 def divided(minor: int, *instances: str) -> CardInfo:
-    """Give a GPU in MIG mode with instances of these profiles: `MIG-<minor>-0` and so on."""
+    """Return a GPU in MIG mode with instances of these profiles: `MIG-<minor>-0` and so on."""
     resources = [mig.resource(each) for each in instances]
     named = tuple((f"MIG-{minor}-{number}", resource) for number, resource in enumerate(resources))
     return card(minor, healthy=False, more=Counter(resources), instances=named)
 
 
 def sliced(minor: int, replicas: int, **fields: Any) -> CardInfo:
-    """Give a GPU whose time is given out in slices."""
+    """Return a GPU whose time is given out in slices."""
     return card(minor, more={REPLICAS: replicas}, **fields)
 
 
 def other_card(kind: str, minor: int = 0, *, healthy: bool = True, **fields: Any) -> CardInfo:
-    """Give an RDMA NIC or FPGA."""
+    """Return an RDMA NIC or FPGA."""
     return CardInfo(type=kind, minor=minor, id=f"{kind}-{minor}", healthy=healthy, amounts=((kind, 100),), **fields)
 
 
 def cards(count: int, *, memory: int = A100_BYTES, model: str = A100) -> tuple[CardInfo, ...]:
-    """Give equal GPUs."""
+    """Return equal GPUs."""
     return tuple(card(minor, memory=memory, model=model) for minor in range(count))
 
 
 def inventory(*found: CardInfo, vendor: str = "nvidia", **fields: Any) -> DeviceInventory:
-    """Give a node's inventory."""
+    """Return a node's inventory."""
     return DeviceInventory(cards=found, vendor=vendor, **fields)
 
 
@@ -137,7 +137,7 @@ def node_info(
     features: Sequence[str] = (),
     **allocatable: int,
 ) -> NodeInfo:
-    """Give a node of 64 cores, 512 GiB and 110 pods, what device plugins offer, and `more` of other resources."""
+    """Return a node of 64 cores, 512 GiB and 110 pods, what device plugins offer, and `more` of other resources."""
     return NodeInfo(
         name=name,
         labels=labels or {},
@@ -166,7 +166,7 @@ def asks(
     uninjected: Sequence[str] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> PodRequest:
-    """Give a pod's class: one container with these requests (cpu in thousandths), and annotations about devices."""
+    """Return a pod's class: one container with these requests (cpu in thousandths), and annotations about devices."""
     amounts = amounts or {}
     devices = request.of_pod(amounts, annotations or {}, {})
     counted = {name: amount for name, amount in amounts.items() if request.is_counted_on_node(name)}
@@ -190,34 +190,34 @@ def asks(
 
 
 def hints(**of_types: Mapping[str, Any]) -> dict[str, str]:
-    """Give the annotation with a hint for each type."""
+    """Return the annotation with a hint for each type."""
     return {names.ALLOCATE_HINT: orjson.dumps(of_types).decode()}
 
 
 def jointly(*types: str, same: bool = True) -> dict[str, str]:
-    """Give the annotation that has types lie together, under the same PCIe switches unless that is only preferred."""
+    """Return the annotation that has types lie together, under the same PCIe switches unless that is only preferred."""
     scope = {"requiredScope": "SamePCIe"} if same else {}
     return {names.JOINT_ALLOCATE: orjson.dumps({"deviceTypes": types, **scope}).decode()}
 
 
 def listens(port: int = 80, address: str = "0.0.0.0", protocol: str = "TCP") -> HostPort:  # noqa: S104 - no socket
-    """Give a host port."""
+    """Return a host port."""
     return HostPort(protocol=protocol, port=port, address=address)
 
 
 def label(key: str, operator: str, *values: str) -> Requirement:
-    """Give a condition on a label."""
+    """Return a condition on a label."""
     return Requirement(key=key, operator=operator, values=values)
 
 
 def waiting(name: str = "pod", wanted: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
-    """Give a pod that waits; `wanted` is its request, or the resources in it."""
+    """Return a pod that waits; `wanted` is its request, or the resources in it."""
     ready = wanted if isinstance(wanted, PodRequest) else asks(wanted)
     return PendingPod(**{"uid": f"uid-{name}", "namespace": "ns", "name": name, "request": ready, **fields})
 
 
 def fleet(nodes: Mapping[str, Sequence[CardInfo]] | None = None, **extra: Any) -> Fleet:
-    """Give a fleet of nodes with fresh Devices of these cards; without `nodes`, one node with one card."""
+    """Return a fleet of nodes with fresh Devices of these cards; without `nodes`, one node with one card."""
     made = Fleet()
     for name, found in (nodes if nodes is not None else {"node": (card(),)}).items():
         add(made, node_info(name), inventory(*found, **extra))
@@ -248,37 +248,37 @@ def popped(queue: Queue[PendingPod | Gang], now: float = 0.0) -> PendingPod | No
 
 
 def gang(*members: PendingPod, minimum: int | None = None, **fields: Any) -> Gang:
-    """Give a gang of these members, all of which it needs unless told otherwise."""
+    """Return a gang of these members, all of which it needs unless told otherwise."""
     needed = len(members) if minimum is None else minimum
     return Gang(**{"membership": Membership(group="ns/g"), "minimum": needed, "members": members, **fields})
 
 
 def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
-    """Give a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
+    """Return a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
     named = tuple(sorted((_LONG.get(name, name), amount) for name, amount in amounts.items()))
     return Grant(type=kind, minor=minor, amounts=named, id=f"GPU-{minor}" if kind == "gpu" else f"{kind}-{minor}")
 
 
 def instance(minor: int = 0, number: int = 0, profile: str = "1g.10gb") -> Grant:
-    """Give a MIG instance of a card."""
+    """Return a MIG instance of a card."""
     amounts, name = ((mig.resource(profile), 1),), f"MIG-{minor}-{number}"
     return Grant(type="gpu", minor=minor, amounts=amounts, id=name, parent=f"GPU-{minor}")
 
 
 def replica(minor: int = 0, number: int = 0) -> Grant:
-    """Give one of four slices of a card."""
+    """Return one of four slices of a card."""
     amounts = (("gpu-core", 25), ("gpu-memory", 20 * GI), ("gpu-memory-ratio", 25), (REPLICAS, 1))
     return Grant(type="gpu", minor=minor, amounts=amounts, id=f"GPU-{minor}::{number}", parent=f"GPU-{minor}")
 
 
 def with_functions(minor: int = 0, *buses: str) -> Grant:
-    """Give a hundredth of a NIC with virtual functions at these addresses."""
+    """Return a hundredth of a NIC with virtual functions at these addresses."""
     functions = tuple(Function(minor=number, bus_id=bus) for number, bus in enumerate(buses))
     return Grant(type="rdma", minor=minor, amounts=(("rdma", 1),), id=f"rdma-{minor}", functions=functions)
 
 
 def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:
-    """Give what a pod takes of a node."""
+    """Return what a pod takes of a node."""
     taken = dict(fields.get("resources", ()))
     fields = {"nonzero_requested": (taken.get("cpu", 0), taken.get("memory", 0)), **fields}
     return Charge(uid=f"uid-{name}", pod=f"ns/{name}", node=node, grants=grants, **fields)
@@ -288,7 +288,7 @@ def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any)
 
 
 def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Raw:
-    """Give a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` go where they belong.
+    """Return a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` go where they belong.
 
     `offered` is what device plugins have there.
     """
@@ -310,14 +310,14 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
 
 
 def entry(minor: int = 0, *, memory: int | str = A100_BYTES, **fields: Any) -> Raw:
-    """Give an entry of a Device: a healthy GPU."""
+    """Return an entry of a Device: a healthy GPU."""
     amounts = {CORE: "100", MEMORY: str(memory), RATIO: "100"}
     base = {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "health": True, "model": A100, "resources": amounts}
     return {**base, **fields}
 
 
 def device(name: str = "node", *entries: Raw, **fields: Any) -> Raw:
-    """Give a Device with these entries; `labels`, `conditions`, `status`, `generation`, `driver`, `uid`."""
+    """Return a Device with these entries; `labels`, `conditions`, `status`, `generation`, `driver`, `uid`."""
     status = fields.get("status", {"conditions": fields["conditions"]} if "conditions" in fields else {})
     return {
         "metadata": {
@@ -332,17 +332,17 @@ def device(name: str = "node", *entries: Raw, **fields: Any) -> Raw:
 
 
 def condition(kind: str, status: str, since: str = "2026-01-01T00:00:00Z", **fields: Any) -> Raw:
-    """Give a condition."""
+    """Return a condition."""
     return {"type": kind, "status": status, "reason": "Because", "message": "", "lastTransitionTime": since, **fields}
 
 
 def lease(name: str = "node", renewed: str = "1", duration: int | None = 40) -> Raw:
-    """Give an agent's Lease."""
+    """Return an agent's Lease."""
     return {"metadata": {"name": name}, "spec": {"renewTime": renewed, "leaseDurationSeconds": duration}}
 
 
 def container(name: str = "main", requests: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
-    """Give a container."""
+    """Return a container."""
     return {"name": name, "resources": {"requests": dict(requests or {})}, **fields}
 
 
@@ -377,7 +377,7 @@ def _text(allocation: Any) -> str:
 
 
 def gpu_pod(name: str = "pod", *ids: str, node: str = "node", **fields: Any) -> Raw:
-    """Give a GpuPod whose pod holds these GPUs in one container, or in `containers`; `uid`, `of`, `conditions`."""
+    """Return a GpuPod whose pod holds these GPUs in one container, or in `containers`; `uid`, `of`, `conditions`."""
     containers = fields.get("containers", {"main": ids})
     return {
         "metadata": {"name": name, "namespace": "ns", "uid": fields.get("uid", f"uid-gpupod-{name}")},
@@ -391,22 +391,22 @@ def gpu_pod(name: str = "pod", *ids: str, node: str = "node", **fields: Any) -> 
 
 
 def held(name: str, *ids: str) -> Raw:
-    """Give what a Device tells of a pod's container that holds these GPUs."""
+    """Return what a Device tells of a pod's container that holds these GPUs."""
     return {"podUID": f"uid-{name}", "namespace": "ns", "pod": name, "container": "main", "devices": _held(*ids)}
 
 
 def _held(*ids: str) -> list[Raw]:
-    """Give GPUs by ids such as `GPU-3`, `GPU-3::1` and `MIG-3-0`."""
+    """Return GPUs by ids such as `GPU-3`, `GPU-3::1` and `MIG-3-0`."""
     return [{"type": "gpu", "minor": int(re.split("-|::", each)[1]), "id": each} for each in ids]
 
 
 def owner(name: str, kind: str = "ReplicaSet", version: str = "apps/v1", **fields: Any) -> Raw:
-    """Give the reference of a pod to its controller."""
+    """Return the reference of a pod to its controller."""
     return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True, **fields}
 
 
 def pod_group(name: str = "g", minimum: int | None = 2, **fields: Any) -> Raw:
-    """Give a PodGroup; `uid`, `created`, `timeout`, `status`."""
+    """Return a PodGroup; `uid`, `created`, `timeout`, `status`."""
     spec = {"minMember": minimum, "scheduleTimeoutSeconds": fields.get("timeout")}
     return {
         "metadata": {
@@ -421,25 +421,25 @@ def pod_group(name: str = "g", minimum: int | None = 2, **fields: Any) -> Raw:
 
 
 def half(minor: int = 0, memory: int = A100_BYTES // 2) -> Raw:
-    """Give the allocation of half a card."""
+    """Return the allocation of half a card."""
     amounts = {CORE: "50", MEMORY: str(memory), RATIO: "50"}
     return {"gpu": [{"minor": minor, "resources": amounts, "id": f"GPU-{minor}"}]}
 
 
 def whole(*minors: int, memory: int = A100_BYTES) -> Raw:
-    """Give the allocation of whole cards."""
+    """Return the allocation of whole cards."""
     amounts = {CORE: "100", MEMORY: str(memory), RATIO: "100"}
     return {"gpu": [{"minor": minor, "resources": amounts, "id": f"GPU-{minor}"} for minor in minors]}
 
 
 def told(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
-    """Give what a score says of each row: zeros where it says that all are equal."""
+    """Return what a score says of each row: zeros where it says that all are equal."""
     found: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
     return np.zeros(len(fleet.names)) if found is None else found
 
 
 def every_pod(cluster: Cluster) -> Selection:
-    """Give the sink of pods, as if one watch showed those of all scheduler names."""
+    """Return the sink of pods, as if one watch showed those of all scheduler names."""
     return Selection(PodTable(cluster), lambda _name: True)
 
 

@@ -58,7 +58,7 @@ class Rule:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def takes(self, seen: Seen) -> bool:
-        """Tell whether this request is the rule's."""
+        """Return whether this request is the rule's."""
         if self.removed or seen.method != self.method or not self.path.search(seen.path):
             return False
         with self._changed:

@@ -71,6 +71,6 @@ def gives(answer: Any) -> Callable[..., Any]:
 
 
 def plugins(**own: Callable[..., Any]) -> dict[str, DevicePlugin]:
-    """Give the plug-in as the operator loads it, with a function for each call that is to be another."""
+    """Return the plug-in as the operator loads it, with a function for each call that is to be another."""
     code = Strange(**own)
     return {"npu": contained(DevicePlugin(kind=KIND, allocator=code, score=code), OWNER)}

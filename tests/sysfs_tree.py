@@ -21,7 +21,7 @@ class SysfsTree:
         return folder
 
     def rdma(self, name: str, at: Path, *, verbs: bool = True, kind: str = "MT4129", **ports: str) -> None:
-        """Give a PCI device an RDMA device; its ports are said as `port1="4: ACTIVE"`."""
+        """Return a PCI device an RDMA device; its ports are said as `port1="4: ACTIVE"`."""
         folder = self.root / "class/infiniband" / name
         folder.mkdir(parents=True)
         _link(folder / "device", at)

@@ -24,53 +24,53 @@ DRIVER = "csi.example"
 
 
 def claim(name: str = "claim", **fields: Any) -> Claim:
-    """Give a claim of 10 GiB that waits for its first consumer."""
+    """Return a claim of 10 GiB that waits for its first consumer."""
     base = {"key": f"ns/{name}", "uid": f"uid-{name}", "storage_class": "local", "size": 10 * GI}
     return Claim(**{**base, "modes": frozenset({"ReadWriteOnce"}), **fields})
 
 
 def bound(name: str = "claim", to: str = "volume", **fields: Any) -> Claim:
-    """Give a claim that is bound."""
+    """Return a claim that is bound."""
     return claim(name, volume=to, bound=True, **fields)
 
 
 def volume(name: str = "volume", *, on: Sequence[str] | None = None, **fields: Any) -> Volume:
-    """Give a volume of 10 GiB that is nobody's; `on` names the zones of the nodes that reach it."""
+    """Return a volume of 10 GiB that is nobody's; `on` names the zones of the nodes that reach it."""
     base = {"name": name, "storage_class": "local", "size": 10 * GI, "available": True}
     return Volume(**{**base, "modes": frozenset({"ReadWriteOnce"}), "affinity": zoned(on), **fields})
 
 
 def zoned(zones: Sequence[str] | None) -> tuple[NodeTerm, ...] | None:
-    """Give terms that the nodes of some zones match."""
+    """Return terms that the nodes of some zones match."""
     return None if zones is None else (NodeTerm(labels=(label("zone", "In", *zones),)),)
 
 
 def capacity(limit: int | None, zone: str, storage_class: str = "made") -> Capacity:
-    """Give what is left for a zone."""
+    """Return what is left for a zone."""
     return Capacity(
         key=f"ns/{storage_class}-{zone}", storage_class=storage_class, limit=limit, nodes=zoned([zone]) or ()
     )
 
 
 def mounts(*claims: str, own: Mapping[str, str] | None = None, disks: Sequence[Disk] = ()) -> Mounts:
-    """Give what a pod mounts; `own` are claims of ephemeral volumes, with the pod's UID."""
+    """Return what a pod mounts; `own` are claims of ephemeral volumes, with the pod's UID."""
     uses = [Use(claim=f"ns/{name}") for name in claims]
     uses += [Use(claim=f"ns/{name}", owner=owner) for name, owner in (own or {}).items()]
     return Mounts(claims=tuple(uses), disks=tuple(disks))
 
 
 def wants(*claims: str, **fields: Any) -> PodRequest:
-    """Give a pod that mounts these claims."""
+    """Return a pod that mounts these claims."""
     return replace(asks(), mounts=mounts(*claims, **fields))
 
 
 def holds(name: str, *claims: str, node: str = "node", chosen: PodVolumes | None = None, **fields: Any) -> Charge:
-    """Give a placed pod that mounts these claims."""
+    """Return a placed pod that mounts these claims."""
     return charge(name, node=node, mounts=mounts(*claims, **fields), volumes=chosen or PodVolumes())
 
 
 def csi(handle: str, driver: str = DRIVER) -> Attachable:
-    """Give a volume as its driver knows it."""
+    """Return a volume as its driver knows it."""
     return Attachable(driver=driver, handle=handle)
 
 
@@ -96,7 +96,7 @@ def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None)
 
 
 def raw_claim(name: str = "claim", *, version: int = 1, **fields: Any) -> Raw:
-    """Give a PersistentVolumeClaim; `annotations`, `status` and metadata's fields go where they belong."""
+    """Return a PersistentVolumeClaim; `annotations`, `status` and metadata's fields go where they belong."""
     spec = {
         "storageClassName": "local",
         "accessModes": ["ReadWriteOnce"],
@@ -106,14 +106,14 @@ def raw_claim(name: str = "claim", *, version: int = 1, **fields: Any) -> Raw:
 
 
 def raw_volume(name: str = "volume", *, version: int = 1, **fields: Any) -> Raw:
-    """Give a PersistentVolume."""
+    """Return a PersistentVolume."""
     spec = {"storageClassName": "local", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"}}
     status = fields.pop("status", {"phase": "Available"})
     return _object(name, version, {**spec, **fields.pop("spec", {})}, status=status, **fields)
 
 
 def raw_class(name: str = "local", **fields: Any) -> Raw:
-    """Give a StorageClass."""
+    """Return a StorageClass."""
     base = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
     return {"metadata": {"name": name}, **base, **fields}
 

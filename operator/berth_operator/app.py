@@ -262,7 +262,7 @@ class App:
             self._reporter.misconfigured(self._settings.pod, problem)
 
     def _keeps(self, scheduler: str) -> bool:
-        """Tell whether members of a gang that could not be completed stay bound; of a profile that is gone they do."""
+        """Return whether members of an incomplete gang stay bound; they do if the profile is gone."""
         policy = self._configuration.policies.get(scheduler)
         return policy is None or policy.gang_keep_partial
 
@@ -295,7 +295,7 @@ class App:
             self._failed.set_exception(error)
 
     def _problem(self) -> str:
-        """Tell what is wrong with this process."""
+        """Return what is wrong with this process."""
         if not self._leading:
             return ""
         if (stuck := self._cluster.clock() - self._scheduler.turn_at) > STUCK_SECONDS:

@@ -128,7 +128,7 @@ class Strategy(_Part):
     keeps whole cards and whole nodes free, LeastAllocated spreads pods."""
 
     def weights(self) -> dict[str, float]:
-        """Give what every profile has, and what the names stand for."""
+        """Return what every profile has, and what the names stand for."""
         return {**ALWAYS, **NODE_STRATEGIES[self.nodes], **CARD_STRATEGIES[self.cards]}
 
 
@@ -139,7 +139,7 @@ class Filters(_Part):
     """Names of filters that are not asked; `*` for all that can be switched off."""
 
     def switched_off(self) -> frozenset[str]:
-        """Give the names of those that are not asked."""
+        """Return the names of those that are not asked."""
         return frozenset(_SWITCHES if ALL in self.disabled else self.disabled) - {ALL}
 
 
@@ -152,7 +152,7 @@ class Scores(_Part):
     """Name of a score -> how much it counts, 0 to 1000; wins over the strategy and over `disabled`."""
 
     def weighed(self, given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-        """Give the weights that are left of those given, with those set here."""
+        """Return the weights that are left of those given, with those set here."""
         kept = {name: weight for name, weight in given.items() if not {ALL, name} & set(self.disabled)}
         return tuple((name, weight) for name, weight in {**kept, **self.weights}.items() if weight)
 
@@ -185,7 +185,7 @@ class Profile(_Part):
     gang: Gang = Gang()
 
     def policy(self) -> Policy:
-        """Give what decisions read."""
+        """Return what decisions read."""
         return Policy(
             weights=self.plugins.scores.weighed(self.strategy.weights()),
             switched_off=self.plugins.filters.switched_off(),
@@ -243,7 +243,7 @@ def load(path: Path) -> Configuration:
 
 
 def read(path: Path) -> bytes:
-    """Give the content of a configuration file.
+    """Return the content of a configuration file.
 
     Raises:
         ConfigurationError: there is none.

@@ -17,7 +17,7 @@ _ALLOCATOR: Final = ("passes", "could_pass", "reasons", "choose")
 
 
 def installed() -> Mapping[str, DevicePlugin]:
-    """Give the plug-ins that are installed beside the operator, by the types that they bring.
+    """Return the plug-ins that are installed beside the operator, by the types that they bring.
 
     Raises:
         PluginError: as `load`.
@@ -26,7 +26,7 @@ def installed() -> Mapping[str, DevicePlugin]:
 
 
 def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
-    """Give the plug-ins by the types that they bring.
+    """Return the plug-ins by the types that they bring.
 
     Raises:
         PluginError: one cannot be loaded, is declared wrongly, or brings what is there already.

@@ -9,7 +9,7 @@ from berth_operator.configuration import File
 
 
 def text() -> str:
-    """Give the text of the schema's file."""
+    """Return the text of the schema's file."""
     body = File.model_json_schema()
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **body}, indent=2) + "\n"
 

@@ -37,7 +37,7 @@ BOOT: Final = "sys/kernel/random/boot_id"
 
 @contextlib.contextmanager
 def opened() -> Iterator[Arena]:
-    """Give a namespace on a cluster of its own."""
+    """Return a namespace on a cluster of its own."""
     figures.say_load()
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name, Cluster() as cluster:
         cluster.install_crds(fleet.CRDS)
@@ -154,7 +154,7 @@ class Node:
         waiting.until(told, deadline=TOLD_SECONDS, what="all that the agent has to tell", poll=0.5)
 
     def _login(self) -> Path:
-        """Give a kubeconfig whose token is in a file, as a pod has it."""
+        """Return a kubeconfig whose token is in a file, as a pod has it."""
         kubeconfig = self.arena.service_account("bench-agent", "cluster-admin")
         document = yaml.safe_load(kubeconfig.read_text())
         user = document["users"][0]["user"]

@@ -34,7 +34,7 @@ class AuditLog:
         ]
 
     def position(self) -> int:
-        """Give the place where the next request will be written."""
+        """Return the place where the next request will be written."""
         return self._log.stat().st_size
 
     def requests(self, user: str, *, since: int) -> Counter[str]:

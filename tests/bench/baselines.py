@@ -38,14 +38,14 @@ TYPICAL: Final = 0.95
 
 
 def free(fleet: Fleet) -> Whole:
-    """Give the free thousandths of each card; -1 where there is none."""
+    """Return the free thousandths of each card; -1 where there is none."""
     cards = fleet.cards[GPU]
     index = cards.index[GPU_CORE]
     return np.where(cards.present, SHARES * (cards.total[index] - cards.used[index]), -1)
 
 
 def wanted(request: PodRequest) -> tuple[int, int, int]:
-    """Give the cpu, the number of cards and the thousandths of each."""
+    """Return the cpu, the number of cards and the thousandths of each."""
     cpu = dict(request.resources).get(CPU, 0)
     if not request.devices:
         return cpu, 0, 0
@@ -54,7 +54,7 @@ def wanted(request: PodRequest) -> tuple[int, int, int]:
 
 
 def tightest(left: Whole, milli: int, count: int) -> npt.NDArray[np.intp]:
-    """Give for each row its slots, those that fit first, of these the fullest first."""
+    """Return for each row its slots, those that fit first, of these the fullest first."""
     return np.argsort(np.where(left >= milli, left, 2 * WHOLE), axis=1, kind="stable")[:, : max(count, 1)]
 
 
@@ -67,17 +67,17 @@ class Baseline:
         self.slots = np.zeros((0, 1), np.intp)
 
     def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
-        """Give each row's score."""
+        """Return each row's score."""
         left = free(fleet)
         self.slots = tightest(left, *wanted(request)[:0:-1])
         return self.rate(fleet, request, fits, left)
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
-        """Give each row's score by what is left of its cards."""
+        """Return each row's score by what is left of its cards."""
         raise NotImplementedError
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-        """Give the cards that the score thought of."""
+        """Return the cards that the score thought of."""
         if not request.devices:
             return ()
         (part,) = request.devices.parts
@@ -195,7 +195,7 @@ class Clustering(Baseline):
 
 
 def total(left: Whole) -> Whole:
-    """Give the free thousandths of each row."""
+    """Return the free thousandths of each row."""
     summed: Whole = np.maximum(left, 0).sum(axis=1)
     return summed
 
@@ -217,7 +217,7 @@ class Kind:
 
 
 def typical(tasks: Iterable[Task]) -> list[Kind]:
-    """Give the most frequent classes that make up 95 % of the tasks."""
+    """Return the most frequent classes that make up 95 % of the tasks."""
     counts = Counter((task.request.model, task.cards, task.milli, task.cpu) for task in tasks)
     kept: Counter[tuple[ModelConstraint, int, int, int]] = Counter()
     for each, count in counts.most_common():
@@ -235,7 +235,7 @@ def _kind(cards: tuple[ModelConstraint, int, int], kept: Counter[tuple[ModelCons
 
 
 def fragments(cpu: Whole, left: Whole, accepts: npt.NDArray[np.bool_], kinds: Sequence[Kind]) -> Amounts:
-    """Give the thousandths of cards that a typical pod cannot use, for states of nodes.
+    """Return the thousandths of cards that a typical pod cannot use, for states of nodes.
 
     `cpu` and `left` (…, slots) are what is free, `accepts` (…, kinds) which kinds take the node's model. A kind that
     does not fit at all can use nothing, one that fits all cards that have room for it.
@@ -306,7 +306,7 @@ class Fgd(Baseline):
 
 
 def _hypothetical(left: Whole, asked: tuple[int, int, int]) -> tuple[Whole, npt.NDArray[np.bool_]]:
-    """Give what is left after each way to place a pod, shape (rows, ways, slots), and which ways there are."""
+    """Return what is left after each way to place a pod, shape (rows, ways, slots), and which ways there are."""
     _, count, milli = asked
     rows, slots = left.shape
     if _is_share(asked):
@@ -322,7 +322,7 @@ def _is_share(asked: tuple[int, int, int]) -> bool:
 
 
 def _by_index(left: Whole, asked: tuple[int, int, int]) -> npt.NDArray[np.intp]:
-    """Give for each row the slots that fit, the lowest first."""
+    """Return for each row the slots that fit, the lowest first."""
     return np.argsort(left < asked[2], axis=1, kind="stable")
 
 
@@ -341,6 +341,6 @@ NAMES: Final = tuple(_MAKERS)
 
 
 def policy(name: str, tasks: Iterable[Task], seed: int) -> Policy:
-    """Give a policy that minds nothing but one of these scores."""
+    """Return a policy that minds nothing but one of these scores."""
     made = _MAKERS[name](tasks, seed)
     return Policy(weights=(), own_scores=((made, 1.0),), own_cards=made)

@@ -14,7 +14,7 @@ class Run(Protocol):
 
     @property
     def curve(self) -> Mapping[int, float]:
-        """Give hundredths of all cards: arrived -> allocated."""
+        """Return hundredths of all cards: arrived -> allocated."""
 
 
 FROM: Final = 80
@@ -52,6 +52,6 @@ def _panel(panel: Axes, trace: str, by_policy: Mapping[str, Sequence[Run]]) -> N
 
 
 def _loads(curves: Sequence[Mapping[int, float]]) -> list[int]:
-    """Give the loads from `FROM` on that all curves reached."""
+    """Return the loads from `FROM` on that all curves reached."""
     reached = set.intersection(*(set(curve) for curve in curves))
     return sorted(load for load in reached if load >= FROM)

@@ -32,7 +32,7 @@ class Contestant:
     folder: Path
 
     def profiled(self, profile: Path) -> "Contestant":
-        """Give the same under cProfile, which at the end writes what the main thread did; for Python only."""
+        """Return the same under cProfile, which at the end writes what the main thread did; for Python only."""
         python, *rest = self.command
         return replace(self, command=(python, "-m", "cProfile", "-o", str(profile), *rest))
 

@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> Fleet:
-    """Give a fleet whose cards are taken as far as `FULL`, by pods of the templates' applications."""
+    """Return a fleet whose cards are taken as far as `FULL`, by pods of the templates' applications."""
     fleet = Fleet()
     for each in templates:
         fleet.workload.see(each.request)
@@ -99,7 +99,7 @@ def measure(fleet: Fleet, waiting: Iterable[PendingPod], held: deque[str]) -> St
 
 
 def _holder(serial: int, node: str, minor: int, template: PendingPod) -> Charge:
-    """Give a running pod of an application that holds one card."""
+    """Return a running pod of an application that holds one card."""
     name = f"{template.name}-{serial}"
     whole = builders.grant(minor, core=100, ratio=100, memory=builders.A100_BYTES)
     return builders.charge(

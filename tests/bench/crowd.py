@@ -41,7 +41,7 @@ class Card(NamedTuple):
 
 
 def cards(track: Track) -> list[Card]:
-    """Give all GPUs, as the Devices tell."""
+    """Return all GPUs, as the Devices tell."""
     return [
         Card(device["metadata"]["name"], card["minor"], card["id"])
         for device in asyncio.run(track.read_all(DEVICES))
@@ -51,7 +51,7 @@ def cards(track: Track) -> list[Card]:
 
 
 def holders(arena: Arena, held: Sequence[Card], count: int) -> list[Raw]:
-    """Give pods that hold these cards; where there are more pods than cards, the first cards are held by two.
+    """Return pods that hold these cards; where there are more pods than cards, the first cards are held by two.
 
     Raises:
         ValueError: the pods are too few or too many for that.
@@ -67,7 +67,7 @@ def holders(arena: Arena, held: Sequence[Card], count: int) -> list[Raw]:
 
 
 def hopeless(arena: Arena, count: int) -> list[Raw]:
-    """Give pods that fit nowhere, each class for one of several reasons."""
+    """Return pods that fit nowhere, each class for one of several reasons."""
     return [_hopeless(arena, number) for number in range(count)]
 
 
@@ -95,7 +95,7 @@ def wait_for_reasons(track: Track, pods: Sequence[Raw]) -> None:
 
 
 def taken(pods: Sequence[Raw]) -> Counter[tuple[str, int]]:
-    """Give the percents of each (node, minor) that bound pods hold, by their annotations alone."""
+    """Return the percents of each (node, minor) that bound pods hold, by their annotations alone."""
     found: Counter[tuple[str, int]] = Counter()
     for pod in pods:
         for card in json.loads(pod["metadata"]["annotations"].get(ALLOCATED, "{}")).get("gpu", ()):
@@ -124,7 +124,7 @@ def _holder(arena: Arena, number: int, card: Card, *, percent: int) -> Raw:
 
 
 def _usual(app: str) -> Raw:
-    """Give what containers have beside requests: nothing that scheduling reads, and most of what it has to skip."""
+    """Return what containers have beside requests: nothing that scheduling reads, and most of what it has to skip."""
     field = {"fieldRef": {"fieldPath": f"metadata.annotations['{VISIBLE}']"}}
     probe = {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10}
     return {
@@ -185,7 +185,7 @@ def _listed(track: Track, selector: str, **query: str) -> list[Raw]:
 
 
 def reasons(pods: Sequence[Raw]) -> Iterator[str]:
-    """Give what pods say of why they wait."""
+    """Return what pods say of why they wait."""
     for pod in pods:
         for condition in pod["status"].get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":

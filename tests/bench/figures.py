@@ -8,18 +8,18 @@ from typing import Any
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Give the value below which this share of the values lies."""
+    """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def say(text: str) -> None:
-    """Tell how far the run is; the result alone goes to stdout."""
+    """Return how far the run is; the result alone goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def say_load() -> None:
-    """Tell what else the machine does, before the run adds to it."""
+    """Return what else the machine does, before the run adds to it."""
     say(f"load average {' '.join(f'{each:.2f}' for each in os.getloadavg())} on {os.cpu_count()} cores")
 
 

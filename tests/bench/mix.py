@@ -22,7 +22,7 @@ UNSCHEDULABLE: Final = 5
 
 
 def pods(count: int, seed: int, *, owned: bool = False) -> Iterator[Raw]:
-    """Give one pod of each of `count` applications, each of which is a ReplicaSet if the pods are owned."""
+    """Return one pod of each of `count` applications, each of which is a ReplicaSet if the pods are owned."""
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     for number in range(count):
         app = f"app-{number}"
@@ -38,7 +38,7 @@ def _cpu(dice: random.Random) -> Raw:
 
 
 def _gpus(dice: random.Random) -> Raw:
-    """Give no card, one, several, or a share of one."""
+    """Return no card, one, several, or a share of one."""
     return dice.choice(
         (
             {},

@@ -53,12 +53,12 @@ class Task:
 
     @property
     def size(self) -> int:
-        """Give the thousandths of cards that it takes."""
+        """Return the thousandths of cards that it takes."""
         return self.cards * self.milli
 
     @property
     def request(self) -> PodRequest:
-        """Give what the core decides on."""
+        """Return what the core decides on."""
         amounts = {"cpu": self.cpu, "memory": self.memory * builders.MI}
         if self.cards:
             amounts[builders.CORE] = amounts[builders.RATIO] = self.size // SHARES
@@ -76,18 +76,18 @@ class Trace:
 
     @property
     def capacity(self) -> int:
-        """Give the thousandths of all cards."""
+        """Return the thousandths of all cards."""
         return 1000 * sum(each.cards for each in self.machines)
 
 
 def folder() -> Path | None:
-    """Give where the traces are, if they are anywhere."""
+    """Return where the traces are, if they are anywhere."""
     found = os.environ.get("BERTH_TRACE_DIR", "")
     return Path(found) if found else None
 
 
 def published() -> Iterator[Trace]:
-    """Give the traces of the published runs, or the generated one."""
+    """Return the traces of the published runs, or the generated one."""
     where = folder()
     if where is None:
         yield generated()
@@ -131,7 +131,7 @@ def _task(row: Mapping[str, str]) -> Task:
 
 
 def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task]:
-    """Give the tasks in random order, repeated or thinned out until they ask for `ratio` times all cards."""
+    """Return the tasks in random order, repeated or thinned out until they ask for `ratio` times all cards."""
     tasks = list(trace.tasks)
     dice.shuffle(tasks)
     total, wanted = sum(each.size for each in tasks), ratio * trace.capacity
@@ -144,7 +144,7 @@ def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task
 
 
 def fleet(machines: Sequence[Machine], dice: random.Random) -> Fleet:
-    """Give an empty fleet, its nodes in random order: of equal nodes decisions take the first."""
+    """Return an empty fleet, its nodes in random order: of equal nodes decisions take the first."""
     made = Fleet()
     for each in dice.sample(machines, len(machines)):
         node = builders.node_info(each.name, cpu=each.cpu, memory=each.memory * builders.MI, pods=MAX_PODS)
@@ -189,7 +189,7 @@ _GENERATED: Final = 8200
 
 
 def generated(seed: int = 1) -> Trace:
-    """Give a trace of about the same mix."""
+    """Return a trace of about the same mix."""
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     machines = [
         Machine(name=f"{model}-{number}-{cards}", cpu=1000 * cores, memory=1024 * memory, cards=cards, model=model)

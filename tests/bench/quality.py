@@ -47,7 +47,7 @@ class Run:
 
     @property
     def curve(self) -> dict[int, float]:
-        """Give for each hundredth of all cards arrived how many were allocated, the mean over the pods of then."""
+        """Return for each hundredth of all cards arrived how many were allocated, the mean over the pods of then."""
         return {load: total / count for load, (total, count) in self._sums.items()}
 
 
@@ -130,7 +130,7 @@ def place(fleet: Fleet, pod: PendingPod, policy: Policy, run: Run) -> bool:
 
 
 def summary(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
-    """Give the figures of all traces and policies."""
+    """Return the figures of all traces and policies."""
     traces = {
         trace: {name: {str(load): _mean(runs, load) for load in LOADS} for name, runs in by_policy.items()}
         for trace, by_policy in found.items()
@@ -144,7 +144,7 @@ def summary(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
 
 
 def _mean(runs: Sequence[Run], load: int) -> float | None:
-    """Give the mean over the runs; none of a load that was never reached."""
+    """Return the mean over the runs; none of a load that was never reached."""
     values = [run.curve[load] for run in runs if load in run.curve]
     return round(statistics.fmean(values), 3) if values else None
 

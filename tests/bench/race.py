@@ -48,7 +48,7 @@ class Run:
     requests: Counter[str]
 
     def figures(self) -> dict[str, float]:
-        """Give what is compared."""
+        """Return what is compared."""
         return {
             "pods_per_s": self.bound / self.bind_seconds,
             "cpu_ms_per_pod": 1000 * self.cpu_seconds / self.bound,
@@ -130,7 +130,7 @@ class Race:
 
 
 def _is_idle(process: Process) -> bool:
-    """Tell whether a process does next to nothing for a second."""
+    """Return whether a process does next to nothing for a second."""
     before = usage.cpu_seconds(process.pid)
     time.sleep(1.0)
     return usage.cpu_seconds(process.pid) - before < IDLE

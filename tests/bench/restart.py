@@ -41,7 +41,7 @@ def measure(track: Track, *, pods: int, repeat: int) -> dict[str, float]:
 
 
 def _start(track: Track, ours: Contestant, name: str, *, free: crowd.Card) -> float:
-    """Give the seconds from the start of an operator to its first bind."""
+    """Return the seconds from the start of an operator to its first bind."""
     arena = track.arena
     arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
     # The check of the start before read all pods, which is no part of this one.

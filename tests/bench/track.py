@@ -68,7 +68,7 @@ class Track:
 
     @contextlib.contextmanager
     def settled(self, ours: Contestant) -> Iterator[Process]:
-        """Give an operator that has brought Nodes and Devices up to date; it ends with the context."""
+        """Return an operator that has brought Nodes and Devices up to date; it ends with the context."""
         began, position = time.monotonic(), self.log.position()
         process = ours.start(f"--status-rate={QUICK}")
         process.logged('"event": "leading"', deadline=READY_SECONDS)
@@ -86,7 +86,7 @@ class Track:
 
 @contextlib.contextmanager
 def opened(count: int) -> Iterator[Track]:
-    """Give a cluster with nodes and Devices, and a namespace in it."""
+    """Return a cluster with nodes and Devices, and a namespace in it."""
     figures.say_load()
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
         folder = Path(name)

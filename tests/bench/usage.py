@@ -10,25 +10,25 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Give user and system time of a process."""
+    """Return user and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def resident_bytes(pid: int) -> int:
-    """Give the memory that a process holds."""
+    """Return the memory that a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def peak_bytes(pid: int) -> int:
-    """Give the most memory that a process ever held."""
+    """Return the most memory that a process ever held."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def proportional_bytes(pid: int) -> int:
-    """Give the memory that a process holds, with its share of what others hold too."""
+    """Return the memory that a process holds, with its share of what others hold too."""
     found = re.search(r"Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
     assert found is not None
     return int(found[1]) * 1024

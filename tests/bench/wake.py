@@ -62,7 +62,7 @@ def measure(track: Track, ours: Contestant, *, waiters: int, samples: int) -> di
 
 
 def _sample(arena: Arena, watcher: Watcher, victim: str, name: str) -> float:
-    """Give the seconds from the end of a pod to the bind of the one that waits for its card."""
+    """Return the seconds from the end of a pod to the bind of the one that waits for its card."""
     arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
     waiting.until(
         lambda: any(crowd.reasons([arena.get("pods", name)])),

@@ -42,7 +42,7 @@ class Stage:
         self.nodes: list[str] = [each["metadata"]["name"] for each in nodes]
 
     def label_slots(self) -> None:
-        """Give each node the number of its slot."""
+        """Return each node the number of its slot."""
         for number, name in enumerate(self.nodes):
             self.arena.merge("nodes", name, {"metadata": {"labels": {SLOT: str(number)}}})
 

@@ -63,7 +63,7 @@ class World:
         self.gpu_pods.apply("MODIFIED", gpu_pod(name, *ids))
 
     def allocated(self, name: str) -> list[str]:
-        """Give the ids of a pod's allocation, which must be what its container sees."""
+        """Return the ids of a pod's allocation, which must be what its container sees."""
         annotations = self.api.pods[name]["metadata"]["annotations"]
         found = [each["id"] for each in orjson.loads(annotations[names.ALLOCATED])["gpu"]]
         assert annotations[f"main{names.VISIBLE_SUFFIX}"] == ",".join(found)

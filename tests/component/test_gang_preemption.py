@@ -20,7 +20,7 @@ LEAVING = " preemption: pod group is waiting for preemption to complete"
 
 
 def crowded(*priorities: int, nodes: int = 2, minimum: int = 4, grace: float = GRACE) -> Crowded:
-    """Give nodes whose cards are all held, by pods with these priorities one node after the other, and a PodGroup."""
+    """Return nodes whose cards are all held, by pods with these priorities one node after the other, and a PodGroup."""
     world = Crowded(grace=grace)
     cards = len(priorities) // nodes
     for number in range(nodes):
@@ -212,7 +212,7 @@ async def test_members_beyond_those_that_it_needs_evict_nobody() -> None:
 
 
 def taken_over(*nodes: str, count: int = 4) -> Crowded:
-    """Give what a new leader finds: pods that leave for a gang, whose members tell for which node they wait."""
+    """Return what a new leader finds: pods that leave for a gang, whose members tell for which node they wait."""
     world = crowded(0, 0, 0, 0, 0, 0, grace=20)
     for each, node in zip(members(count), nodes, strict=False):
         world.submit({**each, "status": {"nominatedNodeName": node}})

@@ -21,12 +21,12 @@ REFUSAL = refusal(422, "no")
 
 
 def member(name: str, group: str = "g", wanted: dict[str, str] | None = None, **fields: Any) -> Raw:
-    """Give a pod of one card with the label of a group."""
+    """Return a pod of one card with the label of a group."""
     return pod(name, wanted or {NVIDIA: "1"}, labels={names.POD_GROUP_LABEL: group}, **fields)
 
 
 def annotated(name: str, minimum: str = "2", group: str = "g", **fields: Any) -> Raw:
-    """Give a pod of one card with the annotations of a group."""
+    """Return a pod of one card with the annotations of a group."""
     annotations = {names.POD_GROUP: group, names.POD_GROUP_MIN_MEMBER: minimum}
     return pod(name, {NVIDIA: "1"}, annotations=annotations, **fields)
 
@@ -34,7 +34,7 @@ def annotated(name: str, minimum: str = "2", group: str = "g", **fields: Any) ->
 def filled(
     count: int = 4, *, nodes: int = 1, cards: int = 8, policy: Policy = DEFAULT, watch: bool = True, **group: Any
 ) -> World:
-    """Give a world with nodes, a PodGroup that needs so many members, and these."""
+    """Return a world with nodes, a PodGroup that needs so many members, and these."""
     world = World(policy=policy, watch=watch)
     for i in range(nodes):
         world.add_node(f"node{i}", cards=cards, labels={"kubernetes.io/hostname": f"node{i}"})
@@ -538,7 +538,7 @@ async def test_a_refused_replacement_backs_off_and_costs_the_others_nothing() ->
 
 
 def left_behind(*bound: str, phase: str = "", minimum: int = 4, cards: int = 8, **fields: Any) -> World:
-    """Give what a new leader finds: some members bound, whom no bind of its own brought there."""
+    """Return what a new leader finds: some members bound, whom no bind of its own brought there."""
     world = World(**fields)
     world.add_node("node", cards=cards)
     relist(world.groups, [pod_group(minimum=minimum, status={"phase": phase})])
@@ -571,7 +571,7 @@ async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:
 
 
 def left_by_annotations() -> World:
-    """Give what a new leader finds of a gang that had formed and lost a member; nothing tells that it had."""
+    """Return what a new leader finds of a gang that had formed and lost a member; nothing tells that it had."""
     world = World()
     world.add_node(cards=2)
     for minor, name in enumerate(("m0", "m1")):

@@ -45,7 +45,7 @@ def npu(minor: int) -> Raw:
 
 
 def held(name: str, minor: int = 0, **fields: Any) -> Raw:
-    """Give a bound pod with an NPU."""
+    """Return a bound pod with an NPU."""
     allocated = f'{{"npu": [{{"minor": {minor}, "resources": {{"kubernetes.io/npu": "100"}}}}]}}'
     return pod(name, {NPU: "1"}, on="node", allocated=allocated, **fields)
 

@@ -36,7 +36,7 @@ class Crowded(World):
 
 
 def held(name: str, minor: int = 0, *, priority: int = 0, on: str = "node", **fields: object) -> Raw:
-    """Give a bound pod with a card."""
+    """Return a bound pod with a card."""
     return pod(name, {NVIDIA: "1"}, on=on, allocated=whole(minor), priority=priority, **fields)
 
 

@@ -196,7 +196,7 @@ class Api:
         ]
 
     def counts(self, name: str) -> list[int]:
-        """Give how often each Event about why a pod waits has occurred."""
+        """Return how often each Event about why a pod waits has occurred."""
         found = [each for _, each in self.events if each["regarding"]["name"] == name and each["type"] == "Warning"]
         return [each.get("series", {"count": 1})["count"] for each in found]
 
@@ -311,7 +311,7 @@ class World:
         self.ended.apply("ADDED", copy.deepcopy(pod))
 
     def users(self) -> int:
-        """Give the number of grants that are charged."""
+        """Return the number of grants that are charged."""
         return int(self.cluster.fleet.cards["gpu"].users.sum())
 
     @contextlib.asynccontextmanager

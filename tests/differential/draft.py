@@ -33,17 +33,17 @@ class Draft:
 
     @property
     def first(self) -> Raw:
-        """Give the node that is to take the probe."""
+        """Return the node that is to take the probe."""
         return self.nodes[0]
 
     @property
     def last(self) -> Raw:
-        """Give the node that is to refuse it."""
+        """Return the node that is to refuse it."""
         return self.nodes[-1]
 
     @property
     def between(self) -> list[Raw]:
-        """Give the nodes that may do either."""
+        """Return the nodes that may do either."""
         return self.nodes[1:-1]
 
     def put(self, node: Raw, spec: Raw | None = None, *, status: Raw | None = None, **metadata: Any) -> Raw:
@@ -54,16 +54,16 @@ class Draft:
         return pod
 
     def own(self, node: Raw) -> list[Raw]:
-        """Give the volumes of a node's own probe, to be added to."""
+        """Return the volumes of a node's own probe, to be added to."""
         return self.volumes.setdefault(name_of(node), [])
 
     def on(self, node: Raw) -> list[Raw]:
-        """Give the pods that are bound to a node."""
+        """Return the pods that are bound to a node."""
         return [each for each in self.pods if each["spec"]["nodeName"] == name_of(node)]
 
 
 def begin(id_: str, namespace: str, random: Random) -> Draft:
-    """Give a draft whose nodes would all take its probe."""
+    """Return a draft whose nodes would all take its probe."""
     draft = Draft(id=id_, namespace=namespace, random=random)
     draft.nodes = [node_of(f"{id_}-n{i}") for i in range(random.randint(2, 4))]
     draft.probe = pod_of(f"{id_}-probe", namespace, {})
@@ -71,7 +71,7 @@ def begin(id_: str, namespace: str, random: Random) -> Draft:
 
 
 def node_of(name: str) -> Raw:
-    """Give a node that nobody plays: what it shows never changes."""
+    """Return a node that nobody plays: what it shows never changes."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -86,7 +86,7 @@ def node_of(name: str) -> Raw:
 
 
 def pod_of(name: str, namespace: str, spec: Raw, **metadata: Any) -> Raw:
-    """Give a pod."""
+    """Return a pod."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -96,10 +96,10 @@ def pod_of(name: str, namespace: str, spec: Raw, **metadata: Any) -> Raw:
 
 
 def container(name: str, **fields: Any) -> Raw:
-    """Give a container."""
+    """Return a container."""
     return {"name": name, "image": "none", **fields}
 
 
 def name_of(node: Raw) -> str:
-    """Give an object's name."""
+    """Return an object's name."""
     return str(node["metadata"]["name"])

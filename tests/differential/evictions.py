@@ -48,7 +48,7 @@ class Choice:
 
 
 def draft(arena: Arena, number: int, seed: int) -> Scenario:
-    """Give a scenario: each node is full to the last core."""
+    """Return a scenario: each node is full to the last core."""
     dice, name = Random(f"{seed}-{number}"), f"s{number}"  # noqa: S311 - a scenario to be made again
     made = Scenario(id=name)
     for node in ("a", "b", "c"):
@@ -99,7 +99,7 @@ def _cores(pod: Raw) -> int:
 
 
 def class_name(arena: Arena, priority: int, *, never: bool = False) -> str:
-    """Give the name of this arena's class of a priority, or of the one that never preempts."""
+    """Return the name of this arena's class of a priority, or of the one that never preempts."""
     return f"{arena.id}-{'minus-' if priority < 0 else ''}{abs(priority)}{'-never' if never else ''}"
 
 
@@ -171,7 +171,7 @@ def state(arena: Arena) -> State:
 
 
 def ours(of: State, scenario: Scenario) -> Preemption | None:
-    """Give what Berth would do."""
+    """Return what Berth would do."""
     above = {**scenario.above, "metadata": {**scenario.above["metadata"], "uid": f"above-{scenario.id}"}}
     above["spec"] = {**above["spec"], "priority": ABOVE}
     return preempt(of.fleet, pods.pending(above), Policy(), of.budgets)

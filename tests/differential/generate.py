@@ -47,13 +47,13 @@ OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS, *on_v
 
 
 def scenarios(seed: int, numbers: range, namespaces: list[str]) -> Iterator[Draft]:
-    """Give scenarios, each in a namespace of its own; the same seed and number give the same scenario."""
+    """Return scenarios, each in a namespace of its own; the same seed and number give the same scenario."""
     for number, namespace in zip(numbers, namespaces, strict=True):
         yield scenario(seed, number, namespace)
 
 
 def scenario(seed: int, number: int, namespace: str) -> Draft:
-    """Give one scenario."""
+    """Return one scenario."""
     random = Random(f"{seed}/{number}")  # noqa: S311 - chance, no secret
     made = draft.begin(f"s{seed}-{number}", namespace, random)
     names = list(RULES)

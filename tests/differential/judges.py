@@ -77,7 +77,7 @@ class Trial:
     cases: list[Mismatch] = field(default_factory=list)
 
     def judged(self, case: Mismatch, order: Sequence[Filter] | None = None) -> bool:
-        """Give the verdict of all filters on a case, or of those that are given."""
+        """Return the verdict of all filters on a case, or of those that are given."""
         pod = pods.pending(pods.keep(copy.deepcopy(case.probe)))
         assert not pod.error
         mask = cycle.feasible(self.state.fleet, pod.request, order)
@@ -91,7 +91,7 @@ class Trial:
         return in_vain(self.state.fleet, pod, policy, outcome).message
 
     def differing(self, order: Sequence[Filter] | None = None) -> list[Mismatch]:
-        """Give the cases in which they say something else than kube-scheduler."""
+        """Return the cases in which they say something else than kube-scheduler."""
         return [each for each in self.cases if self.judged(each, order) != each.fits]
 
 
@@ -211,7 +211,7 @@ def _probes(draft: Draft) -> Iterator[tuple[str, str, Raw]]:
 
 
 def _pinned(probe: Raw, node: str, volumes: Iterable[Raw] = ()) -> Raw:
-    """Give a probe that fits no other node, whatever else it wants, with these volumes beside its own."""
+    """Return a probe that fits no other node, whatever else it wants, with these volumes beside its own."""
     pinned = copy.deepcopy(probe)
     pinned["spec"]["volumes"] = [*pinned["spec"].get("volumes", ()), *volumes]
     pinned["metadata"]["labels"] = {**probe["metadata"].get("labels", {}), MARK: "probe"}
@@ -251,7 +251,7 @@ def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[
 
 
 def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
-    """Give (namespace, name) of the claims for which kube-scheduler has written what they are to get."""
+    """Return (namespace, name) of the claims for which kube-scheduler has written what they are to get."""
     claims = cluster.api.get("/api/v1/persistentvolumeclaims", labelSelector=MARK)["items"]
     volumes = cluster.api.get("/api/v1/persistentvolumes", labelSelector=MARK)["items"]
     selected = [each["metadata"] for each in claims if _is_selected(each["metadata"])]
@@ -260,12 +260,12 @@ def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 def _is_selected(claim: Raw) -> bool:
-    """Tell whether a claim was given its node; the scenario itself names none that there is."""
+    """Return whether a claim was given its node; the scenario itself names none that there is."""
     return bool(claim.get("annotations", {}).get(SELECTED_NODE, ELSEWHERE) != ELSEWHERE)
 
 
 def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool, str] | None:
-    """Give kube-scheduler's verdict, if it has one; an error of its own is none."""
+    """Return kube-scheduler's verdict, if it has one; an error of its own is none."""
     if pod["spec"].get("nodeName"):
         return True, ""
     claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", [])]

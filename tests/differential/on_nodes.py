@@ -77,7 +77,7 @@ def _met_by(random: Random, node: Raw, key: str) -> Raw:
 
 
 def _miss(random: Random, labels: dict[str, str], condition: Raw) -> None:
-    """Give the labels the value that just does not meet a condition."""
+    """Return the labels the value that just does not meet a condition."""
     key, values = condition["key"], condition.get("values", [])
     match condition["operator"]:
         case "In":
@@ -151,7 +151,7 @@ def _tolerated(random: Random, toleration: Raw) -> Raw:
 
 
 def _not_tolerated(random: Random, tolerations: list[Raw], effects: Sequence[str]) -> Raw:
-    """Give a taint that some toleration covers but for its key, value or effect."""
+    """Return a taint that some toleration covers but for its key, value or effect."""
     choices = [_taint("strange", random.choice(["", "v"]), random.choice(effects))]
     for near in tolerations:
         choices += [_taint(near["key"], near.get("value", ""), each) for each in effects if "effect" in near]

@@ -131,13 +131,13 @@ def _by_two(draft: Draft, label: str, key: str) -> Meaning:
 
 
 def _met_by_one(random: Random, key: str) -> Raw:
-    """Give a condition that the value 1 meets and 2 does not."""
+    """Return a condition that the value 1 meets and 2 does not."""
     operator, *values = random.choice([("In", "1"), ("In", "1", "3"), ("NotIn", "2"), ("NotIn", "2", "3")])
     return {"key": key, "operator": operator, "values": values}
 
 
 def _scope(draft: Draft) -> Raw:
-    """Give one of the ways to mean the scenario's own namespace."""
+    """Return one of the ways to mean the scenario's own namespace."""
     here = {"matchLabels": {NAME: draft.namespace}}
     all_, unlabelled = ({"key": key, "operator": how} for key, how in ((NAME, "Exists"), ("gone", "DoesNotExist")))
     return draft.random.choice(
@@ -168,7 +168,7 @@ class Layout:
     """Whether the probe counts."""
 
     def takes(self, at: int) -> bool:
-        """Tell whether the probe may go to a node, by the constraint alone."""
+        """Return whether the probe may go to a node, by the constraint alone."""
         place, domains = self.places[at], self._domains(at)
         if place is None:
             return False
@@ -201,7 +201,7 @@ def topology_spread(draft: Draft, *, focus: bool) -> None:
 
 
 def _layouts(draft: Draft, key: str) -> Iterator[Layout]:
-    """Give one layout after the other."""
+    """Return one layout after the other."""
     random, hidden = draft.random, frozenset(_hidden(draft))
     counts_itself = random.random() < 0.7
     _add_labels(draft.probe, {"even": "yes" if counts_itself else "no", "even-variant": "1"})

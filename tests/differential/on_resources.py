@@ -60,7 +60,7 @@ def _hold(draft: Draft, node: Raw) -> None:
 
 
 def _told(random: Random, part: Raw) -> Raw:
-    """Give a container's status: resized up, down or not at all."""
+    """Return a container's status: resized up, down or not at all."""
     told: Raw = {"name": part["name"], "image": "none", "imageID": "", "ready": True, "restartCount": 0, "state": {}}
     if random.random() < 0.8:
         told["resources"] = {"requests": {"cpu": f"{random.randint(1, 900)}m", "memory": str(random.randint(1, 9000))}}
@@ -70,7 +70,7 @@ def _told(random: Random, part: Raw) -> Raw:
 
 
 def _spec(random: Random, before: Raw) -> Raw:
-    """Give containers of all kinds with requests, on top of those that are there."""
+    """Return containers of all kinds with requests, on top of those that are there."""
     asked = _amounts(random)
     spec: Raw = {"containers": [{**(before.get("containers") or [container("main")])[0], "resources": asked}]}
     spec["containers"] += (before.get("containers") or [])[1:]

@@ -47,7 +47,7 @@ class Shelf:
         self._count = 0
 
     def name(self) -> str:
-        """Give a new name."""
+        """Return a new name."""
         self._count += 1
         return f"{self._draft.id}-{self._rule}-{self._count}"
 
@@ -94,7 +94,7 @@ class Shelf:
 
 
 def mounting(claim: str) -> Raw:
-    """Give a pod's volume of a claim."""
+    """Return a pod's volume of a claim."""
     return {"name": claim[-60:], "persistentVolumeClaim": {"claimName": claim}}
 
 
@@ -103,7 +103,7 @@ def _mount(pod: Raw, *volumes: Raw) -> None:
 
 
 def _each(draft: Draft, *, focus: bool) -> list[tuple[Raw, bool]]:
-    """Give each node, and whether it is to take the probe."""
+    """Return each node, and whether it is to take the probe."""
     takes = [True, *(draft.random.random() < 0.5 for _ in draft.between), not focus]
     return list(zip(draft.nodes, takes, strict=True))
 
@@ -230,7 +230,7 @@ def volume_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def _reached(random: Random, key: str) -> Raw:
-    """Give one of the ways to mean nodes that are here."""
+    """Return one of the ways to mean nodes that are here."""
     here = {"key": key, "operator": "In", "values": ["here", "elsewhere"]}
     never = {"key": key, "operator": "In", "values": ["nowhere"]}
     exists = {"key": key, "operator": "Exists"}

@@ -34,7 +34,7 @@ class Scene:
 
 
 def scene(seed: int, *, prefix: str = "s") -> Scene:
-    """Give the scene of a seed; the names of all that it holds begin with the prefix."""
+    """Return the scene of a seed; the names of all that it holds begin with the prefix."""
     return _Maker(seed, prefix).scene()
 
 
@@ -194,7 +194,7 @@ LABELS: Final = {"app": "xy", "tier": "xy", "revision": "12"}
 
 
 def as_listed(made: Scene) -> Scene:
-    """Give the scene as the API server shows it: with UIDs, deletion times, and label keys merged into selectors."""
+    """Return the scene as the API server shows it: with UIDs, deletion times, and label keys merged into selectors."""
     pods = [
         _listed(each, terminating=each["metadata"]["name"] in made.terminating) for each in (*made.placed, made.pod)
     ]

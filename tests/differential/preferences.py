@@ -33,7 +33,7 @@ class Preference:
 
 
 def preferences(seed: int, each: int, namespaces: list[str]) -> Iterator[Preference]:
-    """Give so many scenarios of each kind, each in a namespace of its own; the same seed gives the same."""
+    """Return so many scenarios of each kind, each in a namespace of its own; the same seed gives the same."""
     names = iter(namespaces)
     for kind in KINDS:
         for number in range(each):
@@ -41,7 +41,7 @@ def preferences(seed: int, each: int, namespaces: list[str]) -> Iterator[Prefere
 
 
 def preference(kind: str, id_: str, namespace: str) -> Preference:
-    """Give one scenario."""
+    """Return one scenario."""
     random = Random(id_)  # noqa: S311 - chance, no secret
     made = drafts.begin(id_, namespace, random)
     for number, node in enumerate(made.nodes):
@@ -55,7 +55,7 @@ def preference(kind: str, id_: str, namespace: str) -> Preference:
 
 
 def _requests(part: float, of: float) -> Raw:
-    """Give a request of the same part of both processors and memory."""
+    """Return a request of the same part of both processors and memory."""
     return {"requests": {"cpu": f"{1000 * CORES * part / of:.0f}m", "memory": f"{1024 * GIBIBYTES * part / of:.0f}Mi"}}
 
 

@@ -29,12 +29,12 @@ class _Card:
         self._answers = {name.removeprefix(start): each for name, each in answers.items() if name.startswith(start)}
 
     def get(self, name: str, default: Any) -> Any:
-        """Give an answer, and something else where the card was asked in vain."""
+        """Return an answer, and something else where the card was asked in vain."""
         answer = self._answers.get(name, default)
         return default if _is_error(answer) else answer
 
     def fails(self) -> dict[str, int]:
-        """Give the functions that the card refuses, and the codes."""
+        """Return the functions that the card refuses, and the codes."""
         return {
             function: int(str(answer).split()[1])
             for name, function in _MAY_FAIL.items()
@@ -43,7 +43,7 @@ class _Card:
 
 
 def describe(answers: Answers, folder: Path) -> NvmlFixture:
-    """Give the machine as a fixture in a folder."""
+    """Return the machine as a fixture in a folder."""
     fixture = NvmlFixture(folder, loaded=not _is_error(answers["nvmlInitWithFlags"]))
     if fixture.loaded:
         fixture.driver = answers["nvmlSystemGetDriverVersion"]
@@ -145,6 +145,6 @@ def differences(real: Answers, fixture: Answers) -> list[str]:
 
 
 def _is_age(name: str, *answers: Any) -> bool:
-    """Tell whether one of the two does not know yet what a code means."""
+    """Return whether one of the two does not know yet what a code means."""
     question, _, code = name.partition(" ")
     return question == "nvmlErrorString" and int(code) >= OLDEST_CODES and "Unknown Error" in answers

@@ -115,7 +115,7 @@ def _card(card: Row, details: ET.Element, row: Row, peers: Row) -> Row:
 
 
 def _faults(card: Row, details: ET.Element) -> set[str]:
-    """Give the names of the faults that the agent has for what nvidia-smi tells."""
+    """Return the names of the faults that the agent has for what nvidia-smi tells."""
     retired = sum(int(card[name]) for name in RETIRED[:2] if card[name] != "N/A")
     found = {
         "PageRetirementPending": card["retired_pages.pending"] == "Yes",
@@ -127,7 +127,7 @@ def _faults(card: Row, details: ET.Element) -> set[str]:
 
 
 def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
-    """Give the MIG devices of a card: UUIDs and profiles are in the list, and whose instances they are elsewhere."""
+    """Return the MIG devices of a card: UUIDs and profiles are in the list, and whose instances they are elsewhere."""
     places = {
         _text(each, "index"): f"{_text(each, 'gpu_instance_id')}/{_text(each, 'compute_instance_id')}"
         for each in details.iter("mig_device")
@@ -138,7 +138,7 @@ def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
 
 
 def _node(text: str) -> str:
-    """Give the one NUMA node that a card is at; one that is at several is at none."""
+    """Return the one NUMA node that a card is at; one that is at several is at none."""
     return text if text.isdecimal() else "N/A"
 
 

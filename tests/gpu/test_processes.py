@@ -35,7 +35,7 @@ def holding(device: str) -> Iterator[int]:
 
 
 def cards(found: Look) -> dict[str, str]:
-    """Give by the UUID of each card what of it can be held: itself, or its first instance in MIG mode."""
+    """Return by the UUID of each card what of it can be held: itself, or its first instance in MIG mode."""
     return {uuid: holdable(uuid, found.facts[uuid]) for uuid in found.processes}
 
 

@@ -29,12 +29,12 @@ CARDS = ", ".join(CARD_STRATEGIES)
 
 
 def profile(**fields: Any) -> str:
-    """Give a file with one profile, in one line."""
+    """Return a file with one profile, in one line."""
     return HEAD % yaml.safe_dump({"schedulerName": "a", **fields}, default_flow_style=True, width=1000).strip()
 
 
 def read(text: str) -> Policy:
-    """Give the policy of the one profile of a file."""
+    """Return the policy of the one profile of a file."""
     return configuration.parse(text.encode(), PATH).policies["a"]
 
 

@@ -69,7 +69,7 @@ def test_the_development_cluster_plays_what_is_offered(
 
 
 def handed_out(told: DeviceSpec, name: str) -> list[str]:
-    """Give the ids that pods get that ask for one each, until none is left."""
+    """Return the ids that pods get that ask for one each, until none is left."""
     raw = {"metadata": {"name": "node", "uid": "u"}, "spec": told.model_dump(mode="json", by_alias=True)}
     record = devices.record(raw)
     assert record.problems == ()

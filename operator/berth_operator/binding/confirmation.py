@@ -42,7 +42,7 @@ async def run(cluster: Cluster, pods: Pods) -> None:
 
 
 async def _is_gone(pods: Pods, charge: Charge) -> bool:
-    """Tell whether the pod is certainly no more; without an answer it is asked for again next time."""
+    """Return whether the pod is certainly no more; without an answer it is asked for again next time."""
     namespace, name = keys.split(charge.pod)
     try:
         found = await pods.get_pod(namespace, name)

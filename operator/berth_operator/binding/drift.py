@@ -134,7 +134,7 @@ class DriftKeeper:
 
 
 def _annotations(pod: Mapping[str, Any], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
-    """Give what a pod's annotations are to say; None of a pod that is not the one, or says so already."""
+    """Return what a pod's annotations are to say; None of a pod that is not the one, or says so already."""
     metadata = pod["metadata"]
     is_same = metadata["uid"] == case.actual.uid and pod["spec"].get("nodeName") == case.actual.node
     told = metadata.get("annotations") or {}

@@ -47,7 +47,7 @@ class Binds(Protocol):
         """Run something beside the decisions; its mistakes end the process."""
 
     def leads(self, epoch: int) -> bool:
-        """Tell whether the term still lasts."""
+        """Return whether the term still lasts."""
 
     async def send(
         self, placement: Placement, body: dict[str, object], epoch: int
@@ -92,7 +92,7 @@ class GangBinder:
             self._binds.start(self._bind(outcome, bodies, epoch))
 
     def _bodies(self, gang: Gang, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
-        """Give the Bindings; None if one cannot be written, which its pod is told."""
+        """Return the Bindings; None if one cannot be written, which its pod is told."""
         bodies = []
         for each in placements:
             try:
@@ -126,7 +126,7 @@ class GangBinder:
         return done and self._reach_volumes(placements)
 
     def _reach_volumes(self, placements: Sequence[Placement]) -> bool:
-        """Tell whether all members reach the volumes of claims that were bound for one of them."""
+        """Return whether all members reach the volumes of claims that were bound for one of them."""
         done = True
         for placement in placements:
             try:

@@ -32,7 +32,7 @@ class InFlightBinds:
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether any bind is under way; may be asked by any thread."""
+        """Return whether any bind is under way; may be asked by any thread."""
         return self._under_way > 0
 
     async def wait(self, seconds: float) -> None:

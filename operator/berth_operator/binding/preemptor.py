@@ -282,7 +282,7 @@ def _until_evictable(failure: Failure, unconfirmed: Collection[str]) -> Failure:
 
 
 def _condition(pod: PendingPod) -> dict[str, str]:
-    """Give what tells a victim why it has to go."""
+    """Return what tells a victim why it has to go."""
     return {
         "type": "DisruptionTarget",
         "status": "True",

@@ -191,7 +191,7 @@ class Scheduler:
         task.add_done_callback(self._ended)
 
     def leads(self, epoch: int) -> bool:
-        """Tell whether the term still lasts."""
+        """Return whether the term still lasts."""
         return self._term() == epoch
 
     def _ended(self, task: asyncio.Task[None]) -> None:

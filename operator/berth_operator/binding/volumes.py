@@ -61,7 +61,7 @@ class VolumeBinder:
             event.set()
 
     def end(self) -> None:
-        """Give up all that is under way: the process ends."""
+        """Return up all that is under way: the process ends."""
         self._ended = True
         for claim in tuple(self._waiting):
             self.changed(claim)
@@ -204,7 +204,7 @@ def _claims(placement: Placement) -> Iterable[str]:
 
 
 def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
-    """Give the change that sets a volume aside for a claim."""
+    """Return the change that sets a volume aside for a claim."""
     namespace, name = keys.split(claim.key)
     metadata: dict[str, Any] = {"resourceVersion": volume.version}
     if not volume.is_for(claim):
@@ -221,7 +221,7 @@ def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
 
 
 def _for_node(claim: Claim, node: str) -> dict[str, Any]:
-    """Give the change that has a volume made for a claim, for a node."""
+    """Return the change that has a volume made for a claim, for a node."""
     return {"metadata": {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: node}}}
 
 

@@ -121,7 +121,7 @@ async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object
 
 
 def _kubeconfig(given: Path | None) -> Path | None:
-    """Give the kubeconfig as kubectl finds it; None for the service account of this pod."""
+    """Return the kubeconfig as kubectl finds it; None for the service account of this pod."""
     if given is not None:
         return given
     if named := os.environ.get("KUBECONFIG"):

@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def fits(self) -> bool:
-        """Tell whether all pods of the workload get a place."""
+        """Return whether all pods of the workload get a place."""
         return all(each.fits for each in self.asked)
 
 
@@ -130,7 +130,7 @@ class Planner:
         return units
 
     def _unready(self) -> Iterator[Outcome]:
-        """Give the members of gangs that lack members or sense."""
+        """Return the members of gangs that lack members or sense."""
         gang_tracker = self._cluster.gang_tracker
         _ = list(gang_tracker.unready(0.0))  # who is lacking something now is told so once a while has passed
         for lack, members in gang_tracker.unready(SETTLE):
@@ -171,6 +171,6 @@ def _not_now(pod: PendingPod, why: str) -> Outcome:
 
 
 def _is_controlled(pod: Object) -> bool:
-    """Tell whether a controller makes a pod anew; the kubelet, which owns mirror pods, does not."""
+    """Return whether a controller makes a pod anew; the kubelet, which owns mirror pods, does not."""
     owners = pod["metadata"].get("ownerReferences") or ()
     return any(each.get("controller") and each.get("kind") != KUBELET for each in owners)

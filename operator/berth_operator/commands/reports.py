@@ -19,7 +19,7 @@ K = TypeVar("K", bound=tuple[str, ...])
 
 
 def of_simulation(answer: Answer) -> Report:
-    """Give what became of a workload."""
+    """Return what became of a workload."""
     found = answer.simulation
     before, after = by_model(found.before), by_model(found.after)
     return {
@@ -35,7 +35,7 @@ def of_simulation(answer: Answer) -> Report:
 
 
 def of_advice(pod: PendingPod, advice: Advice) -> Report:
-    """Give whom to move for a pod."""
+    """Return whom to move for a pod."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
         "moves": [_move(each) for each in advice.moves],

@@ -13,12 +13,12 @@ HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 
 
 def head() -> bytes:
-    """Give the first line."""
+    """Return the first line."""
     return orjson.dumps(HEAD) + b"\n"
 
 
 def line(of: str, obj: Object) -> bytes:
-    """Give the line of an object."""
+    """Return the line of an object."""
     return orjson.dumps({"of": of, "object": obj}) + b"\n"
 
 

@@ -16,7 +16,7 @@ WIDTH: Final = 160
 
 
 def console() -> Console:
-    """Give where to write: as wide as the terminal is."""
+    """Return where to write: as wide as the terminal is."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(highlight=False, width=WIDTH)
 
@@ -79,7 +79,7 @@ def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
 
 
 def _round(name: str, amount: str) -> str:
-    """Give an amount of memory in gibibytes, as exactly as people look at it."""
+    """Return an amount of memory in gibibytes, as exactly as people look at it."""
     return f"{quantity.parse(amount) / GI:.4g}Gi" if name == names.PREFIX + names.GPU_MEMORY else amount
 
 

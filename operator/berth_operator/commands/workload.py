@@ -34,12 +34,12 @@ class Document:
 
     @property
     def kind(self) -> str:
-        """Give its kind."""
+        """Return its kind."""
         return str(self.body.get("kind") or "")
 
     @property
     def title(self) -> str:
-        """Give kind and name."""
+        """Return kind and name."""
         return f"{self.kind} {(self.body.get('metadata') or {}).get('name')}"
 
 
@@ -182,7 +182,7 @@ def _replicas(spec: Object) -> int:
 
 
 def _at_once(spec: Object) -> int:
-    """Give how many pods of a Job run at once."""
+    """Return how many pods of a Job run at once."""
     parallelism, completions = spec.get("parallelism"), spec.get("completions")
     count = 1 if parallelism is None else int(parallelism)
     return 0 if spec.get("suspend") else count if completions is None else min(count, int(completions))
@@ -286,7 +286,7 @@ class Admission:
     priority_classes: Mapping[str, Object]
 
     def admit(self, document: Document, pod: Object, number: int) -> Object:
-        """Give a pod as the API server would have it, the `number`th that is created.
+        """Return a pod as the API server would have it, the `number`th that is created.
 
         Raises:
             InputError: it would be refused, or none of our schedulers would place it.

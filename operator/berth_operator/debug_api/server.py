@@ -40,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def needs_guard(address: str) -> bool:
-    """Tell whether others than this machine may reach an address."""
+    """Return whether others than this machine may reach an address."""
     return not ipaddress.ip_address(address).is_loopback
 
 
@@ -83,7 +83,7 @@ class DebugApi:
             await runner.cleanup()
 
     def application(self) -> web.Application:
-        """Give what aiohttp serves."""
+        """Return what aiohttp serves."""
         application = web.Application(middlewares=[self._answer])
         application.router.add_get(PATH, self._summaries)
         application.router.add_get(PATH + "/{node}", self._summary)
@@ -137,7 +137,7 @@ def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def _entry(fleet: Fleet, name: str) -> bytes:
-    """Give a node's part of the answer; nothing if it has gone."""
+    """Return a node's part of the answer; nothing if it has gone."""
     found = summary.summary(fleet, name)
     return b"" if found is None else orjson.dumps(name) + b":" + orjson.dumps(found)
 

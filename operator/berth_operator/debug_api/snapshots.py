@@ -25,10 +25,10 @@ class Snapshots(Protocol):
     """Who gives what is to be shown."""
 
     async def whole(self) -> Fleet:
-        """Give all nodes."""
+        """Return all nodes."""
 
     async def of(self, node: str) -> Fleet:
-        """Give at least one node, if it exists."""
+        """Return at least one node, if it exists."""
 
 
 class Live:
@@ -38,11 +38,11 @@ class Live:
         self._cluster = cluster
 
     async def whole(self) -> Fleet:
-        """Give all nodes."""
+        """Return all nodes."""
         return self._cluster.fleet
 
     async def of(self, node: str) -> Fleet:  # noqa: ARG002 - it is among all
-        """Give all nodes."""
+        """Return all nodes."""
         return self._cluster.fleet
 
 
@@ -59,7 +59,7 @@ class Listed:
         """Those who ask at the same time get the same."""
 
     async def whole(self) -> Fleet:
-        """Give all nodes, as they were a few seconds ago at most.
+        """Return all nodes, as they were a few seconds ago at most.
 
         Raises:
             UnreadError: nodes and devices are not known yet.
@@ -72,7 +72,7 @@ class Listed:
         return await asyncio.shield(self._reading)
 
     async def of(self, node: str) -> Fleet:
-        """Give all nodes, and the pods of one; errors as those of `whole`."""
+        """Return all nodes, and the pods of one; errors as those of `whole`."""
         return await self._read(f"spec.nodeName={node},{ALIVE}")
 
     def _expire(self, reading: asyncio.Task[Fleet]) -> None:

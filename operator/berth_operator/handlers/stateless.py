@@ -15,11 +15,11 @@ class NoDiffBase(kopf.DiffBaseStorage):
     """Keeps no last handled state."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
-        """Give nothing to compare."""
+        """Return nothing to compare."""
         return ESSENCE
 
     def fetch(self, **_: Any) -> None:
-        """Give nothing."""
+        """Return nothing."""
 
     def store(self, **_: Any) -> None:
         """Store nothing."""
@@ -29,7 +29,7 @@ class NoProgress(kopf.ProgressStorage):
     """Keeps no progress of handlers: `on.event` handlers have none."""
 
     def fetch(self, **_: Any) -> None:
-        """Give nothing."""
+        """Return nothing."""
 
     def store(self, **_: Any) -> None:
         """Store nothing."""

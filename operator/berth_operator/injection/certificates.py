@@ -36,7 +36,7 @@ class Source(Protocol):
     """Where the certificate comes from."""
 
     async def current(self) -> bytes:
-        """Give the certificate and its key, as PEM."""
+        """Return the certificate and its key, as PEM."""
 
 
 class CertificateError(Exception):
@@ -70,7 +70,7 @@ class Pair:
     key: bytes
 
     def is_due(self, now: datetime) -> bool:
-        """Tell whether less than a third of its time is left, or it cannot be read."""
+        """Return whether less than a third of its time is left, or it cannot be read."""
         try:
             found = x509.load_pem_x509_certificate(self.certificate)
         except ValueError:
@@ -127,7 +127,7 @@ class Shared:
     now: Callable[[], datetime] = _utc
 
     async def current(self) -> bytes:
-        """Give it, renewed where that is due, once the API server is told to trust it.
+        """Return it, renewed where that is due, once the API server is told to trust it.
 
         Raises:
             CertificateError: other replicas renew it all the time.

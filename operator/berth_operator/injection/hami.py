@@ -29,7 +29,7 @@ _VOLUMES: Final = (
 
 
 def limited(pod: Object) -> Object:
-    """Give a pod that asks for it with the library and its limits in each container that asks for GPUs.
+    """Return a pod that asks for it with the library and its limits in each container that asks for GPUs.
 
     Raises:
         ValueError: for how many cards it asks is no number.
@@ -46,7 +46,7 @@ def limited(pod: Object) -> Object:
 
 
 def _cards(container: Object, labels: Object) -> int:
-    """Give how many cards a container may see: shares are of one card unless they are spread."""
+    """Return how many cards a container may see: shares are of one card unless they are spread."""
     requests = (container.get("resources") or {}).get("requests")
     if requests:
         return max(int(requests.get(prefix + names.GPU_SHARED, 1)) for prefix in (names.PREFIX, names.OTHER_PREFIX))

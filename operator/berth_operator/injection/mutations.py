@@ -25,7 +25,7 @@ class Mutations:
     """Of pods that ask for GPUs and name none; empty: whichever is the nodes' default."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
-        """Give what becomes of a pod: one that is created, or was another before ephemeral containers came to it.
+        """Return what becomes of a pod: one that is created, or was another before ephemeral containers came to it.
 
         Raises:
             ValueError: the pod says what cannot be read.
@@ -39,7 +39,7 @@ class Mutations:
 
 
 def with_runtime(pod: Object, name: str) -> Object:
-    """Give a pod that asks for GPUs this RuntimeClass, unless it names one."""
+    """Return a pod that asks for GPUs this RuntimeClass, unless it names one."""
     if "runtimeClassName" in pod["spec"] or not _asks_for_gpus(pod):
         return pod
     return {**pod, "spec": {**pod["spec"], "runtimeClassName": name}}
@@ -53,7 +53,7 @@ def _asks_for_gpus(pod: Object) -> bool:
 
 
 def patch(pod: Object, wanted: Object) -> list[dict[str, Any]]:
-    """Give the JSON patch that makes of a pod the wanted one; nothing where all is well."""
+    """Return the JSON patch that makes of a pod the wanted one; nothing where all is well."""
     before, after = pod["spec"], wanted["spec"]
     found = list(_differing("/spec", before, after, _OF_POD))
     for kind in _LISTS:

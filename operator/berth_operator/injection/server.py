@@ -77,7 +77,7 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
 
 
 def application(mutations: Mutations) -> web.Application:
-    """Give what aiohttp serves."""
+    """Return what aiohttp serves."""
     made = web.Application(client_max_size=LARGEST)
     made.router.add_post(PATH, functools.partial(_inject, mutations))
     made.router.add_get(HEALTH, _health)

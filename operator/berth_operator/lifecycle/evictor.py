@@ -69,7 +69,7 @@ class Evictor:
                 await asyncio.sleep(PERIOD)
 
     def _next(self) -> tuple[Charge, Card] | None:
-        """Give a pod that is to leave, and its card."""
+        """Return a pod that is to leave, and its card."""
         now = self._cluster.clock()
         self._since = {card: self._since.get(card, now) for card in self._failed()}
         due = {card for card, since in self._since.items() if now - since >= PATIENCE}
@@ -78,7 +78,7 @@ class Evictor:
         return next((each for each in holding if self._again.get(each[0].uid, now) <= now), None)
 
     def _failed(self) -> set[Card]:
-        """Give the cards that failed for good, by agents that are heard."""
+        """Return the cards that failed for good, by agents that are heard."""
         nodes = self._cluster.node_cache
         return {
             (name, *card)

@@ -9,13 +9,13 @@ from berth_operator.state.views import GpuPodView
 
 
 def path(name: str) -> str:
-    """Give the path of a GpuPod's status."""
+    """Return the path of a GpuPod's status."""
     namespace, own = keys.split(name)
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{own}/status"
 
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:
-    """Give the merge patch that shows its condition, on this very object; None if it is shown, or there is none."""
+    """Return the merge patch that shows its condition, on this very object; None if it is shown, or there is none."""
     before = next((each for each in view.record.conditions if each.get("type") == names.CONSISTENT), {})
     if view.consistency is None or view.consistency == tuple(
         before.get(name) for name in ("status", "reason", "message")

@@ -11,19 +11,19 @@ COUNTED: Final = ("phase", "scheduled", "running", "succeeded", "failed")
 
 
 def path(name: str) -> str:
-    """Give the path of a PodGroup's status."""
+    """Return the path of a PodGroup's status."""
     namespace, own = keys.split(name)
     return f"{names.POD_GROUP_API}/namespaces/{namespace}/{names.POD_GROUPS}/{own}/status"
 
 
 def concerns_us(view: GroupView) -> bool:
-    """Tell whether the group has members of ours; another scheduler's groups are left alone."""
+    """Return whether the group has members of ours; another scheduler's groups are left alone."""
     counts = view.counts
     return bool(counts.waiting or counts.bound or counts.succeeded or counts.failed)
 
 
 def wanted(view: GroupView) -> dict[str, Any]:
-    """Give what the status should count."""
+    """Return what the status should count."""
     counts = view.counts
     return {
         "phase": phase(counts, view.group.minimum),
@@ -35,7 +35,7 @@ def wanted(view: GroupView) -> dict[str, Any]:
 
 
 def phase(counts: Counts, minimum: int) -> str:
-    """Give how far a gang has come. One that has formed never shows less, so that the next leader knows it has."""
+    """Return how far a gang has come. One that has formed never shows less, so that the next leader knows it has."""
     done = counts.succeeded
     if done and done >= minimum:
         return "Finished"
@@ -49,7 +49,7 @@ def phase(counts: Counts, minimum: int) -> str:
 
 
 def patch(view: GroupView, status: Mapping[str, Any], now: Callable[[], str]) -> dict[str, Any]:
-    """Give the merge patch that shows a status, on this very object."""
+    """Return the merge patch that shows a status, on this very object."""
     started = (
         {} if view.status.get("scheduleStartTime") or status["phase"] == "Pending" else {"scheduleStartTime": now()}
     )
@@ -57,6 +57,6 @@ def patch(view: GroupView, status: Mapping[str, Any], now: Callable[[], str]) ->
 
 
 def shows(view: GroupView, status: Mapping[str, Any]) -> bool:
-    """Tell whether the PodGroup shows a status already; a count that is missing is 0."""
+    """Return whether the PodGroup shows a status already; a count that is missing is 0."""
     empty = {"phase": ""}
     return all((view.status.get(name) or empty.get(name, 0)) == status[name] for name in COUNTED)

@@ -26,7 +26,7 @@ SLICES: Final = 7
 
 
 def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
-    """Give the status that the Device should show; `now` gives the time of day for conditions that flip."""
+    """Return the status that the Device should show; `now` gives the time of day for conditions that flip."""
     assert view.device is not None  # noqa: S101 - the caller looked
     gpus = [card for card in view.device.inventory.cards if card.type == GPU]
     return DeviceStatus(
@@ -42,7 +42,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
 
 
 def shown(view: NodeView) -> DeviceStatus:
-    """Give what the Device shows now of what the operator writes."""
+    """Return what the Device shows now of what the operator writes."""
     assert view.device is not None  # noqa: S101 - the caller looked
     status = view.device.status
     mine = sorted((each for each in status.conditions if each.type in OWNED), key=lambda each: OWNED.index(each.type))
@@ -50,7 +50,7 @@ def shown(view: NodeView) -> DeviceStatus:
 
 
 def body(name: str, status: DeviceStatus) -> dict[str, Any]:
-    """Give the object to apply."""
+    """Return the object to apply."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "Device",
@@ -60,7 +60,7 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
 
 
 def _allocated(view: NodeView) -> str:
-    """Give the number of GPUs in use, to hundredths; of a card in MIG mode the slices that instances in use have."""
+    """Return the number of GPUs in use, to hundredths; of a card in MIG mode the slices that instances in use have."""
     assert view.device is not None  # noqa: S101 - the caller looked
     slices = {card.minor: _slices(card.amounts) for card in view.device.inventory.cards if card.instances}
     grants = [grant for charge in view.charges for grant in charge.grants if grant.type == GPU]
@@ -79,7 +79,7 @@ def _slices(amounts: Iterable[tuple[str, int]]) -> int:
 
 
 def _others(view: NodeView) -> str:
-    """Give how many devices of each type but GPUs pods hold something of, and how many there are."""
+    """Return how many devices of each type but GPUs pods hold something of, and how many there are."""
     assert view.device is not None  # noqa: S101 - the caller looked
     there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
     held = Counter(kind for kind, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants})
@@ -100,7 +100,7 @@ def _uses(view: NodeView) -> list[DeviceUse]:
 
 
 def _totals(card: CardInfo) -> dict[str, int]:
-    """Give what there is to be had of a card: where it is divided, only instances."""
+    """Return what there is to be had of a card: where it is divided, only instances."""
     amounts = dict(card.amounts)
     return {name: amount for name, amount in amounts.items() if mig.is_resource(name)} if card.instances else amounts
 
@@ -133,7 +133,7 @@ def _holder(charge: Charge, grant: Grant) -> Holder:
 
 
 def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:
-    """Give the amounts that are counted on such a card and have the name of a resource."""
+    """Return the amounts that are counted on such a card and have the name of a resource."""
     return {name: amount for name, amount in amounts.items() if is_counted(kind, name) and name != allocation.FUNCTIONS}
 
 

@@ -29,7 +29,7 @@ MODEL_PREFIX: Final = "model.berth.dev/"
 
 
 def wanted(view: NodeView) -> dict[str, int]:
-    """Give the sums that the Node should show."""
+    """Return the sums that the Node should show."""
     cards = view.device.inventory.cards if view.device else ()
     healthy = {(card.type, card.minor) for card in cards if card.healthy}
     found: Counter[str] = Counter()
@@ -49,7 +49,7 @@ def wanted(view: NodeView) -> dict[str, int]:
 
 
 def _ours(view: NodeView) -> tuple[str, ...]:
-    """Give every name that Berth writes on this Node."""
+    """Return every name that Berth writes on this Node."""
     return (*OURS, *(name for kind in view.kinds.added if kind.summed for name in kind.resources))
 
 
@@ -81,7 +81,7 @@ def _held(grant: Grant, kinds: Kinds) -> Mapping[str, int]:
 
 
 def status_patch(view: NodeView) -> dict[str, Any] | None:
-    """Give the merge patch that brings the Node's sums up to date, both fields at once; None if they are."""
+    """Return the merge patch that brings the Node's sums up to date, both fields at once; None if they are."""
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
     sums = wanted(view)
@@ -96,7 +96,7 @@ def status_patch(view: NodeView) -> dict[str, Any] | None:
 
 
 def label_patch(view: NodeView) -> dict[str, Any] | None:
-    """Give the merge patch that brings the Node's labels up to date; None if they are."""
+    """Return the merge patch that brings the Node's labels up to date; None if they are."""
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
     shown, desired = view.node.info.labels, _labels(view)

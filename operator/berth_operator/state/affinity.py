@@ -30,7 +30,7 @@ def identity(pod: Object) -> Identity:
 
 
 def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> Identity:
-    """Give what others see of a pod with these labels."""
+    """Return what others see of a pod with these labels."""
     # A Binding's labels are copied onto the pod: with this one every pod would change as soon as it is bound.
     seen = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
     return _identity(namespace, seen, controller)

@@ -10,7 +10,7 @@ Object = Mapping[str, Any]
 
 
 def key(raw: Object) -> str:
-    """Give namespace/name."""
+    """Return namespace/name."""
     return f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
 
 

@@ -26,7 +26,7 @@ _LINK: Final = operator.attrgetter("minor", "type", "count")
 
 
 def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
-    """Give the cards, and what contradicts itself, each naming the field; those cards are not handed out."""
+    """Return the cards, and what contradicts itself, each naming the field; those cards are not handed out."""
     problems = _problems(spec)
     usable = zip(spec.devices, problems, strict=True)
     found = tuple(_card(each, usable=not wrong, strategy=spec.mig_strategy) for each, wrong in usable)
@@ -61,7 +61,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
 
 @lru_cache(maxsize=ALIKE)
 def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
-    """Give the device's own labels, and what is known of every device, so that a selector finds some to ask."""
+    """Return the device's own labels, and what is known of every device, so that a selector finds some to ask."""
     known = (
         (names.DEVICE_MODEL, model),
         (names.DEVICE_NUMA_NODE, str(numa) if numa >= 0 else ""),
@@ -72,7 +72,7 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
 
 @lru_cache(maxsize=ALIKE)
 def _links(told: tuple[tuple[int, str, int], ...]) -> Links:
-    """Give how good the way to each other card is."""
+    """Return how good the way to each other card is."""
     return tuple((minor, NVLINK * max(count, 1) if kind == "NVLink" else LINKS[kind]) for minor, kind, count in told)
 
 
@@ -91,7 +91,7 @@ def _is_divided(device: DeviceInfo, strategy: MigStrategy) -> bool:
 
 
 def _instances(device: DeviceInfo, strategy: MigStrategy) -> Instances:
-    """Give what of a card's instances can be handed out: one slice of each where they are sliced, before a second."""
+    """Return what of a card's instances can be handed out: one slice of each where they are sliced, before a second."""
     found = device.mig.instances if device.mig else ()
     offered = [(each, sys.intern(name)) for each in found if (name := _resource(each, strategy))]
     turns = range(max((each.replicas for each, _ in offered), default=0))
@@ -103,7 +103,7 @@ def _piece(instance: MigInstance, number: int) -> str:
 
 
 def _resource(instance: MigInstance, strategy: MigStrategy) -> str:
-    """Give what pods ask for to get an instance or a slice of it; nothing where no plugin offers it to them."""
+    """Return what pods ask for to get an instance or a slice of it; nothing where no plugin offers it to them."""
     if strategy == "single":
         # It is a `nvidia.com/gpu`, unless kubelet knows only `nvidia.com/gpu.shared` of it.
         return mig.resource(instance.profile) if instance.replica_resource in ("", NVIDIA_GPU) else ""
@@ -111,7 +111,7 @@ def _resource(instance: MigInstance, strategy: MigStrategy) -> str:
 
 
 def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
-    """Give how many replicas, instances and virtual functions a card has."""
+    """Return how many replicas, instances and virtual functions a card has."""
     if not instances and device.replicas == 1 and not device.vf_groups:
         return ()
     found = Counter(resource for _, resource in instances)
@@ -124,14 +124,14 @@ def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
 
 @lru_cache(maxsize=ALIKE)
 def _amounts(kind: str, resources: Resources) -> Amounts:
-    """Give what a card offers; one that does not say so is 100 hundredths of itself."""
+    """Return what a card offers; one that does not say so is 100 hundredths of itself."""
     whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
     found = {allocation.short(name): quantity.parse(value) for name, value in resources}
     return tuple(sorted({**dict.fromkeys(whole, 100), **found}.items()))
 
 
 def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
-    """Give what is wrong with each device."""
+    """Return what is wrong with each device."""
     unlike = _unlike(spec) if spec.mig_strategy == "single" else ""
     ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
     ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
@@ -146,7 +146,7 @@ def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
 
 
 def _unlike(spec: DeviceSpec) -> str:
-    """Tell why `nvidia.com/gpu` would not be the same whatever instance or card is given for it; empty if it is."""
+    """Return why `nvidia.com/gpu` would not be the same whatever instance or card is given for it; empty if it is."""
     gpus = [each for each in spec.devices if each.type == names.GPU]
     in_mig_mode = [each.mig for each in gpus if each.mig is not None and each.mig.enabled]
     profiles = sorted({instance.profile for each in in_mig_mode for instance in each.instances})
@@ -200,7 +200,7 @@ def _function_problems(device: DeviceInfo) -> Iterator[str]:
 
 @lru_cache(maxsize=ALIKE)
 def _resource_problems(kind: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
-    """Give what is wrong with what a card offers: most cards offer the same."""
+    """Return what is wrong with what a card offers: most cards offer the same."""
     return tuple(_contradictions(kind, resources, healthy=healthy))
 
 

@@ -123,7 +123,7 @@ def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
 
 
 def _table(marks: Marks, found: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
-    """Give the partitions, and what is wrong with them; who writes a bad table did not want the one built in."""
+    """Return the partitions, and what is wrong with them; who writes a bad table did not want the one built in."""
     if marks.table is None:
         gpus = [card for card in found if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
         models, minors = {card.model for card in gpus}, [card.minor for card in gpus]

@@ -142,7 +142,7 @@ class Gangs:
         self.gather(gang)
 
     def abort(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
-        """Give up completing a gang whose time is up; return why, and the members that are to be deleted."""
+        """Return up completing a gang whose time is up; return why, and the members that are to be deleted."""
         aborted = self._gang_tracker.abort(gang, self._clock(), keep=keep)
         self.gather(gang)
         return aborted

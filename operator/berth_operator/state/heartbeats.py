@@ -38,7 +38,7 @@ class Heartbeats:
         self._beats: dict[str, Heartbeat] = {}
 
     def nodes(self) -> Iterable[str]:
-        """Give the nodes that have a Device."""
+        """Return the nodes that have a Device."""
         return [name for name, beat in self._beats.items() if beat.expected_at is not None]
 
     def expect(self, node: str, now: float, *, doubted: bool) -> None:
@@ -66,7 +66,7 @@ class Heartbeats:
             beat.renew_time = ""
 
     def alive(self, node: str, now: float) -> bool:
-        """Tell whether the node's devices may be handed out."""
+        """Return whether the node's devices may be handed out."""
         beat = self._beats.get(node)
         if beat is None or beat.expected_at is None:
             return False

@@ -68,7 +68,7 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
 
 
 def text(status: Object) -> bytes:
-    """Give the agent's part of a Device's status as text: it is compared faster than it is read."""
+    """Return the agent's part of a Device's status as text: it is compared faster than it is read."""
     return orjson.dumps([status.get(name) for name in FIELDS])
 
 

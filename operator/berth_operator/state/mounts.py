@@ -37,7 +37,7 @@ def of_pod(pod: Object) -> Mounts:
 
 
 def mattering(spec: Object) -> list[Object]:
-    """Give the volumes that scheduling minds: most pods have their token alone, which it does not."""
+    """Return the volumes that scheduling minds: most pods have their token alone, which it does not."""
     return [each for each in spec.get("volumes") or () if not MATTER.isdisjoint(each)]
 
 

@@ -40,7 +40,7 @@ def keep(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def boot_id(node: Object) -> str:
-    """Give which boot of its machine a Node is in; nothing where no kubelet tells."""
+    """Return which boot of its machine a Node is in; nothing where no kubelet tells."""
     told = (node.get("status") or {}).get("nodeInfo") or {}
     return str(told.get("bootID") or "")
 
@@ -78,12 +78,12 @@ def _taint(raw: Object) -> Taint:
 
 
 def _readiness(status: Object) -> str:
-    """Give the Ready condition; a node that has none yet carries a taint that says so."""
+    """Return the Ready condition; a node that has none yet carries a taint that says so."""
     return next((str(each["status"]) for each in status.get("conditions") or () if each["type"] == "Ready"), "")
 
 
 def change(old: NodeInfo | None, new: NodeInfo) -> Change:
-    """Tell what is different."""
+    """Return what is different."""
     if old is None:
         return Change.NODE_ADDED
     found = Change(0)
@@ -111,6 +111,6 @@ def _repelling(node: NodeInfo) -> tuple[object, ...]:
 
 
 def device_sums(node: Object, field: str, kinds: Kinds = BUILT_IN) -> dict[str, int]:
-    """Give the sums of devices that the Node shows in `capacity` or `allocatable`."""
+    """Return the sums of devices that the Node shows in `capacity` or `allocatable`."""
     shown = (node.get("status") or {}).get(field) or {}
     return {name: quantity.parse(value) for name, value in shown.items() if request.is_device(name, kinds)}

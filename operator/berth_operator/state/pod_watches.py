@@ -135,5 +135,5 @@ def _of_others(schedulers: Collection[str]) -> Source:
 
 
 def pods_where(selector: str) -> Source:
-    """Give the pods that a field selector picks."""
+    """Return the pods that a field selector picks."""
     return Source(path="/api/v1/pods", params={"fieldSelector": selector}, keep=pods.keep)

@@ -90,7 +90,7 @@ def _kept(status: Object) -> Object:
 
 
 def is_gated(pod: Object) -> bool:
-    """Tell whether the pod is not to be scheduled yet, or no more."""
+    """Return whether the pod is not to be scheduled yet, or no more."""
     return bool(pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"))
 
 
@@ -151,7 +151,7 @@ def _annotations(pod: Object) -> Object:
 
 
 def _template(pod: Object, *more: Object | str) -> bytes:
-    """Give what is the same in all replicas of an application, as text: it is compared faster than it is read."""
+    """Return what is the same in all replicas of an application, as text: it is compared faster than it is read."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
     spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
     return orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS)
@@ -237,7 +237,7 @@ def _said(pod: Object) -> str:
 
 
 def is_running(pod: Object) -> bool:
-    """Tell whether the pod's containers have started."""
+    """Return whether the pod's containers have started."""
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
@@ -297,7 +297,7 @@ class _Taken:
 
 
 def _resizing(status: Object) -> Object:
-    """Give what a status tells about a resize in place."""
+    """Return what a status tells about a resize in place."""
     return {name: status[name] for name in resize.READS if status.get(name)}
 
 

@@ -126,7 +126,7 @@ KEPT: Final[Mapping[str, Tree]] = {
 
 
 def kept(of: str, obj: Object) -> Object:
-    """Give what is kept of an object."""
+    """Return what is kept of an object."""
     found = _pruned(obj, {"metadata": _METADATA, **KEPT[of]})
     annotations = found["metadata"].get("annotations") or {}
     found["metadata"]["annotations"] = {

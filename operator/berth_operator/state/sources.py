@@ -9,7 +9,7 @@ Sources = dict[str, tuple[Source, Table]]
 
 
 def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str) -> Sources:
-    """Give all that decisions read beside pods."""
+    """Return all that decisions read beside pods."""
     cluster = to.cluster
     selected = {"labelSelector": node_selector} if node_selector else {}
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"

@@ -128,7 +128,7 @@ class Storage:
 
 
 def sources(storage: Storage) -> dict[str, tuple[Source, Table]]:
-    """Give what is to be reflected, and where it goes."""
+    """Return what is to be reflected, and where it goes."""
     fleet, to = storage.volumes, storage
     return {
         "claims": _source("/api/v1/persistentvolumeclaims", to.put_claim, to.remove_claim, key=volumes.key),

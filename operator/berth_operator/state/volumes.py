@@ -23,7 +23,7 @@ _NEVER: Final = Requirement(key="")
 
 
 def key(obj: Object) -> str:
-    """Give namespace/name."""
+    """Return namespace/name."""
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 

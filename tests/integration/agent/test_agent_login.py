@@ -26,7 +26,7 @@ def token_of(arena: Arena, account: str) -> str:
 
 
 def exchange(file: Path, token: str) -> None:
-    """Give a token file other contents in one step, as kubelet does."""
+    """Return a token file other contents in one step, as kubelet does."""
     fresh = file.with_suffix(".new")
     fresh.write_text(token)
     fresh.rename(file)
@@ -57,7 +57,7 @@ def test_an_agent_takes_up_each_token_that_its_file_holds(arena: Arena, start: S
 
 
 async def allowed(client: ApiClient, namespace: str) -> bool:
-    """Tell whether a namespace can be read; a fresh account may do nothing for a moment."""
+    """Return whether a namespace can be read; a fresh account may do nothing for a moment."""
     try:
         return list(await cluster.list_metadata(client, cluster.NAMESPACES, only=namespace)) == [namespace]
     except CallError as error:

@@ -33,7 +33,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def resources() -> Iterator[PodResourcesServer]:
-    """Give what kubelet tells, in a folder whose path is short enough for sockets."""
+    """Return what kubelet tells, in a folder whose path is short enough for sockets."""
     with (
         tempfile.TemporaryDirectory(prefix="berth-") as path,
         PodResourcesServer(Path(path) / "kubelet.sock") as running,
@@ -43,7 +43,7 @@ def resources() -> Iterator[PodResourcesServer]:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Give a procfs of this boot with no process."""
+    """Return a procfs of this boot with no process."""
     kernel = tmp_path / "proc/sys/kernel/random"
     kernel.mkdir(parents=True)
     (kernel / "boot_id").write_text("boot-1\n")

@@ -30,7 +30,7 @@ class Door:
         self._tls, self._headers = tls, {"Authorization": f"Bearer {token}"} if token else {}
 
     def ask(self, path: str = PATH, method: str = "GET") -> Answer:
-        """Give status and body."""
+        """Return status and body."""
         request = urllib.request.Request(self._url + path, method=method, headers=self._headers)  # noqa: S310 - loopback
         try:
             with urllib.request.urlopen(request, timeout=10, context=self._tls) as response:  # noqa: S310
@@ -52,7 +52,7 @@ class Door:
         return self
 
     def node(self, name: str) -> dict[str, Any]:
-        """Give a node's summary."""
+        """Return a node's summary."""
         status, body = self.ask(f"{PATH}/{name}")
         assert status == 200, body
         return dict(body)
@@ -137,7 +137,7 @@ def test_on_an_address_that_others_reach_only_who_may_is_answered(world: World, 
 
 
 def _token(arena: Arena, account: str, role: str) -> str:
-    """Give the token of a new account with a role."""
+    """Return the token of a new account with a role."""
     kubeconfig = yaml.safe_load(arena.service_account(account, role).read_text())
     return str(kubeconfig["users"][0]["user"]["token"])
 

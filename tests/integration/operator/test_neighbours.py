@@ -22,7 +22,7 @@ def apart(**fields: Any) -> Manifest:
 
 
 def zones(world: World) -> list[str]:
-    """Give two nodes in a zone each."""
+    """Return two nodes in a zone each."""
     return [world.arena.nodes(1, labels={"zone": zone})[0] for zone in ("a", "b")]
 
 

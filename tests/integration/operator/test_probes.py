@@ -28,7 +28,7 @@ def _health(port: int) -> str:
 
 
 def _answers(port: int) -> dict[str, bool]:
-    """Give the answer, which takes a moment at the start and at a change of roles."""
+    """Return the answer, which takes a moment at the start and at a change of roles."""
 
     def answer() -> dict[str, bool]:
         try:

@@ -20,7 +20,7 @@ def held(*minors: int) -> list[Manifest]:
 
 
 def node_of(world: World, count: int) -> str:
-    """Give a node with so many cards; the test is its agent."""
+    """Return a node with so many cards; the test is its agent."""
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(minor) for minor in range(count)])
     world.wait_ready(node, "True")

@@ -12,7 +12,7 @@ HALF = {K + "gpu": "50"}
 
 
 def refused_by_kubelet(world: World, node: str) -> list[str]:
-    """Give the resources for which kubelet, after a restart, would find less than the node's pods request."""
+    """Return the resources for which kubelet, after a restart, would find less than the node's pods request."""
     found = world.arena.get("nodes", node)["status"]
     requested: Counter[str] = Counter()
     for pod in world.arena.list("pods"):

@@ -28,7 +28,7 @@ def test_a_replica_set_is_spread_over_zones_and_nodes_whatever_is_there(shared: 
 
 
 def placed(world: World, scheduler: str) -> list[str]:
-    """Give the nodes on which a scheduler puts nine replicas, which are gone by then."""
+    """Return the nodes on which a scheduler puts nine replicas, which are gone by then."""
     arena, name = world.arena, f"web-{scheduler}"
     labels = {"app": name}
     pod = arena.pod(requests={"cpu": "100m"}, scheduler_name=scheduler, nodeSelector=arena.labels)

@@ -110,7 +110,7 @@ class Choices:
     chosen: dict[str, tuple[Raw, str]]
 
     def ours(self, scenario: Preference, policy: Policy) -> str:
-        """Give the node that Berth chooses by a policy."""
+        """Return the node that Berth chooses by a policy."""
         probe, _ = self.chosen[scenario.draft.id]
         outcome = cycle.decide(self.state.fleet, pods.pending(pods.keep(copy.deepcopy(probe))), policy)
         assert isinstance(outcome, Placement)

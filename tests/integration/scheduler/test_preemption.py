@@ -71,12 +71,12 @@ class PodSelection:
         )
 
     def gone(self, name: str) -> bool:
-        """Tell whether a pod is deleted, or about to be."""
+        """Return whether a pod is deleted, or about to be."""
         found = {each["metadata"]["name"]: each["metadata"] for each in self.world.arena.list("pods")}
         return name not in found or "deletionTimestamp" in found[name]
 
     def preempted(self) -> list[str]:
-        """Give those of the pods made here of which an Event says that they were preempted."""
+        """Return those of the pods made here of which an Event says that they were preempted."""
         told = [each["involvedObject"] for each in self.world.arena.list("events") if each["reason"] == "Preempted"]
         return sorted(each["name"] for each in told if each["uid"] in self._uids)
 
@@ -278,5 +278,5 @@ def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
 
 
 def _weight(victims: Sequence[Charge]) -> tuple[int, int]:
-    """Give what kube-scheduler compares nodes by, but for budgets and ages."""
+    """Return what kube-scheduler compares nodes by, but for budgets and ages."""
     return max(each.priority for each in victims), sum(each.priority + 2**31 for each in victims)

@@ -28,7 +28,7 @@ class Shelf:
         return f"/api/v1/namespaces/{self.world.arena.namespace}/persistentvolumeclaims"
 
     def named(self, name: str) -> str:
-        """Give a name of this arena alone."""
+        """Return a name of this arena alone."""
         return f"{self.world.arena.id}-{name}"
 
     def storage_class(self, name: str, provisioner: str = "kubernetes.io/no-provisioner") -> None:
@@ -68,7 +68,7 @@ class Shelf:
         return self.world.api.get(f"{self.claims}/{claim}")
 
     def holds(self, volume: str) -> str:
-        """Give the name of the claim that a volume is for."""
+        """Return the name of the claim that a volume is for."""
         found = self.world.api.get(f"{VOLUMES}/{self.named(volume)}")
         return str(found["spec"].get("claimRef", {}).get("name", ""))
 

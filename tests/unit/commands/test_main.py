@@ -72,13 +72,13 @@ def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
 
 
 def wanting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:
-    """Give a document of a Pod."""
+    """Return a document of a Pod."""
     spec = {"containers": [{"name": "main", "resources": {"limits": dict(requests)}}], **fields.pop("spec", {})}
     return {"kind": "Pod", "metadata": {"name": name, **fields}, "spec": spec}
 
 
 def found(report: Raw, of: str = "pods") -> dict[str, str]:
-    """Give each pod's node and GPUs, or why it has none."""
+    """Return each pod's node and GPUs, or why it has none."""
     return {
         each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
     }
@@ -311,7 +311,7 @@ def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
 
 
 def crowded(desk: Desk, **owner: Any) -> Desk:
-    """Give a node on which one pod of one card is in the way of a pod of two, and a node where that would fit."""
+    """Return a node on which one pod of one card is in the way of a pod of two, and a node where that would fit."""
     desk.nodes(a=2, b=1).put("pods", pod("x", CARD, on="a", allocated=whole(0), metadata=owner, **SCHEDULER))
     return desk.asked(wanting("big", {"nvidia.com/gpu": "2"}))
 

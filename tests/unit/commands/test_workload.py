@@ -20,7 +20,7 @@ CLASSES = {
 
 
 def made(kind: str = "Pod", name: str = "web", *, spec: Raw | None = None, **metadata: Any) -> Raw:
-    """Give a document: a Pod with a container, or another kind with a template of one."""
+    """Return a document: a Pod with a container, or another kind with a template of one."""
     pod = {"containers": [CONTAINER]}
     body = {**pod, **(spec or {})} if kind == "Pod" else {"template": {"spec": pod}, **(spec or {})}
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": body}

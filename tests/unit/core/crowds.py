@@ -44,7 +44,7 @@ class World:
         return self.namespaces.get(namespace, {})
 
     def placed(self) -> Iterator[tuple[NodeInfo, Charge]]:
-        """Give the pods whose node exists, with it."""
+        """Return the pods whose node exists, with it."""
         for each in self.pods:
             for node in self.nodes:
                 if node.name == each.node:
@@ -57,7 +57,7 @@ class World:
 
 
 def of_labels(**values: Sequence[str]) -> list[dict[str, str]]:
-    """Give all labels with some of these keys and values."""
+    """Return all labels with some of these keys and values."""
     found = product(*(["", *each] for each in values.values()))
     return [{key: value for key, value in zip(values, each, strict=True) if value} for each in found]
 
@@ -151,13 +151,13 @@ PENDING = st.builds(
 
 
 def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **affinity: Any) -> PodRequest:
-    """Give a pod's class with these labels and wishes."""
+    """Return a pod's class with these labels and wishes."""
     identity = Identity(namespace=namespace, labels=tuple(sorted((labels or {}).items())))
     return replace(asks(), identity=identity, affinity=Affinity(**affinity))
 
 
 def select(**labels: str) -> LabelSelector:
-    """Give a selector of these labels."""
+    """Return a selector of these labels."""
     return LabelSelector(requirements=tuple(label(key, "In", value) for key, value in sorted(labels.items())))
 
 

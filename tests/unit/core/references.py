@@ -61,7 +61,7 @@ def even(world: World, pod: PodRequest, fits: Sequence[NodeInfo]) -> Mapping[str
 def default(
     world: World, pod: PodRequest, fits: Sequence[NodeInfo], services: Sequence[Mapping[str, str]] = ()
 ) -> Mapping[str, float]:
-    """Give the same for a pod that names no constraints; `services` are what those of its namespace select."""
+    """Return the same for a pod that names no constraints; `services` are what those of its namespace select."""
     if pod.affinity.spread or pod.affinity.preferred_spread or not alike(pod, pod.identity, services):
         return {node.name: 0.0 for node in fits}
     allowed = [each for each in world.nodes if all(term.holds(each.labels) for term in pod.node_selector)]
@@ -85,7 +85,7 @@ def default(
 
 
 def alike(pod: PodRequest, other: Identity, services: Sequence[Mapping[str, str]]) -> bool:
-    """Tell whether a pod does the same work as one that is placed now."""
+    """Return whether a pod does the same work as one that is placed now."""
     if pod.identity.controller:
         return pod.identity.controller == other.controller
     its, others = dict(pod.identity.labels), dict(other.labels)

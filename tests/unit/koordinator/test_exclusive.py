@@ -207,7 +207,7 @@ def test_no_two_ever_meet_and_none_waits_in_vain(found: list[CardInfo], steps: l
 
 
 def apart(own: CardInfo, policy: str, found: Sequence[CardInfo], other: str, minors: Sequence[int]) -> bool:
-    """Tell whether a card is far enough from the cards of another pod that is exclusive."""
+    """Return whether a card is far enough from the cards of another pod that is exclusive."""
     theirs = [each for each in found if each.minor in minors]
     if own in theirs:
         return False

@@ -29,18 +29,18 @@ ALL = {"allocateStrategy": "ApplyForAll"}
 
 
 def functions(*buses: str, net: str = "") -> Functions:
-    """Give one group of virtual functions at these addresses, numbered as they stand."""
+    """Return one group of virtual functions at these addresses, numbered as they stand."""
     labels = (("net", net),) if net else ()
     return ((labels, tuple(enumerate(buses))),)
 
 
 def wants(amount: int, hint: Mapping[str, Any] | None = None, kind: str = "rdma") -> PodRequest:
-    """Give a request for so much of a type, with this hint."""
+    """Return a request for so much of a type, with this hint."""
     return asks({f"kubernetes.io/{kind}": amount}, annotations=hints(**{kind: hint or {}}))
 
 
 def given_by(made: Fleet, request: PodRequest) -> list[tuple[int, list[str]]] | str:
-    """Give for each card that a pod gets its minor and the addresses of its functions; else why it gets none."""
+    """Return for each card that a pod gets its minor and the addresses of its functions; else why it gets none."""
     found = decide(made, waiting("pod", request), Policy())
     if isinstance(found, Failure):
         return found.reasons[0][0]

@@ -46,24 +46,24 @@ ActualAllocation = dict[str, list[int]]
 
 
 def gpus(**under: Sequence[int]) -> tuple[CardInfo, ...]:
-    """Give GPUs with these minors under each switch; A and B are on NUMA node 0, others on 1."""
+    """Return GPUs with these minors under each switch; A and B are on NUMA node 0, others on 1."""
     return tuple(card(minor, pcie=at, numa=int(at > "B")) for at, minors in under.items() for minor in minors)
 
 
 def nics(kind: str = "rdma", **under: Sequence[int]) -> tuple[CardInfo, ...]:
-    """Give NICs the same way."""
+    """Return NICs the same way."""
     found = ((minor, at) for at, minors in under.items() for minor in minors)
     return tuple(other_card(kind, minor, pcie=at, numa=int(at > "B")) for minor, at in found)
 
 
 def wants(amounts: Mapping[str, int], *types: str, same: bool = True, **hinted: Mapping[str, Any]) -> PodRequest:
-    """Give a request for these amounts of types that lie together: GPUs with NICs, unless told otherwise."""
+    """Return a request for these amounts of types that lie together: GPUs with NICs, unless told otherwise."""
     together = jointly(*(types or ("gpu", "rdma")), same=same)
     return asks(amounts, annotations={**together, **(hints(**hinted) if hinted else {})})
 
 
 def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> ActualAllocation | str:
-    """Give the minors of each type that a pod gets; else why it gets none."""
+    """Return the minors of each type that a pod gets; else why it gets none."""
     found = decide(made, waiting("pod", request), policy or Policy())
     if isinstance(found, Failure):
         return found.reasons[0][0]
@@ -74,7 +74,7 @@ def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> Ac
 
 
 def node(*cards: CardInfo, gpu: Mapping[int, int] | None = None, rdma: Mapping[int, int] | None = None) -> Fleet:
-    """Give a node of which pods hold so many hundredths."""
+    """Return a node of which pods hold so many hundredths."""
     made = fleet({"node": cards})
     for minor, taken in (gpu or {}).items():
         made.charge(charge(f"on-gpu-{minor}", grant(minor, core=taken, ratio=taken)))
@@ -89,7 +89,7 @@ CROSSED = (*gpus(A=(0,), B=(1,)), *nics(B=(0,)))
 
 
 def none_of(gpu: int, rdma: int) -> str:
-    """Give the reason where each part by itself could be had."""
+    """Return the reason where each part by itself could be had."""
     return f"node(s) have too few free devices under the same PCIe switches ({gpu} GPU and {rdma} RDMA requested)"
 
 
@@ -269,7 +269,7 @@ def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: 
 
 
 def within(scope: str) -> dict[str, str]:
-    """Give the hint that keeps a type's cards within something."""
+    """Return the hint that keeps a type's cards within something."""
     return {"requiredTopologyScope": scope}
 
 
@@ -331,7 +331,7 @@ def test_with_hints(
 
 
 def loose(minor: int, at: str) -> CardInfo:
-    """Give a NIC of which nobody tells the NUMA node."""
+    """Return a NIC of which nobody tells the NUMA node."""
     return other_card("rdma", minor, pcie=at)
 
 
@@ -514,7 +514,7 @@ def boards(draw: st.DrawFn, other: str = "rdma") -> tuple[Fleet, dict[str, dict[
 
 
 def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
-    """Tell whether cards at these places are within a scope."""
+    """Return whether cards at these places are within a scope."""
     if len(places) < 2 or not scope:
         return True
     found = {each[scope == "NUMANode"] for each in places}
@@ -524,7 +524,7 @@ def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
 def right(
     given: ActualAllocation, free: dict[str, dict[int, tuple[str, int]]], wanted: dict[str, int], first: str
 ) -> bool:
-    """Tell whether a choice is what SamePCIe means, by its words."""
+    """Return whether a choice is what SamePCIe means, by its words."""
     (other,) = given.keys() - {"gpu"}
     under = {kind: Counter(free[kind][minor][0] for minor in minors) for kind, minors in given.items()}
     common = set(under["gpu"])

@@ -72,20 +72,20 @@ class Wish:
         return memory | ({names.MODEL_EXACT: self.model} if self.model else {})
 
     def accepts(self, info: CardInfo) -> bool:
-        """Tell whether this is one of the cards that the pod is about."""
+        """Return whether this is one of the cards that the pod is about."""
         large = dict(info.amounts).get("gpu-memory", 0) >= self.memory
         labelled = not self.rack or ("rack", self.rack) in info.labels
         return info.type == self.kind and info.healthy and large and labelled and self.model in ("", info.model)
 
     def fits(self, info: CardInfo, held: Sequence[Amounts]) -> bool:
-        """Tell whether a card of which pods hold these amounts can serve the pod."""
+        """Return whether a card of which pods hold these amounts can serve the pod."""
         if not self.accepts(info) or (self.whole and held):
             return False
         need = self.on(info)
         return all(sum(other[name] for other in held) + need[name] <= total for name, total in info.amounts)
 
     def on(self, info: CardInfo) -> dict[str, int]:
-        """Give what the pod takes of a card."""
+        """Return what the pod takes of a card."""
         return filled(self.each, info)
 
 
@@ -120,7 +120,7 @@ GPUS = (
 
 
 def of_others(kind: str) -> tuple[Wish, ...]:
-    """Give what a pod may ask of NICs or FPGAs."""
+    """Return what a pod may ask of NICs or FPGAs."""
     name = f"kubernetes.io/{kind}"
     return (
         Wish(kind=kind, amounts={name: 50}, count=1, each={kind: 50}),

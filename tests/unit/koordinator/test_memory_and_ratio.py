@@ -44,7 +44,7 @@ def test_what_is_left_out_is_filled_in_rounded_down(
 
 
 def placed(wanted: Mapping[str, int], cards: Sequence[tuple[int, str]], *held: dict[str, Any]) -> list[int] | None:
-    """Give the minors that a pod gets on a node whose first cards are taken so far; None where it does not fit."""
+    """Return the minors that a pod gets on a node whose first cards are taken so far; None where it does not fit."""
     made = fleet({"node": [card(minor, memory=size, model=model) for minor, (size, model) in enumerate(cards)]})
     for minor, taken in enumerate(held):
         made.charge(charge(f"holder-{minor}", grant(minor, **taken)))

@@ -28,7 +28,7 @@ BEST_EFFORT = {"allocatePolicy": "BestEffort"}
 
 
 def wants(amounts: Mapping[str, int], spec: object = None, **annotations: str) -> PodRequest:
-    """Give a class, with a partition spec unless it is None."""
+    """Return a class, with a partition spec unless it is None."""
     told = {names.PARTITION_SPEC: orjson.dumps(spec).decode()} if spec is not None else {}
     return asks(amounts, annotations={**told, **annotations})
 
@@ -41,7 +41,7 @@ def switch(
     partitions_only: bool = False,
     found: Sequence[CardInfo] | None = None,
 ) -> Fleet:
-    """Give a fleet of one node with partitions; pods hold some cards as a whole, and a tenth of others."""
+    """Return a fleet of one node with partitions; pods hold some cards as a whole, and a tenth of others."""
     made = fleet({"node": nvswitch() if found is None else found}, partitions=table, partitions_only=partitions_only)
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
@@ -51,7 +51,7 @@ def switch(
 
 
 def table(*sets: tuple[int, Sequence[int]] | tuple[int, Sequence[int], int]) -> Table:
-    """Give a table of (score, minors[, bandwidth in Gi])."""
+    """Return a table of (score, minors[, bandwidth in Gi])."""
     by_size: dict[int, list[Partition]] = {}
     for score, minors, *rest in sets:
         bandwidth = rest[0] * GI if rest else None

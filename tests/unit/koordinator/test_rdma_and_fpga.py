@@ -15,7 +15,7 @@ SWITCH = {"exclusivePolicy": "PCIeLevel"}
 
 
 def part(kind: str, amount: int, hint: dict[str, Any]) -> Part:
-    """Give the part that a request of so much of a type becomes with this hint."""
+    """Return the part that a request of so much of a type becomes with this hint."""
     hints = orjson.dumps({kind: hint}).decode()
     (found,) = of_pod({f"kubernetes.io/{kind}": amount}, {names.ALLOCATE_HINT: hints}, {}).parts
     return found

@@ -25,22 +25,22 @@ PACKING, SPREADING = Policy(), Policy(card_strategy="LeastAllocated")
 
 
 def nic(minor: int = 0, pcie: str = "", numa: int = -1, net: str = "", **fields: Any) -> CardInfo:
-    """Give a NIC at its place."""
+    """Return a NIC at its place."""
     return other_card("rdma", minor, pcie=pcie, numa=numa, labels=(("net", net),) if net else (), **fields)
 
 
 def within(scope: str) -> dict[str, str]:
-    """Give the hint that keeps all devices within something."""
+    """Return the hint that keeps all devices within something."""
     return {"requiredTopologyScope": scope}
 
 
 def wants(amount: int, hint: Mapping[str, Any] | None = None, kind: str = "rdma") -> PodRequest:
-    """Give a request for so much of a type, with this hint."""
+    """Return a request for so much of a type, with this hint."""
     return asks({f"kubernetes.io/{kind}": amount}, annotations=hints(**{kind: hint or {}}))
 
 
 def node(*cards: CardInfo, held: Mapping[int, int] | None = None) -> Fleet:
-    """Give a node with these cards, of which pods hold so many hundredths."""
+    """Return a node with these cards, of which pods hold so many hundredths."""
     made = fleet({"node": cards})
     for minor, amount in (held or {}).items():
         kind = cards[0].type
@@ -49,7 +49,7 @@ def node(*cards: CardInfo, held: Mapping[int, int] | None = None) -> Fleet:
 
 
 def minors(made: Fleet, request: PodRequest, policy: Policy = PACKING) -> list[int] | str:
-    """Give the minors that a pod gets, as they stand in its allocation; else why it gets none."""
+    """Return the minors that a pod gets, as they stand in its allocation; else why it gets none."""
     found = decide(made, waiting("pod", request), policy)
     if isinstance(found, Failure):
         return found.reasons[0][0]
@@ -279,7 +279,7 @@ def test_within_a_scope(
 
 
 def near(made: Fleet, amount: int, hint: Mapping[str, Any], *switches: str, policy: Policy = PACKING) -> list[int]:
-    """Give the minors for a part near these switches."""
+    """Return the minors for a part near these switches."""
     request = wants(amount, hint)
     (part,) = request.devices.parts
     numbers = {made.intern_table.switches.number(each) for each in switches}
@@ -351,7 +351,7 @@ def drawn(draw: st.DrawFn) -> tuple[list[CardInfo], dict[int, int]]:
 
 
 def will_do(cards: Sequence[CardInfo], scope: str) -> bool:
-    """Tell whether these cards are within a scope."""
+    """Return whether these cards are within a scope."""
     if len(cards) < 2 or scope in ("", "Node"):
         return True
     field = {"Device": "minor", "PCIe": "pcie"}.get(scope, "numa")

@@ -49,7 +49,7 @@ def used(nodes: Use) -> Fleet:
 
 
 def scored(module: ModuleType, made: Fleet, amounts: Mapping[str, int]) -> dict[str, float]:
-    """Give what a score says of each node that can take the pod."""
+    """Return what a score says of each node that can take the pod."""
     request = asks(amounts)
     found, fits = told(module, made, request, made.present), devices.BUILT_IN.passes(made, request)
     return {name: round(float(found[row]), 1) for name, row in made.rows.items() if fits[row]}

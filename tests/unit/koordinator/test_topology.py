@@ -52,7 +52,7 @@ SPREADS = Policy(weights=tuple(CARD_STRATEGIES["LeastAllocated"].items()), card_
 
 
 def wants(amounts: Mapping[str, int], **texts: Any) -> PodRequest:
-    """Give a class with a hint for GPUs (`scope`), and Berth's own annotations (`topology`, `policy`)."""
+    """Return a class with a hint for GPUs (`scope`), and Berth's own annotations (`topology`, `policy`)."""
     hint = orjson.dumps({"gpu": {"requiredTopologyScope": texts["scope"]}}).decode() if "scope" in texts else None
     told = {
         names.ALLOCATE_HINT: hint,
@@ -63,7 +63,7 @@ def wants(amounts: Mapping[str, int], **texts: Any) -> PodRequest:
 
 
 def machine(found: Sequence[CardInfo], used: Iterable[int] = (), shares: Mapping[int, int] | None = None) -> Fleet:
-    """Give a fleet of one node, with pods that hold these cards as a whole, and so many hundredths of others."""
+    """Return a fleet of one node, with pods that hold these cards as a whole, and so many hundredths of others."""
     made = fleet({"node": found})
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
@@ -73,7 +73,7 @@ def machine(found: Sequence[CardInfo], used: Iterable[int] = (), shares: Mapping
 
 
 def chosen(made: Fleet, request: PodRequest, policy: Policy = PACKS) -> tuple[int, ...] | None:
-    """Give the minors that a pod gets, or None."""
+    """Return the minors that a pod gets, or None."""
     outcome = decide(made, waiting("pod", request), policy)
     return tuple(each.minor for each in outcome.grants) if isinstance(outcome, Placement) else None
 

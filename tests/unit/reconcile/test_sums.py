@@ -39,7 +39,7 @@ MARKED = {MANAGED: "true"}
 
 
 def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = (), **fields: Any) -> NodeView:
-    """Give a node with these entries in its Device; `without=True` has no Device."""
+    """Return a node with these entries in its Device; `without=True` has no Device."""
     shown = raw or node()
     record = NodeRecord(
         uid="uid-node",
@@ -56,7 +56,7 @@ def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = ()
 
 
 def shown(of: NodeView) -> dict[str, int]:
-    """Give the sums under our first prefix, after looking that the other has the same."""
+    """Return the sums under our first prefix, after looking that the other has the same."""
     wanted = sums.wanted(of)
     ours = {name.removeprefix(names.PREFIX): amount for name, amount in wanted.items() if name.startswith(names.PREFIX)}
     others = {name.removeprefix(names.OTHER_PREFIX): amount for name, amount in wanted.items() if name not in ours}
@@ -219,7 +219,7 @@ def test_a_new_device_is_shown_in_both_fields_and_under_both_prefixes() -> None:
 
 
 def current(of: NodeView, **changes: str) -> Raw:
-    """Give a node that shows what it should, but for the changes."""
+    """Return a node that shows what it should, but for the changes."""
     return node(labels=MARKED, allocatable={**written(of), **changes})
 
 

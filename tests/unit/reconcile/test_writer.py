@@ -391,7 +391,7 @@ async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
 
 
 def grouped(*waiting: str, **fields: Any) -> World:
-    """Give a world with a PodGroup that needs two, and members that wait."""
+    """Return a world with a PodGroup that needs two, and members that wait."""
     world = World()
     world.cluster.put_group(pod_group(minimum=2, **fields))
     for name in waiting:

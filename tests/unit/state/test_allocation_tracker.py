@@ -61,7 +61,7 @@ class World:
         self.put_device()
 
     def used(self) -> list[int]:
-        """Give the hundredths of each card that are charged."""
+        """Return the hundredths of each card that are charged."""
         fleet = self.cluster.fleet
         row, columns = fleet.rows["node"], fleet.cards["gpu"]
         return [int(columns.used[columns.index[GPU_CORE], row, slot]) for slot in columns.slots(row)]
@@ -81,14 +81,14 @@ class World:
         return found
 
     def said(self, name: str) -> tuple[str, str]:
-        """Give what is said of a GpuPod: status and reason."""
+        """Return what is said of a GpuPod: status and reason."""
         view = self.cluster.view(StatusKind.GPU_POD, f"ns/{name}")
         assert isinstance(view, GpuPodView)
         return view.consistency[:2] if view.consistency else ("", "")
 
 
 def bound(name: str, *minors: int, **fields: Any) -> Raw:
-    """Give a bound pod of ours that kubelet gives cards."""
+    """Return a bound pod of ours that kubelet gives cards."""
     return pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), **fields)
 
 

@@ -72,13 +72,13 @@ class World:
         return outcome
 
     def users(self) -> list[int]:
-        """Give the number of pods on each card of the node."""
+        """Return the number of pods on each card of the node."""
         row = self.cluster.fleet.rows["node"]
         cards = self.cluster.fleet.cards["gpu"]
         return [int(cards.users[row, slot]) for slot in cards.slots(row)]
 
     def reported(self) -> list[str]:
-        """Give what is reported once kubelet has had its time to tell."""
+        """Return what is reported once kubelet has had its time to tell."""
         self.now += KUBELET_SECONDS
         self.cluster.unknown_allocations.report()
         return [charge.pod for charge in self.heard.unknown]

@@ -247,7 +247,7 @@ PARTS: Raw = MIG | {
 
 
 def sliced(name: str) -> Raw:
-    """Give four instances in three slices each."""
+    """Return four instances in three slices each."""
     return ALIKE | {"instances": [{**each, "replicas": 3, "replicaResource": name} for each in ALIKE["instances"]]}
 
 

@@ -9,7 +9,7 @@ DURATION = 40.0
 
 
 def beats(*, doubted: bool = False, lease: bool = True, at: float = 0.0) -> Heartbeats:
-    """Give what is known just after a start: a Device, and usually a Lease."""
+    """Return what is known just after a start: a Device, and usually a Lease."""
     made = Heartbeats(grace=GRACE)
     made.expect("node", at, doubted=doubted)
     if lease:
@@ -18,7 +18,7 @@ def beats(*, doubted: bool = False, lease: bool = True, at: float = 0.0) -> Hear
 
 
 def renewed(at: float = 0.0, *, duration: float | None = DURATION) -> Heartbeats:
-    """Give an agent whose renewal was seen."""
+    """Return an agent whose renewal was seen."""
     made = beats(at=at)
     made.observe("node", "2", duration, at)
     return made

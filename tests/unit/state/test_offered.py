@@ -40,7 +40,7 @@ SHORT = "0/1 nodes are available: 1 Insufficient {}."
 
 
 def cluster(offered: Mapping[str, int], *entries: Raw) -> Cluster:
-    """Give a node with eight healthy cards, or these devices, where plugins offer so much."""
+    """Return a node with eight healthy cards, or these devices, where plugins offer so much."""
     made = Cluster(grace=20.0, clock=lambda: 0.0)
     made.put_node(node(offered=offered))
     made.put_device(device("node", *(entries or map(entry, range(CARDS)))))
@@ -226,7 +226,7 @@ def test_of_two_device_classes_one_is_named() -> None:
 
 
 def crowded(offered: int, *minors: int) -> Cluster:
-    """Give a node with a pod of low priority on each of some cards."""
+    """Return a node with a pod of low priority on each of some cards."""
     of = cluster({NVIDIA: offered})
     for minor in minors:
         of.put_bound(pod(f"low-{minor}", {NVIDIA: 1}, allocated=whole(minor), **ON))

@@ -87,7 +87,7 @@ class Server:
             self.watching.remove(params["fieldSelector"])
 
     def shows(self, found: Raw) -> int:
-        """Give the number of watches that show a pod."""
+        """Return the number of watches that show a pod."""
         return sum(_picks(each, found) for each in self.watching)
 
 

@@ -37,7 +37,7 @@ WANTED: dict[str, tuple[Raw | None, Raw]] = {
 
 
 def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
-    """Give a cluster in which pods of these kinds are on these nodes."""
+    """Return a cluster in which pods of these kinds are on these nodes."""
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     for name, zone in NODES.items():
         cluster.put_node(node(name, labels={ZONE: zone}, allocatable={"cpu": "4"}))

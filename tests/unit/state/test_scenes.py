@@ -24,7 +24,7 @@ SCORES = {"pods-near": references.near, "even-spread": references.even}
 
 
 def told(made: Scene) -> Cluster:
-    """Give the state after the API server has told of a scene."""
+    """Return the state after the API server has told of a scene."""
     cluster = Cluster(grace=1.0, clock=lambda: 0.0)
     for each in made.placed:
         cluster.put_bound(pods.keep(dict(each)))

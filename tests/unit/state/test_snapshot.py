@@ -37,7 +37,7 @@ READERS: dict[str, tuple[str, Callable[[Raw], Any]]] = {
 
 
 def listed(obj: Raw, namespace: str = "ns") -> Raw:
-    """Give an object with what the API server adds."""
+    """Return an object with what the API server adds."""
     added = {"namespace": namespace, "uid": f"uid-{obj['metadata']['name']}", "resourceVersion": "7"}
     return {**copy.deepcopy(obj), "metadata": {**added, **copy.deepcopy(obj["metadata"])}}
 

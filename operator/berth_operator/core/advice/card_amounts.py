@@ -14,7 +14,7 @@ from berth_operator.core.fleet.column_cache import ALL, Rows
 
 
 def offers(cards: Cards, rows: Rows = ALL) -> Iterator[tuple[str, Column, Column]]:
-    """Give for each resource what every card offers and what is taken: shape (rows, slots)."""
+    """Return for each resource what every card offers and what is taken: shape (rows, slots)."""
     for name, index in cards.index.items():
         if name != FUNCTIONS:
             counts = cards.present[rows] if mig.is_resource(name) else cards.healthy[rows]

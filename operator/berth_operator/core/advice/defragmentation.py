@@ -162,7 +162,7 @@ class _Search:
         self.limits: dict[str, None] = {}
 
     def found(self) -> Found | None:
-        """Give what the pod gets, and the pods to move for it."""
+        """Return what the pod gets, and the pods to move for it."""
         if (found := self._without(np.zeros(0, np.intp))) is not None:
             return found
         for size in range(1, min(MOST_MOVES, len(self._movable)) + 1):
@@ -180,7 +180,7 @@ class _Search:
     # --- whom ---------------------------------------------------------------------------------------------------
 
     def _why_not(self, charge: Charge) -> str:
-        """Tell why a pod may not be moved; nothing if it may."""
+        """Return why a pod may not be moved; nothing if it may."""
         tenant = self._tenants.get(charge.uid)
         if tenant is None or not tenant.controlled:
             return ORPHAN
@@ -195,7 +195,7 @@ class _Search:
         return next((why for why, holds in reasons.items() if holds), "")
 
     def _concerned(self) -> Mask:
-        """Tell which pods are in the way.
+        """Return which pods are in the way.
 
         They hold what the pod lacks, on nodes that could be helped. Where more than that decides, all pods there may be
         in the way, and those that it wants to be apart from, or that want to be apart from it.
@@ -216,7 +216,7 @@ class _Search:
         return there & holding
 
     def _are_apart(self, charge: Charge) -> bool:
-        """Tell whether the pod and a placed one do not want to be near each other, wherever that is."""
+        """Return whether the pod and a placed one do not want to be near each other, wherever that is."""
         request, affinity_index = self._pod.request, self._fleet.affinity_index
         if any(
             affinity_index.includes(PodSelection(peers=(term.peers,)), charge.identity)
@@ -233,7 +233,7 @@ class _Search:
     # --- which sets ---------------------------------------------------------------------------------------------
 
     def _candidates(self, size: int) -> Indices:
-        """Give sets of so many pods that would let the pod in, those first that are the least to move."""
+        """Return sets of so many pods that would let the pod in, those first that are the least to move."""
         families = [self._cheapest(each, size) for each in (self._of_one_node(size), self._anywhere(size))]
         return self._sorted(np.unique(np.concatenate(families), axis=0))
 
@@ -254,7 +254,7 @@ class _Search:
         return np.array(list(picks), np.intp).reshape(number, size)
 
     def _promising(self, size: int) -> Sequence[int]:
-        """Give the pods whose sets are tried whatever nodes they are on; all, if they are few.
+        """Return the pods whose sets are tried whatever nodes they are on; all, if they are few.
 
         Else those that are known to be in the way, and such as would leave a place for one of those.
         """
@@ -272,7 +272,7 @@ class _Search:
         return list(found)[:MOST_APART]
 
     def _cheapest(self, found: Indices, size: int) -> Indices:
-        """Give of these sets those that would let the pod in, as many as may be tried, the least to move first."""
+        """Return of these sets those that would let the pod in, as many as may be tried, the least to move first."""
         if self._local:
             with self._yielding():
                 found = found[self._lets_in(found, self._pod.request)]
@@ -323,7 +323,7 @@ class _Search:
         return None
 
     def _decided(self, waiting: Sequence[PendingPod]) -> list[Placement]:
-        """Give the placements up to the first that finds none."""
+        """Return the placements up to the first that finds none."""
         placed: list[Placement] = []
         for pod in waiting:
             outcome = decide(self._fleet, pod, self._policies[pod.scheduler])
@@ -340,7 +340,7 @@ class _Search:
 
 
 def _burden(charge: Charge) -> tuple[int, int, int]:
-    """Give what there is to move of a pod: hundredths of cards, processor time and memory."""
+    """Return what there is to move of a pod: hundredths of cards, processor time and memory."""
     parts = (dict(each.amounts) for each in charge.grants)
     cards = sum(max((amount for name, amount in each.items() if name != GPU_MEMORY), default=0) for each in parts)
     plain = dict(charge.resources)

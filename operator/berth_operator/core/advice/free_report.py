@@ -32,12 +32,12 @@ NOTHING_LEFT = Left()
 
 
 def rooms(fleet: Fleet) -> dict[Place, Left]:
-    """Give what is left everywhere."""
+    """Return what is left everywhere."""
     return {place: left for kind in fleet.cards for place, left in _of_type(fleet, kind)}
 
 
 def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
-    """Give the sums over all nodes: device type and model -> what is left."""
+    """Return the sums over all nodes: device type and model -> what is left."""
     total: dict[tuple[str, str], Left] = {}
     for (_, kind, model), each in left.items():
         total[kind, model] = _added(total.get((kind, model), NOTHING_LEFT), each)
@@ -45,7 +45,7 @@ def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
 
 
 def unused(fleet: Fleet) -> set[str]:
-    """Give the nodes that have cards of which nobody holds, or may hold, any."""
+    """Return the nodes that have cards of which nobody holds, or may hold, any."""
     having, in_use = np.zeros_like(fleet.present), np.zeros_like(fleet.present)
     for cards in fleet.cards.values():
         having |= cards.present.any(axis=1)

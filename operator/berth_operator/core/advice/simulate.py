@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Tell whether it gets a place."""
+        """Return whether it gets a place."""
         return isinstance(self.result, Placement)
 
 
@@ -166,7 +166,7 @@ class _Run:
 
 
 def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
-    """Give what is left of a gang once some of its members have their places."""
+    """Return what is left of a gang once some of its members have their places."""
     placed = {each.pod.uid for each in placements}
     return replace(
         gang,

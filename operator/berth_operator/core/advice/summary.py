@@ -24,12 +24,12 @@ _WAYS: Final = {strength: name for name, strength in LINKS.items()}
 
 
 def nodes(fleet: Fleet) -> list[str]:
-    """Give the names of the nodes of which there is a summary: those with devices, be they only charged."""
+    """Return the names of the nodes of which there is a summary: those with devices, be they only charged."""
     return [name for name, row in fleet.rows.items() if _has_devices(fleet, row)]
 
 
 def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
-    """Give a node's summary; None if nothing is known of devices on a node of this name."""
+    """Return a node's summary; None if nothing is known of devices on a node of this name."""
     row = fleet.rows.get(node)
     if row is None or not _has_devices(fleet, row):
         return None
@@ -103,7 +103,7 @@ class _Report:
         }
 
     def _topology(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
-        """Tell where a card sits, as far as its Device tells."""
+        """Return where a card sits, as far as its Device tells."""
         numa, intern_table = int(cards.numa[self._row, slot]), self._fleet.intern_table
         switch = intern_table.switches[int(cards.pcie[self._row, slot])]
         links = _links(intern_table.wirings[int(cards.wiring[self._row])], minor)

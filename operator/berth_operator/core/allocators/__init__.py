@@ -86,21 +86,21 @@ BUILT_IN: Final = Allocators({})
 
 
 def in_subdevices(fleet: Fleet, part: Part) -> bool:
-    """Tell whether there are nodes on which a part is of pieces, and not of cards."""
+    """Return whether there are nodes on which a part is of pieces, and not of cards."""
     return part.unit != AMOUNTS and not slices.are_cards(fleet, part)
 
 
 def subdevices_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Give how many pieces each card can give now for a part that is `in_subdevices`."""
+    """Return how many pieces each card can give now for a part that is `in_subdevices`."""
     free = mig.free if part.unit == INSTANCE else slices.free
     return free(fleet, request, part, rows)
 
 
 def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Give the hundredths of each card's pieces that no pod has after one more; all of a card that can give none."""
+    """Return the hundredths of each card's pieces that no pod has after one more; all of a card that can give none."""
     return subdevices.unused(fleet.cards[part.type], subdevices_left(fleet, request, part, rows), rows)
 
 
 def divided(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Give the rows where a part that is `in_subdevices` is of pieces."""
+    """Return the rows where a part that is `in_subdevices` is of pieces."""
     return slices.divided(fleet, rows) if part.unit == PLUGIN_UNIT else np.ones_like(fleet.present[rows])

@@ -6,13 +6,13 @@ from berth_operator.core.fleet.cards import Cards, Column, Indices
 
 
 def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
-    """Give for each slot what its card costs: its free part, or the taken one where pods shall spread."""
+    """Return for each slot what its card costs: its free part, or the taken one where pods shall spread."""
     left = _left(cards, row, slots)
     return -left if spread else left
 
 
 def _left(cards: Cards, row: int, slots: Indices) -> Column:
-    """Give the free part of each slot's scarcest resource, in hundredths of the card."""
+    """Return the free part of each slot's scarcest resource, in hundredths of the card."""
     # What is counted beside these has names, and is no part of a card.
     counted = len(cards.counted)
     total = np.maximum(cards.total[:counted, row, slots], 1)

@@ -17,7 +17,7 @@ _CAP: Final = 2**56
 
 
 def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the cards that can serve the part now, but for what it asks of several of them together."""
+    """Return the cards that can serve the part now, but for what it asks of several of them together."""
     cards = fleet.cards[part.type]
     mask = _free(fleet, request, part, rows, cards.announced if by_kubelet(part) else cards.healthy)
     if part.exclusive:
@@ -26,7 +26,7 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the healthy cards that are accepted with enough left; a whole card must have no pod at all."""
+    """Return the healthy cards that are accepted with enough left; a whole card must have no pod at all."""
     return _free(fleet, request, part, rows, fleet.cards[part.type].healthy)
 
 
@@ -45,7 +45,7 @@ def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mas
 
 
 def by_kubelet(part: Part) -> bool:
-    """Tell whether kubelet gives out what the part asks for, of what its agent announces."""
+    """Return whether kubelet gives out what the part asks for, of what its agent announces."""
     return part.type == GPU and part.unit != AMOUNTS
 
 
@@ -58,7 +58,7 @@ def broken_up(cards: Cards, part: Part, rows: Rows) -> Mask | None:
 
 
 def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Give the cards from which pods that are exclusive keep another such pod.
+    """Return the cards from which pods that are exclusive keep another such pod.
 
     No two of them share a card; and no two with PCIeLevel a switch. Where nobody tells of a card on which switch it is,
     it may be on any.
@@ -74,7 +74,7 @@ def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
 
 
 def _held(cards: Cards, rows: Rows, *policies: str) -> Mask:
-    """Give the cards that pods with one of these policies are on."""
+    """Return the cards that pods with one of these policies are on."""
     held = np.zeros_like(cards.present[rows])
     for name in policies:
         if name in cards.index:
@@ -83,19 +83,19 @@ def _held(cards: Cards, rows: Rows, *policies: str) -> Mask:
 
 
 def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
-    """Give the slots of a row whose cards can serve the part."""
+    """Return the slots of a row whose cards can serve the part."""
     [mask] = fitting(fleet, request, part, only(row))
     return np.flatnonzero(mask)
 
 
 def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the cards that could serve the part were no pod on them."""
+    """Return the cards that could serve the part were no pod on them."""
     mask: Mask = fleet.cards[part.type].healthy & accepted(fleet, request, part) & large_enough(fleet, part)
     return mask
 
 
 def large_enough(fleet: Fleet, part: Part) -> Mask:
-    """Give the cards that could serve the part were they free."""
+    """Return the cards that could serve the part were they free."""
     cards = fleet.cards[part.type]
     mask = large(cards, part, ALL)
     for index, amount in needs(cards, part, ALL):
@@ -104,7 +104,7 @@ def large_enough(fleet: Fleet, part: Part) -> Mask:
 
 
 def large(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Give the cards with as much memory in all as the pod wants of each."""
+    """Return the cards with as much memory in all as the pod wants of each."""
     if not part.min_memory:
         return np.ones_like(cards.healthy[rows])
     large: Mask = cards.total[cards.index[GPU_MEMORY], rows] >= part.min_memory
@@ -112,7 +112,7 @@ def large(cards: Cards, part: Part, rows: Rows) -> Mask:
 
 
 def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the cards of a model and with labels that the pod accepts."""
+    """Return the cards of a model and with labels that the pod accepts."""
     mask = of_model(fleet, request, part, rows)
     if part.selector.requirements:
         mask = mask & fleet.intern_table.selected(part.selector)[fleet.cards[part.type].labels[rows]]
@@ -120,7 +120,7 @@ def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 
 
 def of_model(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the cards of a model that the pod accepts."""
+    """Return the cards of a model that the pod accepts."""
     cards = fleet.cards[part.type]
     present = pick(cards.present, rows)
     if part.type != GPU or not request.model:
@@ -131,7 +131,7 @@ def of_model(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 
 
 def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Column]]:
-    """Give each resource's index with the amount that a card must have.
+    """Return each resource's index with the amount that a card must have.
 
     What the pod left out of memory and ratio is charged too, so it must fit as well; it depends on the card's size.
     """

@@ -35,17 +35,17 @@ BROKEN_UP: Final = 10_000
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Pass rows with as many cards that can serve the part, and that will do together."""
+    """Return the rows with as many cards that can serve the part, and that will do together."""
     return _enough(fleet, request, part, candidates.fitting(fleet, request, part, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the rows that would have as many such cards, were they free."""
+    """Return the rows that would have as many such cards, were they free."""
     return _enough(fleet, request, part, candidates.suitable(fleet, request, part), ALL)
 
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
-    """Pass rows on which so many of the cards that fit will do together."""
+    """Return the rows on which so many of the cards that fit will do together."""
     mask = ~shortage.few(fits, part)
     if within := locality.required(request, part):
         mask &= locality.most(fleet, GPU, within, fits, rows) >= part.count
@@ -55,7 +55,7 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Row
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing, and the rows where it is."""
+    """Return what may be missing, and the rows where it is."""
     yield from shortage.of_cards(fleet, request, part, rejected)
     fits, within = candidates.fitting(fleet, request, part), locality.required(request, part)
     if within:
@@ -68,7 +68,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Give the best cards of the row."""
+    """Return the best cards of the row."""
     common = fleet.workload.typical.common
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common)
     chosen = fleet.column_cache.of_row(row, key, lambda: _best(fleet, row, request, part, policy, near=near))
@@ -78,7 +78,7 @@ def choose(
 def _best(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Sequence[int]:
-    """Give the slots of the best cards of the row."""
+    """Return the slots of the best cards of the row."""
     if not fleet.partitions[row] and not topology.is_told(fleet, GPU, row):
         fitting = candidates.slots(fleet, row, request, part)
         cost = costs(fleet, row, part, policy, fitting)
@@ -98,7 +98,7 @@ def slots(
     near: Collection[int] = (),
     beside: Companions | None = None,
 ) -> Sequence[int]:
-    """Give the slots of the best set of cards, of those that have what they need beside them; none if there is none."""
+    """Return the slots of the best set of cards that have the companions they need; none if there is no such set."""
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)
     board = topology.candidates_of(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
@@ -119,7 +119,7 @@ def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: I
 
 
 def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> Sequence[int]:
-    """Give the slots of a partition, or of the best set where the part need not be one; none if there are none."""
+    """Return the slots of a partition, or of the best set where the part need not be one; none if there are none."""
     if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
         return topology.best(board)
     found = partitions.choose(fleet, row, request, part, board)

@@ -12,7 +12,7 @@ from berth_operator.core.fleet.cards import Cards, Column, Indices
 def cheapest(
     cards: Cards, row: int, part: Part, slots: Indices, cost: Column, *, near: Collection[int]
 ) -> Sequence[int]:
-    """Give the slots with the lowest cost; those of the switches that are `near` come before all others."""
+    """Return the slots with the lowest cost; those of the switches that are `near` come before all others."""
     # The last key sorts first.
     keys = [cards.minor[row, slots], cost]
     if near:
@@ -22,12 +22,12 @@ def cheapest(
 
 
 def of_slots(cards: Cards, row: int, part: Part, slots: Iterable[int]) -> tuple[Grant, ...]:
-    """Give a part's amounts on each of these cards."""
+    """Return a part's amounts on each of these cards."""
     return tuple(of_card(cards, row, part, slot) for slot in slots)
 
 
 def of_card(cards: Cards, row: int, part: Part, slot: int) -> Grant:
-    """Give a part's amounts on one card."""
+    """Return a part's amounts on one card."""
     minor = int(cards.minor[row, slot])
     name = cards.ids[row].get(minor, "")
     grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=name, exclusive=part.exclusive)

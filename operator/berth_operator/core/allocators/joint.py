@@ -37,14 +37,14 @@ Types = Container[str]
 
 
 def parts_of(request: PodRequest) -> Parts:
-    """Give the parts that lie together, the one that is placed first before the others; none for most pods."""
+    """Return the parts that lie together, the one that is placed first before the others; none for most pods."""
     joint = request.devices.joint
     named = () if joint is None else joint.types
     return tuple(part for kind in named for part in request.devices.parts if part.type == kind)
 
 
 def bound(request: PodRequest) -> Parts:
-    """Give the parts that must lie under the same switches."""
+    """Return the parts that must lie under the same switches."""
     return parts_of(request) if request.devices.joint is not None and request.devices.joint.same_pcie else ()
 
 
@@ -117,7 +117,7 @@ def _found(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: 
 
 
 def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: Rows) -> Iterator[tuple[Masks, int]]:
-    """Give the cards among which the parts may choose freely, and under how many switches at most."""
+    """Return the cards among which the parts may choose freely, and under how many switches at most."""
     first = parts_of(request)[0]
     fixed = [part == first or part.type == GPU for part in parts]
     groups = (
@@ -144,7 +144,7 @@ class _Asked:
     apart: Types
 
     def under_switches(self) -> tuple[Grant, ...] | None:
-        """Give cards under switches that can serve all of the parts; None if there are none such.
+        """Return cards under switches that can serve all of the parts; None if there are none such.
 
         The GPUs are the best of all sets that have the others beside them. Where there are no GPUs, or more than can
         be compared, the fewest switches that will do are taken.
@@ -159,7 +159,7 @@ class _Asked:
         return self._connected() or self._grants(self.parts, *best)
 
     def nearby(self, alone: Alone) -> tuple[Grant, ...]:
-        """Give the cards of the first part, and for the others such as are near to them, as far as there are any."""
+        """Return the cards of the first part, and for the others such as are near to them, as far as there are any."""
         found = alone(self.parts[0], ())
         cards = self.fleet.cards[self.parts[0].type]
         held = np.isin(cards.minor[self.row], [grant.minor for grant in found])
@@ -179,7 +179,7 @@ class _Asked:
         return _choices(self.fleet, self.request, parts, able, rows)
 
     def _connected(self) -> tuple[Grant, ...]:
-        """Give the best GPUs that have the other parts beside them, and those; nothing where that is not found."""
+        """Return the best GPUs that have the other parts beside them, and those; nothing where that is not found."""
         own = next((part for part in self.parts if part.type == GPU), None)
         if own is None:
             return ()
@@ -197,7 +197,7 @@ class _Asked:
         return ()
 
     def _common(self, parts: Parts, masks: Masks) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Give the switches with cards for each of the parts, and how many; no more than are wanted."""
+        """Return the switches with cards for each of the parts, and how many; no more than are wanted."""
         under = [self._under(part, mask) for part, mask in zip(parts, masks, strict=True)]
         common = [switch for switch in under[0] if all(switch in other for other in under)]
         wanted = [part.count for part in parts]
@@ -206,12 +206,12 @@ class _Asked:
         )
 
     def _under(self, part: Part, mask: Mask) -> Counter[int]:
-        """Give how many of these cards are under each switch that is known."""
+        """Return how many of these cards are under each switch that is known."""
         own = self.fleet.cards[part.type].pcie[self.row][mask[0]]
         return Counter(own[own != UNTOLD].tolist())
 
     def _fewest(self, masks: Masks) -> list[int] | None:
-        """Give the fewest switches that have enough of these cards; among as many, those with the cheapest cards."""
+        """Return the fewest switches that have enough of these cards; among as many, those with the cheapest cards."""
         under = self._under(self.parts[0], masks[0])
         own, cheapest = self.fleet.cards[self.parts[0].type].pcie[self.row], dict[int, int]()
         for slot, cost in self._ranked(self.parts[0], np.flatnonzero(masks[0][0])):
@@ -222,7 +222,7 @@ class _Asked:
         return None if found is None else [common[place][0] for place in found]
 
     def _ranked(self, part: Part, slots: Indices) -> list[tuple[int, int]]:
-        """Give these slots with what their cards cost, by the policy's strategy, the cheapest first."""
+        """Return these slots with what their cards cost, by the policy's strategy, the cheapest first."""
         cards = self.fleet.cards[part.type]
         if part.type == GPU:
             cost = gpu.costs(self.fleet, self.row, part, self.policy, slots)
@@ -232,7 +232,7 @@ class _Asked:
         return list(zip(slots[order].tolist(), cost[order].tolist(), strict=True))
 
     def _grants(self, parts: Parts, masks: Masks, chosen: Collection[int]) -> tuple[Grant, ...]:
-        """Give these cards under the chosen switches, one under each before a second under any."""
+        """Return these cards under the chosen switches, one under each before a second under any."""
         given = (self._of_part(part, mask[0], chosen) for part, mask in zip(parts, masks, strict=True))
         return tuple(chain.from_iterable(given))
 

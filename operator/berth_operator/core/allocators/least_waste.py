@@ -27,7 +27,7 @@ UNFIT: Final = (2 + 2 * SPOILT) * CARD
 
 
 def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
-    """Give what the part would waste on each slot of a row."""
+    """Return what the part would waste on each slot of a row."""
     rows = only(row)
     [wasted] = _wasted(fleet, part, left(fleet.cards[GPU], rows), rows)
     found: Column = wasted[slots]
@@ -35,14 +35,14 @@ def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
 
 
 def left(cards: Cards, rows: Rows = ALL) -> Column:
-    """Give the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
+    """Return the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
     core, ratio = (cards.left(index, rows) for index in _HUNDREDTHS)
     found: Column = np.maximum(np.minimum(core, ratio), 0) * pick(cards.healthy, rows)
     return found
 
 
 def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
-    """Give the hundredths of each GPU that a part takes: bytes are more of a small card than of a large one."""
+    """Return the hundredths of each GPU that a part takes: bytes are more of a small card than of a large one."""
     wanted = dict(part.amounts)
     hundredths = max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0))
     if GPU_MEMORY not in wanted or GPU_MEMORY_RATIO in wanted:
@@ -72,7 +72,7 @@ def _wasted(fleet: Fleet, part: Part, free: Column, rows: Rows) -> Column:
 
 @lru_cache(maxsize=256)
 def residues(common: tuple[int, ...]) -> Column:
-    """Give for each number of hundredths how many stay unused when pods of these sizes fill it as well as they can.
+    """Return for each number of hundredths how many stay unused when pods of these sizes fill it as well as they can.
 
     A whole card has none: it can be had as a whole. Where no size is common, nothing can be told. Numbers below 0, of
     cards on which a pod does not fit, count from the end and mean nothing.

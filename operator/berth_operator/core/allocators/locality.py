@@ -53,19 +53,19 @@ ANYWHERE: Final = Locality()
 
 
 def required(request: PodRequest, part: Part) -> Locality:
-    """Give what a part of a request cannot do without."""
+    """Return what a part of a request cannot do without."""
     topology = request.devices.topology
     return of(part, topology if topology is None or topology.required else None)
 
 
 def preferred(request: PodRequest, part: Part) -> tuple[Locality, ...]:
-    """Give what a part asks for, with what is only preferred and, if that changes anything, without."""
+    """Return what a part asks for, with what is only preferred and, if that changes anything, without."""
     return tuple(dict.fromkeys((of(part, request.devices.topology), required(request, part))))
 
 
 @lru_cache(maxsize=1024)
 def of(part: Part, topology: GpuTopology | None) -> Locality:
-    """Give what a part asks for, by the scope of its hint and by the pod's topology."""
+    """Return what a part asks for, by the scope of its hint and by the pod's topology."""
     if part.count == 1 and not part.every:
         return ANYWHERE
     level = topology.level if topology else ""
@@ -81,7 +81,7 @@ def of(part: Part, topology: GpuTopology | None) -> Locality:
 
 
 def most(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> Column:
-    """Give for each row how many of some cards lie in one group, at most; `among` has a line for each of these rows."""
+    """Return for each row the most of some cards that lie in one group; `among` has a line for each of these rows."""
     cards = fleet.cards[kind]
     single: Column = np.minimum(among.sum(axis=1), 1)
     if within.alone:
@@ -99,7 +99,7 @@ def most(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> 
 
 
 def _most_together(places: list[tuple[Column, int]], among: Mask) -> Column:
-    """Give for each row how many of some cards have the same in all places, at most."""
+    """Return for each row how many of some cards have the same in all places, at most."""
     found: Column = among.sum(axis=1)
     if not places:
         return found
@@ -141,7 +141,7 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], ways: Ways) -> 
 
 @lru_cache(maxsize=1024)
 def strengths(wiring: Wiring, slots: int) -> Ways:
-    """Give how good the way between any two slots is, by whichever of the two tells of it; 0 where neither does."""
+    """Return how good the way between any two slots is, by whichever of the two tells of it; 0 where neither does."""
     found = np.zeros((slots, slots))
     slot_of = {minor: slot for slot, minor, _ in wiring}
     for slot, _, links in wiring:
@@ -154,7 +154,7 @@ def strengths(wiring: Wiring, slots: int) -> Ways:
 
 @lru_cache(maxsize=1024)
 def cliques(wiring: Wiring, slots: int) -> Mask:
-    """Give the groups of several slots with NVLinks among all of them, none part of another: shape (groups, slots)."""
+    """Return the maximal groups of several slots with NVLinks among all of them: shape (groups, slots)."""
     linked = strengths(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
     found = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MOST_CLIQUES]) if each.bit_count() > 1]
@@ -162,7 +162,7 @@ def cliques(wiring: Wiring, slots: int) -> Mask:
 
 
 def _maximal(chosen: int, left: int, done: int, near: list[int], budget: list[int]) -> Iterator[int]:
-    """Give all maximal cliques that hold what is chosen, more of what is left, and nothing that is done: as bit masks.
+    """Return all maximal cliques with what is chosen, more of what is left and nothing that is done, as bit masks.
 
     This is Bron and Kerbosch's way, with a pivot. `near` tells who is linked with whom, `budget` how many may follow.
     """

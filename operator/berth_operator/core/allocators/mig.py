@@ -20,18 +20,18 @@ from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
-    """Pass rows with enough free instances for all parts of the pod: a scope is one for all of them."""
+    """Return the rows with enough free instances for all parts of the pod: a scope is one for all of them."""
     return subdevices.enough(fleet, request, _wanted(fleet, request, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
-    """Give the rows with enough instances, were all of them free."""
+    """Return the rows with enough instances, were all of them free."""
     wanted = [(each, _offered(fleet, request, each)) for each in _parts(request)]
     return subdevices.enough(fleet, request, wanted, ALL)
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing, and the rows where it is."""
+    """Return what may be missing, and the rows where it is."""
     cards, name = fleet.cards[part.type], _profile(part)
     here = subdevices.offered(cards, [name], ALL)
     yield f"node(s) have no {name}", here.sum(axis=1) == 0
@@ -41,7 +41,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Give how many instances for the part each card can give now."""
+    """Return how many instances for the part each card can give now."""
     left = subdevices.free_instances(fleet.cards[part.type], [_profile(part)], rows)
     return left * (subdevices.open_to(fleet, request, part, rows) & ~fleet.mig_single[rows][:, np.newaxis])
 
@@ -49,7 +49,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Give the instances for the part; the emptiest cards in turns where the policy spreads."""
+    """Return the instances for the part; the emptiest cards in turns where the policy spreads."""
     cards, rows = fleet.cards[part.type], np.array([row])
     wanted = _wanted(fleet, request, rows)
     order = subdevices.preferred(fleet, row, request, wanted, policy, near=near)
@@ -87,13 +87,13 @@ def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def _spread(left: Column, counts: Column) -> Column:
-    """Give how many of each part each card gives: one after the other."""
+    """Return how many of each part each card gives: one after the other."""
     turns = [subdevices.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
     return np.stack([np.bincount(places, minlength=left.shape[1]) for places in turns])
 
 
 def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
-    """Give the same by as few idle cards, and then as few cards, as is easily seen; the preferred come first.
+    """Return the same by as few idle cards, and then as few cards, as is easily seen; the preferred come first.
 
     Shapes: (parts, cards), (parts,), (cards,). For one part there are no fewer that would do.
     """
@@ -108,7 +108,7 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
 
 
 def _begun(left: Column, counts: Column, in_use: Mask) -> Mask:
-    """Give the cards in use, and the idle ones that have to be begun."""
+    """Return the cards in use, and the idle ones that have to be begun."""
     begun = in_use.copy()
     for _ in range(left.shape[1]):
         missing = np.maximum(counts - (left * begun).sum(axis=1), 0)

@@ -28,7 +28,7 @@ _ANY: Final = PartitionSpec()
 
 
 def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the rows on which the part can be given by partition alone."""
+    """Return the rows on which the part can be given by partition alone."""
     honors = pick(fleet.partitions_only, rows)
     if not part.whole:
         return np.zeros_like(honors)
@@ -36,7 +36,7 @@ def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Ma
 
 
 def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows = ALL) -> Mask:
-    """Give the rows that have a partition for the part of cards that fit; `fits` has a line for each of these rows."""
+    """Return the rows with a partition of fitting cards for the part; `fits` has a line for each of these rows."""
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
     places, found = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
     within = locality.required(request, part)
@@ -50,7 +50,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
 
 @lru_cache(maxsize=1024)
 def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
-    """Give the partitions of so many cards that a pod accepts, those with the highest score first."""
+    """Return the partitions of so many cards that a pod accepts, those with the highest score first."""
     own = sorted(dict(table).get(count, ()), key=lambda each: -each.score)
     if spec is None:
         return tuple(own)
@@ -61,7 +61,7 @@ def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Parti
 
 
 def best(table: Table, found: Sequence[Partition], used: Collection[int]) -> Partition | None:
-    """Give the best of some partitions that can be given, those with the highest score first; None if there are none.
+    """Return the best of some partitions that can be given, those with the highest score first; None if there are none.
 
     `used` are the minors that any pod holds something of.
     """
@@ -75,7 +75,7 @@ def best(table: Table, found: Sequence[Partition], used: Collection[int]) -> Par
 
 @lru_cache(maxsize=1024)
 def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
-    """Give of all sets of at least this size that have the highest score what they are worth, and their minors."""
+    """Return of all sets of at least this size that have the highest score what they are worth, and their minors."""
     sized = [(_WORTH[number], sets) for number, sets in table if number in _WORTH and number >= size and sets]
     return tuple(
         (worth * each.score, frozenset(each.minors))
@@ -86,7 +86,7 @@ def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
 
 
 def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> tuple[int, ...]:
-    """Give the slots of the best partition of cards that fit; none where there is no such partition."""
+    """Return the slots of the best partition of cards that fit; none where there is no such partition."""
     table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
     of_board = minor[list(board.slots)].tolist()
     at = {each: place for place, each in enumerate(of_board) if board.fits[place]}
@@ -102,7 +102,7 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candi
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing on rows where the part is given by partition alone, and the rows where it is."""
+    """Return what may be missing on rows where the part is given by partition alone, and the rows where it is."""
     alone, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
     tables = fleet.intern_table.tables
     of_size = np.array([bool(options(each, part.count, None)) for each in tables])

@@ -25,7 +25,7 @@ ANY_NUMBER: Final = 256
 def of_part(
     fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows, *, more: bool
 ) -> Iterator[tuple[Mask, int]]:
-    """Give the groups of these cards, and under how many switches at most the part's cards may be.
+    """Return the groups of these cards, and under how many switches at most the part's cards may be.
 
     `mask` has a line for each of these rows; `more` says that the part may be given more cards than it wants.
     """

@@ -18,7 +18,7 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing, and the rows where it is; enough cards may still be no cards that will do together."""
+    """Return what may be missing, and the rows where it is; enough cards may still not fit together."""
     kind, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
     healthy = fleet.cards[kind].healthy
     yield f"node(s) have too few healthy {label} {few_of}", few(healthy, part)
@@ -53,7 +53,7 @@ def kept_by_policy(part: Part) -> str:
 
 
 def few(mask: Mask, part: Part) -> Mask:
-    """Give the rows with fewer such cards than the part wants."""
+    """Return the rows with fewer such cards than the part wants."""
     found: Mask = mask.sum(axis=1) < part.count
     return found
 

@@ -19,22 +19,22 @@ from berth_operator.core.values.request import PodRequest
 
 
 def able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Give the cards that can serve the part now."""
+    """Return the cards that can serve the part now."""
     return candidates.fitting(fleet, request, part, rows) & functions.free(fleet, part, rows)
 
 
 def ever_able(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the cards that could serve the part were no pod on them."""
+    """Return the cards that could serve the part were no pod on them."""
     return candidates.suitable(fleet, request, part) & functions.offered(fleet, part)
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Pass rows with as many cards at one place that can serve the part."""
+    """Return the rows with as many cards at one place that can serve the part."""
     return _enough(fleet, request, part, able(fleet, request, part, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the rows with as many cards at one place that could serve the part, were they free."""
+    """Return the rows with as many cards at one place that could serve the part, were they free."""
     return _enough(fleet, request, part, ever_able(fleet, request, part), ALL)
 
 
@@ -45,7 +45,7 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Row
 
 
 def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> int | Column:
-    """Give how many cards the part wants of each row: every one is all that are healthy, however little is left."""
+    """Return how many cards the part wants of each row: every one is all that are healthy, however little is left."""
     if not part.every:
         return part.count
     picked = fleet.cards[part.type].healthy[rows] & candidates.accepted(fleet, request, part, rows)
@@ -54,7 +54,7 @@ def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> i
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing, and the rows where it is."""
+    """Return what may be missing, and the rows where it is."""
     label, free = shortage.plural(part.type), able(fleet, request, part)
     yield from shortage.of_cards(fleet, request, part, rejected)
     if part.functions is not None:
@@ -80,7 +80,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Give the cards, by the policy's strategy."""
+    """Return the cards, by the policy's strategy."""
     [mask] = able(fleet, request, part, np.array([row]))
     return take(fleet, row, part, policy, np.flatnonzero(mask), near=near)
 
@@ -95,7 +95,7 @@ def take(
     near: Collection[int] = (),
     up_to: int = 0,
 ) -> tuple[Grant, ...]:
-    """Give the part on the best of these cards, and on up to so many if there are more than it wants."""
+    """Return the part on the best of these cards, and on up to so many if there are more than it wants."""
     cards = fleet.cards[part.type]
     cost = best_fit.cost(cards, row, slots, spread=policy.spreads_cards)
     # The last key sorts first.
@@ -112,7 +112,7 @@ def take(
 
 
 def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) -> list[list[int]]:
-    """Give the groups of these slots of which any so many will do, each in the order given."""
+    """Return the groups of these slots of which any so many will do, each in the order given."""
     found: dict[tuple[int, ...], list[int]] = {}
     for slot in slots:
         place = tuple(int(getattr(cards, name)[row, slot]) for name in within.places)
@@ -123,7 +123,7 @@ def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) ->
 
 
 def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> list[int]:
-    """Give the best card of each near switch first, then the second of each, and those elsewhere last."""
+    """Return the best card of each near switch first, then the second of each, and those elsewhere last."""
     turns: Counter[int] = Counter()
     keyed = []
     for rank, slot in enumerate(slots):

@@ -23,7 +23,7 @@ from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Pass rows with as many free slots or replicas."""
+    """Return the rows with as many free slots or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
     mask = subdevices.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
@@ -33,7 +33,7 @@ def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Give the rows with as many slots or replicas, were all of them free."""
+    """Return the rows with as many slots or replicas, were all of them free."""
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
     there = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
@@ -44,7 +44,7 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing, and the rows where it is."""
+    """Return what may be missing, and the rows where it is."""
     if part.unit == PLUGIN_UNIT:
         cards = ~divided(fleet, ALL)
         for reason, mask in gpu.reasons(fleet, request, part, rejected & cards):
@@ -65,7 +65,7 @@ def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) ->
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Give the slots or replicas, one of each card before a second of any."""
+    """Return the slots or replicas, one of each card before a second of any."""
     rows = np.array([row])
     if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and not divided(fleet, rows)[0]):
         return gpu.choose(fleet, row, request, part, policy, near=near)
@@ -78,7 +78,7 @@ def choose(
 
 
 def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
-    """Give what is free of a card, one by one."""
+    """Return what is free of a card, one by one."""
     cards = fleet.cards[GPU]
     if _sliced(cards, np.array([row]))[0, slot]:
         return subdevices.replicas_of(fleet, row, slot, part)
@@ -88,19 +88,19 @@ def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
 
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
-    """Tell whether slots are whole cards in all of the fleet."""
+    """Return whether slots are whole cards in all of the fleet."""
     return part.unit == PLUGIN_UNIT and REPLICAS not in fleet.cards[GPU].index and not fleet.mig_single.any()
 
 
 def divided(fleet: Fleet, rows: Rows) -> Mask:
-    """Give the rows where some slot is no whole card."""
+    """Return the rows where some slot is no whole card."""
     cards = fleet.cards[GPU]
     some: Mask = (_sliced(cards, rows) | (_as_slots(fleet, rows) > 0)).sum(axis=1) > 0
     return some
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Give how many slots or replicas each card can give now."""
+    """Return how many slots or replicas each card can give now."""
     cards = fleet.cards[GPU]
     found = np.zeros_like(cards.present[rows], np.int64)
     if REPLICAS in cards.index:
@@ -114,7 +114,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
 
 
 def _offered(fleet: Fleet, part: Part) -> Column:
-    """Give how many slots or replicas each card has, held or not, whomever they serve."""
+    """Return how many slots or replicas each card has, held or not, whomever they serve."""
     cards = fleet.cards[GPU]
     found = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
     if part.unit == PLUGIN_UNIT:
@@ -128,7 +128,7 @@ def _name(part: Part) -> str:
 
 
 def _called(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Give the cards whose replicas kubelet counts by the part's name, as far as it is known."""
+    """Return the cards whose replicas kubelet counts by the part's name, as far as it is known."""
     told = cards.replicas_as[rows]
     called: Mask = (told == 0) | (told == REPLICA_NAMES.index(_name(part)))
     return called
@@ -140,7 +140,7 @@ def _sliced(cards: Cards, rows: Rows) -> Mask:
 
 
 def _as_slots(fleet: Fleet, rows: Rows) -> Column:
-    """Give the instances of each card that are slots."""
+    """Return the instances of each card that are slots."""
     cards = fleet.cards[GPU]
     found: Column = subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
     return found

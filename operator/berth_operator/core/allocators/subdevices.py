@@ -31,17 +31,17 @@ Wanted = Sequence[tuple[Part, Column]]
 
 
 def instances(cards: Cards) -> list[str]:
-    """Give the resources of all MIG profiles that were ever seen."""
+    """Return the resources of all MIG profiles that were ever seen."""
     return [name for name in cards.index if mig.is_resource(name)]
 
 
 def offered(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
-    """Give how many pieces of these resources each card has."""
+    """Return how many pieces of these resources each card has."""
     return _summed(cards, cards.total, names, rows)
 
 
 def held(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
-    """Give how many of them pods hold."""
+    """Return how many of them pods hold."""
     return _summed(cards, cards.used, names, rows)
 
 
@@ -54,7 +54,7 @@ def _summed(cards: Cards, column: Column, names: Iterable[str], rows: Rows) -> C
 
 
 def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
-    """Give how many instances of these profiles each card can give now."""
+    """Return how many instances of these profiles each card can give now."""
     left = np.zeros_like(cards.present[rows], np.int64)
     for name in names:
         left += np.maximum(offered(cards, [name], rows) - held(cards, [name], rows), 0)
@@ -63,7 +63,7 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
 
 
 def free_replicas(cards: Cards, rows: Rows) -> Column:
-    """Give how many replicas each card can give now; each takes its part of the card's amounts."""
+    """Return how many replicas each card can give now; each takes its part of the card's amounts."""
     there, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
     left = np.maximum(there - taken, 0)
     for name in SHARED:
@@ -78,25 +78,25 @@ def free_replicas(cards: Cards, rows: Rows) -> Column:
 
 
 def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Give the cards whose pieces will do for a part, free or not."""
+    """Return the cards whose pieces will do for a part, free or not."""
     mask: Mask = candidates.accepted(fleet, request, part, rows) & candidates.large(fleet.cards[part.type], part, rows)
     return mask
 
 
 def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Give the cards whose pieces will do for a part, and from which neither kubelet nor another pod keeps it away."""
+    """Return the cards whose subdevices fit a part and are withheld neither by kubelet nor by another pod."""
     mask: Mask = serving(fleet, request, part, rows) & ~_kept_away(fleet, part, rows)
     return mask & ~fleet.cards[GPU].withheld[rows]
 
 
 def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Give the cards of whose pieces another pod's exclusive policy keeps this one away."""
+    """Return the cards of whose pieces another pod's exclusive policy keeps this one away."""
     cards = fleet.cards[part.type]
     return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
 def within(request: PodRequest, wanted: Wanted) -> Locality:
-    """Give what any two cards must have in common that a pod gets pieces of.
+    """Return what any two cards must have in common that a pod gets pieces of.
 
     No NVLink leads from one piece to another: where that is asked for, all must be of one card.
     """
@@ -106,7 +106,7 @@ def within(request: PodRequest, wanted: Wanted) -> Locality:
 
 
 def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mask:
-    """Give the rows that have enough for all parts, within what the pod asks for."""
+    """Return the rows that have enough for all parts, within what the pod asks for."""
     common = within(request, wanted)
     found = [together(fleet, common, column, rows) >= part.count for part, column in wanted]
     mask: Mask = np.logical_and.reduce(found).any(axis=1)
@@ -114,7 +114,7 @@ def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mas
 
 
 def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Column:
-    """Give for each card how many pieces there are on those that have what they must in common with it."""
+    """Return for each card how many pieces there are on those that have what they must in common with it."""
     if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
     found = np.zeros_like(column)
@@ -124,7 +124,7 @@ def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Colu
 
 
 def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
-    """Give the cards of each row that have it in common with the one in a slot; that one is among them."""
+    """Return the cards of each row that have it in common with the one in a slot; that one is among them."""
     places = [(getattr(cards, name)[rows], locality.NOWHERE[name]) for name in common.places]
     mask = np.full_like(cards.present[rows], bool(places))
     for at, nowhere in places:
@@ -139,7 +139,7 @@ def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
 def preferred(
     fleet: Fleet, row: int, request: PodRequest, wanted: Wanted, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Indices:
-    """Give the slots of a row that may serve all parts together, the best first."""
+    """Return the slots of a row that may serve all parts together, the best first."""
     cards, rows = fleet.cards[GPU], np.array([row])
     [left] = fullness(cards, rows)
     # The last key sorts first.
@@ -159,14 +159,14 @@ def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
 
 
 def fullness(cards: Cards, rows: Rows) -> Column:
-    """Give the hundredths of each card's pieces that are in use."""
+    """Return the hundredths of each card's pieces that are in use."""
     names = [*instances(cards), REPLICAS]
     used = np.minimum(held(cards, names, rows), there := offered(cards, names, rows))
     return CARD * used // np.maximum(there, 1)
 
 
 def unused(cards: Cards, free: Column, rows: Rows) -> Column:
-    """Give the hundredths of each card's pieces that are left after one of the free ones; all where none is free."""
+    """Return the hundredths of each card's pieces that are left after one of the free ones; all where none is free."""
     names = [*instances(cards), REPLICAS]
     there, used = offered(cards, names, rows), held(cards, names, rows)
     after = np.minimum(CARD * (used + 1) // np.maximum(there, 1), CARD)
@@ -174,13 +174,13 @@ def unused(cards: Cards, free: Column, rows: Rows) -> Column:
 
 
 def in_turns(free: Column, count: int) -> list[int]:
-    """Give so many places, each as often as it has something free: all of them once, then all once more."""
+    """Return so many places, each as often as it has something free: all of them once, then all once more."""
     turns = [(turn, place) for place, number in enumerate(free.tolist()) for turn in range(min(number, count))]
     return [place for _, place in sorted(turns)[:count]]
 
 
 def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collection[str]) -> Iterator[Grant]:
-    """Give the free instances of these profiles that a card has, in the order of the Device."""
+    """Return the free instances of these profiles that a card has, in the order of the Device."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     there, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
@@ -190,7 +190,7 @@ def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collectio
 
 
 def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
-    """Give the free replicas of a card, the lowest number first."""
+    """Return the free replicas of a card, the lowest number first."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     there, parent = int(cards.total[cards.index[REPLICAS], row, slot]), cards.ids[row][minor]
@@ -201,7 +201,7 @@ def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant
 
 
 def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
-    """Give what was found, which must be all.
+    """Return what was found, which must be all.
 
     Raises:
         LookupError: the row does not pass.
@@ -217,7 +217,7 @@ def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tupl
 def reasons(
     fleet: Fleet, request: PodRequest, wanted: Wanted, there: Column, name: str, *, rejected: Mask
 ) -> Iterator[tuple[str, Mask]]:
-    """Give what may be missing of the first part, or of all of them together, and the rows where it is.
+    """Return what may be missing of the first part, or of all of them together, and the rows where it is.
 
     `there` are the pieces that cards have, held or not; `name` is what users call them.
     """

@@ -35,7 +35,7 @@ def exist(wanted: Switch, switches: Sequence[Numbers], most: int) -> Mask:
 
 
 def _kinds(wanted: Switch, switches: Sequence[Numbers]) -> Column:
-    """Give the kinds of each row's switches, in any order: the numbers in one, and 0 of those that lack some part."""
+    """Return the kinds of each row's switches, in any order: the numbers in one, and 0 of those that lack some part."""
     rows, slots = switches[0].shape
     span = 1 + max(int(each.max(initial=0)) for each in switches)
     own = np.arange(rows)[:, np.newaxis] * span
@@ -53,7 +53,7 @@ def _kinds(wanted: Switch, switches: Sequence[Numbers]) -> Column:
 
 
 def _numbered(lines: Column) -> Column:
-    """Give a number for each line, the same for equal ones."""
+    """Return a number for each line, the same for equal ones."""
     most = 1 + int(lines.max(initial=0))
     numbers, reached = np.zeros(len(lines), np.int64), 1
     for column in lines.T:
@@ -66,14 +66,14 @@ def _numbered(lines: Column) -> Column:
 
 @lru_cache(maxsize=8192)
 def _suffice(kinds: tuple[int, ...], wanted: Switch, most: int) -> bool:
-    """Tell whether so many of these switches at most will do; a kind is the numbers of a switch in one."""
+    """Return whether so many of these switches at most will do; a kind is the numbers of a switch in one."""
     sizes = tuple(count + 1 for count in wanted)
     found = fewest([tuple(map(int, np.unravel_index(kind, sizes))) for kind in kinds], wanted)
     return found is not None and len(found) <= most
 
 
 def fewest(switches: Sequence[Switch], wanted: Switch) -> tuple[int, ...] | None:
-    """Give the places of the fewest switches that have as many as wanted; None if even all of them have not.
+    """Return the places of the fewest switches that have as many as wanted; None if even all of them have not.
 
     Among as many those that come first are taken.
     """

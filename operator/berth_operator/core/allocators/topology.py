@@ -83,19 +83,19 @@ class Candidates:
 
     @property
     def ways(self) -> Ways:
-        """Give how good the way between any two cards is."""
+        """Return how good the way between any two cards is."""
         slots = np.array(self.slots)
         found: Ways = locality.strengths(self.wiring, self.width)[np.ix_(slots, slots)]
         return found
 
     @property
     def pairs(self) -> Mask:
-        """Tell which two cards may be in one set."""
+        """Return which two cards may be in one set."""
         return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.ways)
 
 
 def is_told(fleet: Fleet, kind: str, row: int) -> bool:
-    """Tell whether anything is known of where the cards of a row are, and how they are connected."""
+    """Return whether anything is known of where the cards of a row are, and how they are connected."""
     cards = fleet.cards[kind]
     return bool(cards.wiring[row] or cards.pcie[row].any() or (cards.numa[row] >= 0).any())
 
@@ -103,7 +103,7 @@ def is_told(fleet: Fleet, kind: str, row: int) -> bool:
 def candidates_of(
     fleet: Fleet, row: int, part: Part, fitting: Indices, *, costs: Column, near: Collection[int], spread: bool
 ) -> Candidates:
-    """Give a row's candidates, of the slots that fit, what each of them costs, and which switches are near."""
+    """Return a row's candidates, of the slots that fit, what each of them costs, and which switches are near."""
     cards = fleet.cards[part.type]
     slots, width = np.fromiter(cards.slots(row), np.intp), cards.minor.shape[1]
     fits, cost = np.zeros(width, np.bool_), np.zeros(width, np.int64)
@@ -127,7 +127,7 @@ def candidates_of(
 
 @lru_cache(maxsize=MEMORY)
 def best(candidates: Candidates) -> tuple[int, ...]:
-    """Give the slots of the best set, by minor; none where no set will do."""
+    """Return the slots of the best set, by minor; none where no set will do."""
     sets = (
         _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MOST_SETS else _grown_sets(candidates)
     )
@@ -145,7 +145,7 @@ def best(candidates: Candidates) -> tuple[int, ...]:
 
 
 def _all_sets(candidates: Candidates) -> Mask:
-    """Give every set that will do, those with the lowest minors first: shape (sets, cards)."""
+    """Return every set that will do, those with the lowest minors first: shape (sets, cards)."""
     fitting = np.flatnonzero(candidates.fits)
     sets: Mask = np.zeros((comb(len(fitting), candidates.count), len(candidates.slots)), np.bool_)
     sets[:, fitting] = _choices(len(fitting), candidates.count)
@@ -158,7 +158,7 @@ def _all_sets(candidates: Candidates) -> Mask:
 
 @lru_cache(maxsize=64)
 def _choices(cards: int, count: int) -> Mask:
-    """Give all ways to take so many of some cards, in lexicographic order: shape (ways, cards)."""
+    """Return all ways to take so many of some cards, in lexicographic order: shape (ways, cards)."""
     number = comb(cards, count)
     taken = np.fromiter(chain.from_iterable(combinations(range(cards), count)), np.intp, number * count)
     ways = np.zeros((number, cards), np.bool_)
@@ -167,14 +167,14 @@ def _choices(cards: int, count: int) -> Mask:
 
 
 def _grown_sets(candidates: Candidates) -> Mask:
-    """Give sets that will do, grown from several cards of each group, those with the lowest minors first."""
+    """Return sets that will do, grown from several cards of each group, those with the lowest minors first."""
     grown = [_grown(candidates, group) for group in _groups(candidates) if np.count_nonzero(group) >= candidates.count]
     sets = np.unique(np.concatenate(grown or [np.zeros((0, len(candidates.slots)), np.bool_)]), axis=0)
     return sets[::-1]
 
 
 def _groups(candidates: Candidates) -> Iterator[Mask]:
-    """Give the groups of fitting cards of which any so many will do."""
+    """Return the groups of fitting cards of which any so many will do."""
     fits = np.array(candidates.fits)
     if candidates.within.alone:
         return
@@ -208,7 +208,7 @@ def _grown(candidates: Candidates, group: Mask) -> Mask:
 
 
 def accompanied(candidates: Candidates, sets: Mask) -> Mask:
-    """Tell which sets have under their switches what they need of other types."""
+    """Return which sets have under their switches what they need of other types."""
     beside = candidates.beside
     if beside is None:
         return np.ones(len(sets), np.bool_)
@@ -222,7 +222,7 @@ def accompanied(candidates: Candidates, sets: Mask) -> Mask:
 
 
 def _switches(candidates: Candidates, sets: Mask, switches: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Give 1 for each of some switches that a set is under, and 0 for the others: shape (sets, switches)."""
+    """Return 1 for each of some switches that a set is under, and 0 for the others: shape (sets, switches)."""
     under = np.array(candidates.pcie)[:, np.newaxis] == np.array(switches, np.int64)
     found: npt.NDArray[np.int64] = (sets.astype(np.int64) @ under > 0).astype(np.int64)
     return found
@@ -274,7 +274,7 @@ def _business(candidates: Candidates, sets: Mask) -> Ratings:
 
 
 def _scopes(candidates: Candidates, sets: Mask) -> tuple[Mask, Mask]:
-    """Tell which sets are within one switch, and which on one NUMA node."""
+    """Return which sets are within one switch, and which on one NUMA node."""
     return _in_one("pcie", candidates.pcie, sets), _in_one("numa", candidates.numa, sets)
 
 

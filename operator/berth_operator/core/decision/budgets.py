@@ -55,7 +55,7 @@ class Budgets:
             self._of.pop(namespace, None)
 
     def protecting(self, identity: Identity) -> tuple[Budget, ...]:
-        """Give the budgets that count a pod."""
+        """Return the budgets that count a pod."""
         there = self._of.get(identity.namespace)
         if there is None:
             return ()
@@ -70,7 +70,7 @@ class Budgets:
         return known[1]
 
     def counting(self, charge: Charge) -> tuple[Budget, ...]:
-        """Give the budgets in which a placed pod is one that is still there."""
+        """Return the budgets in which a placed pod is one that is still there."""
         name = charge.pod.partition("/")[2]
         return tuple(each for each in self.protecting(charge.identity) if name not in each.disrupted)
 

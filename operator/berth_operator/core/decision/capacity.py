@@ -22,7 +22,7 @@ MOST: Final = 1_000_000
 
 
 def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
-    """Give for each row how many such pods it may take; `fits` are the rows that can take one."""
+    """Return for each row how many such pods it may take; `fits` are the rows that can take one."""
     key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
     return np.where(fits, fleet.column_cache.column(key, lambda rows: _room(fleet, request, rows)), 0)
 
@@ -38,7 +38,7 @@ def _room(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
 
 
 def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Give for each row how many pods its cards may serve with one part."""
+    """Return for each row how many pods its cards may serve with one part."""
     if allocators.in_subdevices(fleet, part):
         left = allocators.subdevices_left(fleet, request, part, rows)
         several: Column = left.sum(axis=1) // part.count

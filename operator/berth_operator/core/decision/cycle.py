@@ -46,7 +46,7 @@ class Placement:
 
     @property
     def charge(self) -> Charge:
-        """Give what the placement takes of the node."""
+        """Return what the placement takes of the node."""
         return Charge(
             uid=self.pod.uid,
             pod=self.pod.key,
@@ -125,7 +125,7 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
 
 
 def _leans(request: PodRequest) -> bool:
-    """Tell whether pods that are only nominated could make a row pass that would not pass without them."""
+    """Return whether pods that are only nominated could make a row pass that would not pass without them."""
     return bool(request.affinity.near or request.affinity.spread or request.mounts)
 
 
@@ -201,7 +201,7 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
 
 
 def unasked(why: PluginFailedError) -> Failure:
-    """Give what a pod is told that could not be decided; no change makes it active again."""
+    """Return what a pod is told that could not be decided; no change makes it active again."""
     return Failure(message=cut(str(why)), wakes_on=Change(0))
 
 

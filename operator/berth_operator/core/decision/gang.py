@@ -67,47 +67,47 @@ class Gang:
 
     @property
     def key(self) -> str:
-        """Give what tells it from all others, in words for its user."""
+        """Return what tells it from all others, in words for its user."""
         return self.membership.key
 
     @property
     def uid(self) -> str:
-        """Give the gang's key: no pod's UID looks like it."""
+        """Return the gang's key: no pod's UID looks like it."""
         return self.key
 
     @property
     def needed(self) -> int:
-        """Give how many of the members must be placed, or none is."""
+        """Return how many of the members must be placed, or none is."""
         return max(0, self.minimum - self.placed)
 
     @property
     def priority(self) -> int:
-        """Give the highest priority among the members."""
+        """Return the highest priority among the members."""
         return max(each.priority for each in self.members)
 
     @property
     def lowest(self) -> int:
-        """Give the lowest priority among the members: only pods below it leave for them."""
+        """Return the lowest priority among the members: only pods below it leave for them."""
         return min(each.priority for each in self.members)
 
     @property
     def weight(self) -> int:
-        """Give the highest weight among the members."""
+        """Return the highest weight among the members."""
         return max(each.weight for each in self.members)
 
     @property
     def kind(self) -> tuple[str, int]:
-        """Give what no other unit equals."""
+        """Return what no other unit equals."""
         return self.key, self.version
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Give what is requested."""
+        """Return what is requested."""
         return tuple(each.request for each in self.members)
 
 
 def pods_of(unit: PendingPod | Gang) -> tuple[PendingPod, ...]:
-    """Give the pods that a unit of the queue consists of."""
+    """Return the pods that a unit of the queue consists of."""
     return unit.members if isinstance(unit, Gang) else (unit,)
 
 
@@ -122,12 +122,12 @@ class Class:
 
     @property
     def shrinks(self) -> bool:
-        """Tell whether room for it can only become less by placing others: no wish of its comes true by that."""
+        """Return whether room for it can only become less by placing others: no wish of its comes true by that."""
         return self.request.affinity == NO_AFFINITY and not self.request.mounts
 
     @property
     def possible(self) -> int:
-        """Give how many may be placed at most."""
+        """Return how many may be placed at most."""
         return min(self.count, int(self.room.sum())) if self.shrinks else self.count
 
 
@@ -143,7 +143,7 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | F
 
 
 def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
-    """Give the nominees that a gang need not mind: its members, and those below all of them."""
+    """Return the nominees that a gang need not mind: its members, and those below all of them."""
     own = {each.uid for each in gang.members} if fleet.nominees else ()
     return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
 
@@ -181,7 +181,7 @@ def order(pod: PendingPod) -> tuple[object, ...]:
 
 
 def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:
-    """Give the members' classes, in their order."""
+    """Return the members' classes, in their order."""
     counts = Counter(each.request for each in pods)
     fits = {each: feasible(fleet, each, policy.filters_of(each)) for each in counts}
     rooms = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
@@ -214,7 +214,7 @@ def _told(gang: Gang, placed: int, why: Failure) -> Failure:
 
 
 def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
-    """Give the claims of several members that pods of many nodes may use, and that are not bound.
+    """Return the claims of several members that pods of many nodes may use, and that are not bound.
 
     A volume is made for one member. It is taken for granted that it will reach the others wherever its class allows;
     if it does not, no member is bound, and the next decision goes by the volume that is there then.
@@ -225,7 +225,7 @@ def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
 
 
 def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
-    """Give what is chosen without the volumes to be made for some claims."""
+    """Return what is chosen without the volumes to be made for some claims."""
     if not made or not chosen.provisions:
         return chosen
     return replace(chosen, provisions=tuple(each for each in chosen.provisions if each not in made))
@@ -235,7 +235,7 @@ def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
 
 
 def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Mask]:
-    """Give the domains that may hold all members, the narrowest first, each as the rows in it."""
+    """Return the domains that may hold all members, the narrowest first, each as the rows in it."""
     mates = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
     for key in keys:
         numbers = fleet.labels.column(key).numbers
@@ -268,7 +268,7 @@ class _Try:
             self._take(name)
 
     def place(self, members: _Members, *, enough: int = 0) -> tuple[list[Placement], Failure]:
-        """Give the placements, and why the first of the others has none; give up where `enough` cannot be reached."""
+        """Return the placements, and why the first of the others has none; give up where `enough` cannot be reached."""
         placed: list[Placement] = []
         whys: dict[Class, Failure] = {}
         waiting, most = members, len(members)
@@ -319,7 +319,7 @@ class _Try:
                 taken[numbers[row]] = True
 
     def _pull(self, room: Column, left: int) -> Floats:
-        """Give what draws the next of `left` members: to the widest domain that suits, and in it to the next."""
+        """Return what draws the next of `left` members: to the widest domain that suits, and in it to the next."""
         inside = np.where(self._rows, room, 0)
         total = np.zeros(len(room))
         for numbers, taken in zip(reversed(self._columns), reversed(self._taken), strict=True):
@@ -328,7 +328,7 @@ class _Try:
 
 
 def _suits(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
-    """Give for each domain how well it suits, in steps: the gang's own, then the tightest, then the roomiest."""
+    """Return for each domain how well it suits, in steps: the gang's own, then the tightest, then the roomiest."""
     here = np.bincount(numbers, weights=room, minlength=len(taken))
     tight = np.where(here >= left, 1.0 + left / np.maximum(here, 1.0), here / left)
     steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))

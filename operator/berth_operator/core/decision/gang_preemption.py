@@ -54,7 +54,7 @@ class GangPreemption:
 
 
 def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
-    """Tell whether others may have to leave for a gang: for members that it needs, of pods below all of them."""
+    """Return whether others may have to leave for a gang: for members that it needs, of pods below all of them."""
     return policy.preemption and gang.needed > 0 and has_lower(fleet, gang.lowest)
 
 
@@ -75,7 +75,7 @@ def preempt_gang(
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
-    """Give those of the pods below a priority that are on their way out."""
+    """Return those of the pods below a priority that are on their way out."""
     return [each for each in pods if each.priority < priority and fleet.is_leaving(each)]
 
 
@@ -102,7 +102,7 @@ class _Clearing:
         """What the best place cost when it was last compared with others; it becomes no cheaper."""
 
     def found(self) -> GangPreemption | None:
-        """Give who is to leave, if that helps."""
+        """Return who is to leave, if that helps."""
         if self._possible() < self._gang.needed:
             return None
         for placement in place_most(self._stage, self._gang, self._policy):
@@ -115,7 +115,7 @@ class _Clearing:
         return None if placed is None else self._spared(placed)
 
     def _possible(self) -> int:
-        """Give how many members there might be room for if all pods below were gone, never too few."""
+        """Return how many members there might be room for if all pods below were gone, never too few."""
         stage, policy, total = self._stage, self._policy, 0
         without = without_lower_priority(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
@@ -202,6 +202,6 @@ class _Clearing:
 
 
 def _cost(found: Preemption) -> Cost:
-    """Give what kube-scheduler compares nodes by, but for the victims' age."""
+    """Return what kube-scheduler compares nodes by, but for the victims' age."""
     highest = max((each.priority for each in found.victims), default=NO_VICTIM)
     return found.violations, highest, sum(each.priority + OFFSET for each in found.victims)

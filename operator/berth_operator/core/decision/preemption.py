@@ -100,7 +100,7 @@ def preempt(
 def helped(
     fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
 ) -> Indices:
-    """Give the rows where evictions would make room for a pod, the best first, by the rows' own pods."""
+    """Return the rows where evictions would make room for a pod, the best first, by the rows' own pods."""
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _lower(fleet, pod, policy, unconfirmed)
         return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
@@ -109,7 +109,7 @@ def helped(
 def _lower(
     fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str], within: Mask | None = None
 ) -> Mask:
-    """Give for each occupant whether it may be a victim, and may help."""
+    """Return for each occupant whether it may be a victim, and may help."""
     rows = helpable(fleet, pod.request, policy)
     if within is not None:
         rows &= within
@@ -119,7 +119,7 @@ def _lower(
 
 
 def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
-    """Give for each occupant whether it is there for certain, and below a priority."""
+    """Return for each occupant whether it is there for certain, and below a priority."""
     placed = fleet.placed_pods.current(fleet)
     found = np.zeros(len(placed.charges), np.bool_)
     found[fleet.placed_pods.numbers()] = True
@@ -129,7 +129,7 @@ def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
 
 
 def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
-    """Give all rows as they were without the pods below a priority; only resources and devices may be asked of them."""
+    """Return all rows without the pods below a priority; only their resources and devices are valid."""
     placed = fleet.placed_pods.current(fleet)
     what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
     for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), placed.rows):
@@ -138,12 +138,12 @@ def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[
 
 
 def has_lower(fleet: Fleet, priority: int) -> bool:
-    """Tell whether there is any placed pod below a priority."""
+    """Return whether there is any placed pod below a priority."""
     return any(each < priority for each in fleet.priorities)
 
 
 def nominated_fit(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
-    """Give what a pod will take of a node once those below it that leave the node are gone; None if it will not fit.
+    """Return what a pod will take of a node once those below it that leave the node are gone; None if it will not fit.
 
     Nor where a plug-in fails: nothing can be kept then, and the pod's decision will tell.
 
@@ -171,7 +171,7 @@ def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) ->
 
 
 def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
-    """Give the pods for which others leave a node, in the order in which they are to be given their places."""
+    """Return the pods for which others leave a node, in the order in which they are to be given their places."""
     found = (each for each in pods if each.nominated)
     return sorted(found, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
 
@@ -259,7 +259,7 @@ def _resolvable(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> M
 
 
 def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
-    """Give the rows whose first rejection may be undone by pods that leave."""
+    """Return the rows whose first rejection may be undone by pods that leave."""
     found = np.zeros(len(fleet.names), np.bool_)
     for each, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
         if each.VERDICT is Verdict.UNSCHEDULABLE:
@@ -271,7 +271,7 @@ def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
 
 
 def is_local(fleet: Fleet, request: PodRequest) -> bool:
-    """Tell whether of all placed pods only those of a row decide about it, by their resources and devices."""
+    """Return whether of all placed pods only those of a row decide about it, by their resources and devices."""
     affinity = request.affinity
     if request.ports or request.mounts or affinity.near or affinity.apart or affinity.spread:
         return False
@@ -320,19 +320,19 @@ class _Search:
         """Those that may be victims: who is given back first comes first."""
 
     def _by_importance(self, pods: Indices) -> Indices:
-        """Give pods in the order of their importance."""
+        """Return pods in the order of their importance."""
         order = np.lexsort((self._placed.started[pods], -self._placed.priority[pods]))
         ranked: Indices = pods[order]
         return ranked
 
     def ranked(self) -> Indices:
-        """Give the rows where the pod would fit, the best first."""
+        """Return the rows where the pod would fit, the best first."""
         fits, victims = self._fewest()
         found: Indices = self._rows[self._order(victims, fits)]
         return found
 
     def found(self) -> Preemption | None:
-        """Give the best node with its victims."""
+        """Return the best node with its victims."""
         fits, victims = self._fewest()
         order = self._order(victims, fits)
         if not order.size:
@@ -344,7 +344,7 @@ class _Search:
     # --- rows side by side --------------------------------------------------------------------------------------
 
     def _fewest(self) -> tuple[Mask, Mask]:
-        """Tell where the pod would fit, as far as the row's own pods decide, and who would have to leave there."""
+        """Return where the pod would fit, as far as the row's own pods decide, and who would have to leave there."""
         what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
         for pods in _turns(self._staying, self._sorts_by):
             what_if.take(self._place[pods], pods)
@@ -357,7 +357,7 @@ class _Search:
         return fits, victims
 
     def _order(self, victims: Mask, fits: Mask) -> Indices:
-        """Give the places where the pod would fit, the best first."""
+        """Return the places where the pod would fit, the best first."""
         pods = np.flatnonzero(victims)
         keys = self._keys(self._place[pods], pods, len(self._rows))
         order = np.lexsort(keys[::-1])
@@ -365,7 +365,7 @@ class _Search:
         return found
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
-        """Give what sets of victims are compared by; `of` tells to which set each pod belongs."""
+        """Return what sets of victims are compared by; `of` tells to which set each pod belongs."""
         priority = self._placed.priority[pods]
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
         highest, weight = np.full(sets, NO_VICTIM), np.zeros(sets, np.int64)
@@ -400,7 +400,7 @@ class _Search:
         return None
 
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
-        """Give those of the sets without which the pod fits."""
+        """Return those of the sets without which the pod fits."""
         what_if, every = WhatIf(self._base.fleet, places, self._placed), np.arange(len(places))
         for pods in sets.T:
             what_if.take(every, pods)
@@ -428,12 +428,12 @@ class _Search:
         return None if best is None else self._preemption(best)
 
     def _key(self, choice: _Choice) -> tuple[int, ...]:
-        """Give what a choice is compared by, but for the age of its victims."""
+        """Return what a choice is compared by, but for the age of its victims."""
         of = np.zeros(len(choice.victims), np.intp)
         return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
 
     def _bound(self, least: _Choice) -> tuple[int, ...]:
-        """Give what no choice on a place is below, by the victims that its resources and cards ask for.
+        """Return what no choice on a place is below, by the victims that its resources and cards ask for.
 
         Who else has to go may make room for some of those: nothing is certain but one of the highest priority.
         """
@@ -443,7 +443,7 @@ class _Search:
         return 0, highest, highest + OFFSET, 1
 
     def _reprieved(self, whole: Fleet, least: _Choice) -> _Choice | None:
-        """Give the victims on a place, the least if they will do; None if the pod does not fit even without all."""
+        """Return the victims on a place, the least if they will do; None if the pod does not fit even without all."""
         row, certain = self._rows[least.place], set(least.victims.tolist())
         going = self._going[self._place[self._going] == least.place].tolist()
         pods = self._staying[self._place[self._staying] == least.place].tolist()
@@ -457,7 +457,7 @@ class _Search:
         return _Choice(place=least.place, victims=np.array(victims, np.intp))
 
     def _give_back(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
-        """Give pods back to their row if the new pod fits beside them; tell whether it does."""
+        """Return pods back to their row if the new pod fits beside them; tell whether it does."""
         for each in pods:
             whole.charge(self._placed.charges[each])
         fits = bool(cycle.feasible(whole, self._request, self._asked)[row])
@@ -482,7 +482,7 @@ class _Search:
 
 
 def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
-    """Give pods in turns, of each place at most one a turn, in the order in which they are given."""
+    """Return pods in turns, of each place at most one a turn, in the order in which they are given."""
     if not pods.size:
         return
     by_place = pods[np.argsort(places[pods], kind="stable")]
@@ -502,7 +502,7 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
-    """Tell which pods would break a budget: on each row the more important ones use it up, as in kube-scheduler."""
+    """Return which pods would break a budget: on each row the more important ones use it up, as in kube-scheduler."""
     found = np.zeros(len(placed.charges), np.bool_)
     if not budgets:
         return found
@@ -515,12 +515,12 @@ def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices
 
 
 def _turn(places: Indices) -> Indices:
-    """Give for each how many there are before it of the same place; equal places stand together."""
+    """Return for each how many there are before it of the same place; equal places stand together."""
     return np.arange(len(places)) - np.searchsorted(places, places)
 
 
 def _protected(placed: PlacedPods, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
-    """Give the pods of each budget, the most important first."""
+    """Return the pods of each budget, the most important first."""
     found: defaultdict[Budget, list[int]] = defaultdict(list)
     for pod in ranked.tolist():
         for budget in budgets.counting(placed.charges[pod]):

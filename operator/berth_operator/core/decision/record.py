@@ -22,7 +22,7 @@ class RecordError(ValueError):
 
 
 def annotations(placement: Placement) -> dict[str, str]:
-    """Give the annotations that tell the pod's cards, and each container's.
+    """Return the annotations that tell the pod's cards, and each container's.
 
     Raises:
         RecordError: they are too large for a pod.
@@ -44,7 +44,7 @@ def annotations(placement: Placement) -> dict[str, str]:
 
 
 def _seen(placement: Placement) -> dict[str, list[Grant]]:
-    """Give what each container sees of the pod's cards."""
+    """Return what each container sees of the pod's cards."""
     gpus = [grant for grant in placement.grants if grant.type == names.GPU]
     found: dict[str, list[Grant]] = {}
     for share in placement.pod.request.shares:
@@ -53,12 +53,12 @@ def _seen(placement: Placement) -> dict[str, list[Grant]]:
 
 
 def _visible(grants: Sequence[Grant]) -> str:
-    """Give their ids, each once: of two replicas of a card a container sees one card."""
+    """Return their ids, each once: of two replicas of a card a container sees one card."""
     return ",".join(dict.fromkeys(grant.visible for grant in grants))
 
 
 def rewritten(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
-    """Give the annotations of a bound pod that say what it holds, by what stands for what.
+    """Return the annotations of a bound pod that say what it holds, by what stands for what.
 
     None if they say something else by now than what the pod was promised, or if the Device lists one of its cards no
     more: that one has no minor that could be written.
@@ -78,7 +78,7 @@ def rewritten(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Gra
 
 
 def _visible_instead(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str]:
-    """Give what each container sees: what kubelet gave it, or what stands for what it saw if kubelet tells no more."""
+    """Return what each container sees: what kubelet gave it, or the replacement if kubelet no longer lists it."""
     given = {
         name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
         for name, devices in case.actual.containers
@@ -96,7 +96,7 @@ def _exchanged(grant: Grant, now: Grant) -> Grant:
 
 
 def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:
-    """Give the Binding: node, cards and the leader's term in one object, for exactly this pod's UID."""
+    """Return the Binding: node, cards and the leader's term in one object, for exactly this pod's UID."""
     pod = placement.pod
     return {
         "apiVersion": "v1",

@@ -71,7 +71,7 @@ class WhatIf:
 
 
 def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:
-    """Give at most so many sets of pods, of one place each: the place of each set, and its pods.
+    """Return at most so many sets of pods, of one place each: the place of each set, and its pods.
 
     `of` tells the place of every pod there is.
     """

@@ -15,7 +15,7 @@ REASON: Final = "node(s) didn't match Pod's required features"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows that declare all that the pod needs."""
+    """Return the rows that declare all that the pod needs."""
     mask = fleet.present
     for each in request.features:
         mask = mask & fleet.declaring(each)

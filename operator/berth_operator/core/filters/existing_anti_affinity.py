@@ -19,7 +19,7 @@ REASON: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows whose domains hold no pod with such a term that matches this one."""
+    """Return the rows whose domains hold no pod with such a term that matches this one."""
     mask = fleet.present
     for key, holders in fleet.affinity_index.existing_anti_affinity(request.identity):
         mask = mask & (domains.around(fleet, key, holders) == 0)

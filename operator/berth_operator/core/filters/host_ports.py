@@ -16,7 +16,7 @@ REASON: Final = "node(s) didn't have free ports for the requested pod ports"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows where all the ports are free."""
+    """Return the rows where all the ports are free."""
     mask = fleet.present
     for port in request.ports:
         mask = mask & ~fleet.ports.taken(port)

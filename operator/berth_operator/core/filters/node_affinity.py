@@ -20,7 +20,7 @@ NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows that some term matches, or all if the pod has no such affinity."""
+    """Return the rows that some term matches, or all if the pod has no such affinity."""
     if request.node_affinity is None:
         return fleet.present
     return node_terms.any_of(fleet, request.node_affinity)

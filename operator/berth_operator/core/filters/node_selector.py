@@ -18,7 +18,7 @@ REASON: Final = node_affinity.REASON
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows with all the labels."""
+    """Return the rows with all the labels."""
     mask = fleet.present
     for each in request.node_selector:
         mask = mask & fleet.labels.meeting(each)

@@ -31,7 +31,7 @@ REASON: Final = "node(s) didn't match pod affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows whose domains all hold a pod that counts."""
+    """Return the rows whose domains all hold a pod that counts."""
     terms = request.affinity.near
     if not terms:
         return fleet.present

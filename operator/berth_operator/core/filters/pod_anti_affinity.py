@@ -25,7 +25,7 @@ REASON: Final = "node(s) didn't match pod anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows without such a pod in their domain, which includes rows without the key."""
+    """Return the rows without such a pod in their domain, which includes rows without the key."""
     mask = fleet.present
     for each in request.affinity.apart:
         mask = mask & (

@@ -20,7 +20,7 @@ Amounts = npt.NDArray[np.float64]
 
 
 def crowd(request: PodRequest, spread: Spread) -> PodSelection:
-    """Give the pods that count: of the pod's namespace, not terminating.
+    """Return the pods that count: of the pod's namespace, not terminating.
 
     An empty selector matches every pod, but kube-scheduler lets none count then, only the pod itself.
     """
@@ -32,7 +32,7 @@ def _living(request: PodRequest, selector: LabelSelector) -> PodSelection:
 
 
 def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
-    """Give how many pods there are per row over which a pod is spread that says nothing of it; None of one that does.
+    """Return how many pods there are per row over which a pod is spread that says nothing of it; None of one that does.
 
     They are the replicas of its controller, and for a pod without one those behind the same Services.
     """
@@ -45,7 +45,7 @@ def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
 
 
 def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> Mask:
-    """Give those of the keyed rows that the constraint's policies let in."""
+    """Return those of the keyed rows that the constraint's policies let in."""
     mask = keyed.copy()
     if spread.honor_affinity:
         mask &= node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
@@ -55,7 +55,7 @@ def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> 
 
 
 def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give rows without an untolerated taint; the cordon counts by its taint here, not by the Node's field."""
+    """Return rows without an untolerated taint; the cordon counts by its taint here, not by the Node's field."""
     mask = fleet.present.copy()
     for taint, rows in fleet.taints().items():
         if taint.effect != "PreferNoSchedule" and not request.tolerates(taint):

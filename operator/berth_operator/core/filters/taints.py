@@ -16,7 +16,7 @@ REASON: Final = "node(s) had untolerated taint(s)"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows without a taint that the pod does not tolerate."""
+    """Return the rows without a taint that the pod does not tolerate."""
     mask = fleet.present
     for rows in _untolerated(fleet, request):
         mask = mask & ~rows

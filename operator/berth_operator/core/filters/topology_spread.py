@@ -36,7 +36,7 @@ UNLABELLED: Final = f"{UNEVEN} (missing required label)"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows with all the keys where no constraint is broken."""
+    """Return the rows with all the keys where no constraint is broken."""
     constraints = request.affinity.spread
     if not constraints:
         return fleet.present
@@ -91,7 +91,7 @@ def _read_labels(request: PodRequest) -> Iterator[str]:
 
 
 def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:
-    """Give for each row how far its domain would be above the emptiest."""
+    """Return for each row how far its domain would be above the emptiest."""
     there = spreading.eligible(fleet, request, spread, keyed)
     found = domains.sums(fleet, spread.key, there * fleet.affinity_index.count(spreading.crowd(request, spread)))
     exists = domains.sums(fleet, spread.key, there) > 0

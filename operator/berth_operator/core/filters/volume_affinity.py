@@ -21,7 +21,7 @@ GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existe
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows that reach them all."""
+    """Return the rows that reach them all."""
     mask = np.ones(len(fleet.names), np.bool_)
     for volume in _bound(fleet, request):
         mask &= False if volume is None else volume_choice.reaching(fleet, volume.affinity)

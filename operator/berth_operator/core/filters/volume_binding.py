@@ -26,7 +26,7 @@ NO_SPACE: Final = "node(s) did not have enough free storage"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows where all the claims are served."""
+    """Return the rows where all the claims are served."""
     mask = np.ones(len(fleet.names), np.bool_)
     for option in volume_choice.options(fleet, request.mounts):
         mask &= option.passes

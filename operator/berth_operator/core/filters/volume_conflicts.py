@@ -20,7 +20,7 @@ REASON: Final = "node(s) had no available disk"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows where the disks are free, or shared for reading."""
+    """Return the rows where the disks are free, or shared for reading."""
     mask = np.ones(len(fleet.names), np.bool_)
     for disk in request.mounts.disks:
         mask[fleet.volumes.disks.conflicts(disk)] = False

@@ -27,7 +27,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Give the rows with pods that use such a claim: if others leave, it stays in use; all rows if there is none."""
+    """Return the rows with pods that use such a claim: if others leave, it stays in use; all rows if there is none."""
     mask = np.ones(len(fleet.names), np.bool_)
     for each in request.mounts.claims:
         if _is_taken(fleet, each):

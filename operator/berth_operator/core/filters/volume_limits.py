@@ -24,7 +24,7 @@ REASON: Final = "node(s) exceed max volume count"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows where no limit is passed; a driver of which nothing is new there cannot be over it by the pod."""
+    """Return the rows where no limit is passed; a driver of which nothing is new there cannot be over it by the pod."""
     mask = np.ones(len(fleet.names), np.bool_)
     volumes = set(_volumes(fleet, request))
     for driver in {each.driver for each in volumes}:

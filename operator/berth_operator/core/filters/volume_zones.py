@@ -31,7 +31,7 @@ LABELS: Final = (*OLDER, ZONE, REGION)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass rows with the right labels, or with none of them."""
+    """Return the rows with the right labels, or with none of them."""
     mask = np.ones(len(fleet.names), np.bool_)
     for key, values in _zones(fleet, request):
         mask &= _is_in(fleet, key, values)

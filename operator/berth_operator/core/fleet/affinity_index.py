@@ -44,7 +44,7 @@ class PodGroupByLabels:
     """The lines of the crowds that it is part of."""
 
     def copy(self) -> "PodGroupByLabels":
-        """Give a population that can change without this one."""
+        """Return a population that can change without this one."""
         return replace(self, rows=self.rows.copy(), lines=self.lines.copy())
 
 
@@ -75,7 +75,7 @@ class Held(Generic[K]):
                 self.forget()
 
     def matching(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> tuple[K, ...]:
-        """Give the held terms that match a pod."""
+        """Return the held terms that match a pod."""
         if not self._holders:
             return ()
         found = self._answers.get(identity)
@@ -86,7 +86,7 @@ class Held(Generic[K]):
         return found
 
     def copy(self) -> Self:
-        """Give terms that can change without these."""
+        """Return terms that can change without these."""
         return with_own(
             self,
             _holders=self._holders.copy(),
@@ -156,7 +156,7 @@ class AffinityIndex:
         return self._crowds.line(line)
 
     def includes(self, crowd: PodSelection, identity: Identity) -> bool:
-        """Tell whether a pod would count in the crowd."""
+        """Return whether a pod would count in the crowd."""
         return crowd.includes(identity.namespace, dict(identity.labels), self.labels_of)
 
     def covers(self, term: Term, identity: Identity) -> bool:
@@ -168,12 +168,12 @@ class AffinityIndex:
         return {term.key for term in self.repelling.matching(identity, self.labels_of)}
 
     def existing_anti_affinity(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
-        """Give for each key the number of pods per row that require to be apart from such a pod."""
+        """Return for each key the number of pods per row that require to be apart from such a pod."""
         for key, terms in _by_key(self.repelling.matching(identity, self.labels_of), lambda term: term.key):
             yield key, self.repelling.tally.sum(terms)
 
     def existing_preferred(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
-        """Give for each key how much the pods on each row draw such a pod, or push it away where negative."""
+        """Return for each key how much the pods on each row draw such a pod, or push it away where negative."""
         for key, terms in _by_key(self.drawing.matching(identity, self.labels_of), lambda each: each[0].key):
             yield key, self.drawing.tally.sum(terms, [weight for _, weight in terms])
 
@@ -191,11 +191,11 @@ class AffinityIndex:
         return True
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
-        """Give a namespace's labels."""
+        """Return a namespace's labels."""
         return self._namespaces.get(namespace, {})
 
     def copy(self) -> Self:
-        """Give neighbours that can change without these."""
+        """Return neighbours that can change without these."""
         populations = {
             namespace: {key: population.copy() for key, population in there.items()}
             for namespace, there in self._groups.items()
@@ -248,7 +248,7 @@ class AffinityIndex:
         return line
 
     def _within(self, crowd: PodSelection) -> Iterator[PodGroupByLabels]:
-        """Give the populations of the namespaces that the crowd may reach."""
+        """Return the populations of the namespaces that the crowd may reach."""
         first = crowd.peers[0]
         for namespace in self._groups if first.namespace_selector != NOTHING else first.namespaces:
             yield from self._groups.get(namespace, {}).values()

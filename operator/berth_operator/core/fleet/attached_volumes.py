@@ -26,11 +26,11 @@ class Holders:
     attachments: Counter[int] = field(default_factory=Counter)
 
     def hold(self, row: int) -> bool:
-        """Tell whether the volume is on a row."""
+        """Return whether the volume is on a row."""
         return bool(self.pods[row] or self.attachments[row])
 
     def copy(self) -> "Holders":
-        """Give holders that can change without these."""
+        """Return holders that can change without these."""
         return Holders(pods=self.pods.copy(), attachments=self.attachments.copy())
 
 
@@ -60,12 +60,12 @@ class Attached:
         return np.zeros(self._rows, np.int64) if counts is None else counts
 
     def used(self, volume: Attachable) -> list[int]:
-        """Give the rows with pods that use a volume."""
+        """Return the rows with pods that use a volume."""
         holders = self._holders.get(volume)
         return [row for row, number in holders.pods.items() if number] if holders else []
 
     def copy(self) -> Self:
-        """Give volumes that can change without these."""
+        """Return volumes that can change without these."""
         counts = {driver: values.copy() for driver, values in self._counts.items()}
         return with_own(
             self,

@@ -95,12 +95,12 @@ def _stand_in(name: str) -> int:
 
 
 def is_counted(kind: str, name: str) -> bool:
-    """Tell whether this is counted on cards of this type; of those that plug-ins bring, whatever is told."""
+    """Return whether this is counted on cards of this type; of those that plug-ins bring, whatever is told."""
     return kind not in RESOURCES or name in RESOURCES[kind] or _has_a_name(name)
 
 
 def _has_a_name(name: str) -> bool:
-    """Tell whether this counts what is no part of a card."""
+    """Return whether this counts what is no part of a card."""
     return name in _NAMED or mig.is_resource(name)
 
 
@@ -130,7 +130,7 @@ class Cards(CardColumns):
         return self.total - self.used
 
     def left(self, index: int, rows: Rows) -> Column:
-        """Give what is left of one resource of each card, negative where more is charged than there is."""
+        """Return what is left of one resource of each card, negative where more is charged than there is."""
         return pick(self.total[index], rows) - pick(self.used[index], rows)
 
     def grow(self, rows: int, slots: int) -> None:
@@ -151,14 +151,14 @@ class Cards(CardColumns):
         return self.index[name]
 
     def static_key(self, row: int) -> Hashable:
-        """Give all that is known of a row's cards but who holds what of them; equal rows give the same."""
+        """Return all that is known of a row's cards but who holds what of them; equal rows give the same."""
         flags = (self.present, self.healthy, self.withheld, self.announced)
         columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
         known = b"".join(each[row].tobytes() for each in columns)
         return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
 
     def dynamic_key(self, row: int) -> bytes:
-        """Give what is held of a row's cards; equal rows give the same."""
+        """Return what is held of a row's cards; equal rows give the same."""
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
             return b""  # of most types a fleet has none
         named = repr(self.taken[row]).encode() if row in self.taken else b""
@@ -167,7 +167,7 @@ class Cards(CardColumns):
         return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
 
     def in_subdevices(self, rows: Rows = ALL) -> Mask:
-        """Give the cards of which a pod holds an instance or a replica."""
+        """Return the cards of which a pod holds an instance or a replica."""
         names = self.index.keys() - self.counted - _NO_PIECES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
@@ -175,7 +175,7 @@ class Cards(CardColumns):
         return used
 
     def excerpt(self, rows: Indices) -> Self:
-        """Give cards that can be charged without these: a copy of these rows, in this order, each as often as named."""
+        """Return an independent copy of these rows, in this order, each as often as named."""
         own = excerpt(self._own, rows)
         # What-ifs ask what would be once the agents have seen it, too.
         own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
@@ -304,7 +304,7 @@ class Cards(CardColumns):
             self._own.spare[row, slot] = sum(free)
 
     def free_functions(self, row: int, slot: int, intern_table: InternTable, group: int) -> Iterator[Function]:
-        """Give the virtual functions of one group of a card that nobody holds."""
+        """Return the virtual functions of one group of a card that nobody holds."""
         held, minor = set(self.taken.get(row, ())), int(self.minor[row, slot])
         _, functions = intern_table.functions[self.functions[row, slot]][group]
         for number, bus_id in functions:
@@ -381,7 +381,7 @@ class Cards(CardColumns):
         return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
     def worth(self, row: int, grant: Grant) -> Hashable:
-        """Give what a grant is worth: the same for any two of which one is as good as the other."""
+        """Return what a grant is worth: the same for any two of which one is as good as the other."""
         now = self.completed(row, grant)
         slot = self._slot_of(row, now.minor)
         card = None if slot is None else (int(self.model[row, slot]), self.total[:, row, slot].tobytes())
@@ -389,7 +389,7 @@ class Cards(CardColumns):
         return card, tuple(sorted(each for each in now.counted if each[0] != GPU_MEMORY))
 
     def of_replica(self, row: int, slot: int) -> tuple[tuple[str, int], ...]:
-        """Give what a replica of a card takes; nothing of a card that has none."""
+        """Return what a replica of a card takes; nothing of a card that has none."""
         there = int(self.total[self.index[REPLICAS], row, slot]) if REPLICAS in self.index else 0
         if not there:
             return ()
@@ -397,7 +397,7 @@ class Cards(CardColumns):
         return (*shares, (REPLICAS, 1))
 
     def slots(self, row: int) -> Iterator[int]:
-        """Give the node's slots in use, by minor."""
+        """Return the node's slots in use, by minor."""
         used = np.flatnonzero(self.minor[row] != EMPTY)
         return iter(used[np.argsort(self.minor[row, used])].tolist())
 
@@ -418,5 +418,5 @@ class Cards(CardColumns):
 
 
 def _of_rows(sparse: Mapping[int, V], rows: Indices) -> dict[int, V]:
-    """Give what these rows have, under their new numbers."""
+    """Return what these rows have, under their new numbers."""
     return {new: sparse[row] for new, row in enumerate(rows.tolist()) if row in sparse} if sparse else {}

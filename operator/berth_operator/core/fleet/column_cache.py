@@ -37,7 +37,7 @@ FEW: Final = 4
 
 
 def only(row: int) -> slice:
-    """Give a row as one that is asked for alone: nothing is copied to pick it."""
+    """Return a row as one that is asked for alone: nothing is copied to pick it."""
     return slice(row, row + 1)
 
 
@@ -58,11 +58,11 @@ class _Memory:
 
     @property
     def pays(self) -> bool:
-        """Tell whether looking at rows pays: in a fleet where no two are alike it never does."""
+        """Return whether looking at rows pays: in a fleet where no two are alike it never does."""
         return self._asked < TRIES or WORTH * self._recalled >= self._asked
 
     def recall(self, look: Hashable) -> Any:
-        """Give what was said of a row that looked the same; None if there was none."""
+        """Return what was said of a row that looked the same; None if there was none."""
         found = self._said.get(look)
         self._asked += 1
         self._recalled += found is not None
@@ -119,7 +119,7 @@ class ColumnCache:
         self._size = 0
 
     def column(self, key: Hashable, compute: Callable[[Rows], Values]) -> Values:
-        """Give a column, as `compute` has it for these rows."""
+        """Return a column, as `compute` has it for these rows."""
         now = self._dropped + len(self._moved)
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
@@ -134,7 +134,7 @@ class ColumnCache:
         return kept.shown
 
     def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:
-        """Give what `compute` finds out about one row; never None."""
+        """Return what `compute` finds out about one row; never None."""
         if not self._answers.pays:
             return compute()
         place = (key, self._look(row))

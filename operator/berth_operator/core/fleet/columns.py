@@ -38,7 +38,7 @@ def sealed(values: npt.NDArray[A]) -> npt.NDArray[A]:
 
 
 def show(own: object, to: object) -> None:
-    """Give `to` read-only views of the arrays that are the attributes of `own`, under the same names."""
+    """Return `to` read-only views of the arrays that are the attributes of `own`, under the same names."""
     vars(to).update({name: read_only(values) for name, values in vars(own).items()})
 
 

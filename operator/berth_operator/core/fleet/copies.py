@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def with_own(original: T, **parts: object) -> T:
-    """Give a copy of an object that has these attributes as its own, and all others in common with it."""
+    """Return a copy of an object that has these attributes as its own, and all others in common with it."""
     new = copy.copy(original)
     vars(new).update(parts)
     return new

@@ -19,13 +19,13 @@ Amounts = npt.NDArray[np.float64]
 
 
 def members(fleet: Fleet, key: str) -> Mask:
-    """Give the rows that are in a domain of this key."""
+    """Return the rows that are in a domain of this key."""
     found: Mask = fleet.labels.column(key).numbers != ABSENT
     return found & fleet.present
 
 
 def members_of_all(fleet: Fleet, keys: Iterable[str]) -> Mask:
-    """Give the rows that are in a domain of each key."""
+    """Return the rows that are in a domain of each key."""
     mask = fleet.present.copy()
     for key in keys:
         mask &= members(fleet, key)
@@ -42,6 +42,6 @@ def sums(fleet: Fleet, key: str, counts: Counts) -> Amounts:
 
 
 def around(fleet: Fleet, key: str, counts: Counts) -> Amounts:
-    """Give for each row what is counted in its whole domain."""
+    """Return for each row what is counted in its whole domain."""
     found: Amounts = sums(fleet, key, counts).take(fleet.labels.column(key).numbers)
     return found

@@ -245,15 +245,15 @@ class Fleet(NodeColumns):
         self.placed_pods.moved(uid)
 
     def on_node(self, name: str) -> Iterable[Charge]:
-        """Give what is charged to a node."""
+        """Return what is charged to a node."""
         return self._on_node.get(name, {}).values()
 
     def given(self, node: str, kind: str, minor: int, name: str) -> Grant:
-        """Give what a pod takes to which kubelet gave a device by its id."""
+        """Return what a pod takes to which kubelet gave a device by its id."""
         return self.cards[kind].given(self.rows.get(node), minor, name)
 
     def worth(self, node: str, grant: Grant) -> Hashable:
-        """Give what a grant of a known node is worth: the same for any two that may stand for each other."""
+        """Return what a grant of a known node is worth: the same for any two that may stand for each other."""
         return grant.type, self.cards[grant.type].worth(self.rows[node], grant)
 
     # --- nominees ---------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Fleet(NodeColumns):
                 self.nominate(each)
 
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
-        """Give the nominees that a pod need not mind: itself and those below it."""
+        """Return the nominees that a pod need not mind: itself and those below it."""
         return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
 
     def mark_leaving(self, uid: str) -> None:
@@ -300,7 +300,7 @@ class Fleet(NodeColumns):
         self.leaving.discard(uid)
 
     def is_leaving(self, charge: Charge) -> bool:
-        """Tell whether a placed pod is on its way out."""
+        """Return whether a placed pod is on its way out."""
         return charge.terminating or charge.uid in self.leaving
 
     def set_device_classes(self, classes: Mapping[str, str]) -> None:
@@ -310,7 +310,7 @@ class Fleet(NodeColumns):
     # --- what-ifs ---------------------------------------------------------------------------------------------
 
     def copy(self) -> Self:
-        """Give a Fleet of the same nodes and Devices that can be charged and released without this one."""
+        """Return a Fleet of the same nodes and Devices that can be charged and released without this one."""
         plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, dict | list | set)}
         every, rows = np.arange(len(self.names)), self.rows.copy()
         deep = {
@@ -330,7 +330,7 @@ class Fleet(NodeColumns):
         return self._copied(columns.each_by(self._own, np.copy), **{**plain, **deep})
 
     def excerpt(self, rows: Indices) -> Self:
-        """Give copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
+        """Return copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
 
         Only what they have of resources and devices is copied, and nothing else of the excerpt may be asked.
         """
@@ -356,12 +356,12 @@ class Fleet(NodeColumns):
     # --- rows that look the same ------------------------------------------------------------------------------
 
     def static_key(self, row: int) -> Hashable:
-        """Give all that columns may read of a row but what is charged to it."""
+        """Return all that columns may read of a row but what is charged to it."""
         flags = tuple(getattr(self, name)[row].item() for name in ("present", "fresh", *_OF_DEVICES))
         return flags, self.allocatable[:, row].tobytes(), *(cards.static_key(row) for cards in self.cards.values())
 
     def dynamic_key(self, row: int) -> bytes:
-        """Give all that columns may read of what is charged to a row."""
+        """Return all that columns may read of what is charged to a row."""
         held = [cards.dynamic_key(row) for cards in self.cards.values()]
         return b"".join([self.requested[:, row].tobytes(), self.nonzero_requested[:, row].tobytes(), *held])
 
@@ -390,7 +390,7 @@ class Fleet(NodeColumns):
     # --- what filters ask -------------------------------------------------------------------------------------
 
     def resource(self, name: str) -> int:
-        """Give the index of a resource's column, making one if need be."""
+        """Return the index of a resource's column, making one if need be."""
         if name not in self.resources:
             self.resources[name] = len(self.resources)
             self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
@@ -399,28 +399,28 @@ class Fleet(NodeColumns):
         return self.resources[name]
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
-        """Give what is left of a resource on each row; none of one that nobody has."""
+        """Return what is left of a resource on each row; none of one that nobody has."""
         index = self.resources.get(name)
         if index is None:
             return np.zeros_like(self.vendor[rows], np.int64)
         return pick(self.allocatable[index], rows) - pick(self.requested[index], rows)
 
     def total(self, name: str) -> Column:
-        """Give what each row offers of a resource."""
+        """Return what each row offers of a resource."""
         index = self.resources.get(name)
         return np.zeros(len(self.names), np.int64) if index is None else self.allocatable[index]
 
     def taints(self) -> Mapping[Taint, Mask]:
-        """Give for each taint in the fleet the rows that carry it."""
+        """Return for each taint in the fleet the rows that carry it."""
         return self._taints.masks
 
     def declaring(self, feature: str) -> Mask:
-        """Give the rows whose kubelet declares a feature."""
+        """Return the rows whose kubelet declares a feature."""
         mask = self._features.masks.get(feature)
         return np.zeros(len(self.names), np.bool_) if mask is None else mask
 
     def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
-        """Give for each of these and each model id 1 where the model is accepted: shape (constraints, models)."""
+        """Return for each of these and each model id 1 where the model is accepted: shape (constraints, models)."""
         if self._accepting[0] != (constraints, self.models):
             accepted = [self.accepted_models(each) for each in constraints]
             matrix = np.array(accepted, np.float64).reshape(len(constraints), self.models)
@@ -428,24 +428,24 @@ class Fleet(NodeColumns):
         return self._accepting[1]
 
     def named(self, name: str) -> Mask:
-        """Give the row of the node with this name, if there is one."""
+        """Return the row of the node with this name, if there is one."""
         mask = np.zeros(len(self.names), np.bool_)
         if (row := self.rows.get(name)) is not None:
             mask[row] = True
         return mask
 
     def of_vendor(self, vendor: str, rows: Rows = ALL) -> Mask:
-        """Give the rows whose Device is of this vendor."""
+        """Return the rows whose Device is of this vendor."""
         matching: Mask = self.vendor[rows] == self._words.get(vendor, -1)
         return matching
 
     @property
     def models(self) -> int:
-        """Give how many models of cards there are."""
+        """Return how many models of cards there are."""
         return len(self.intern_table.models)
 
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
-        """Give for each model id whether the constraint accepts it."""
+        """Return for each model id whether the constraint accepts it."""
         mask = self._model_masks.get(constraint)
         if mask is None or len(mask) != self.models:
             mask = np.fromiter(map(constraint.accepts, self.intern_table.models), np.bool_, self.models)

@@ -35,7 +35,7 @@ class Interner(Generic[K]):
         self._values = list(values)
 
     def number(self, value: K) -> int:
-        """Give a value's number."""
+        """Return a value's number."""
         known = self._numbers.get(value)
         if known is not None:
             return known
@@ -43,7 +43,7 @@ class Interner(Generic[K]):
         return self._numbers.setdefault(value, len(self._numbers))
 
     def copy(self) -> Self:
-        """Give one that can grow without this one."""
+        """Return one that can grow without this one."""
         return with_own(self, _numbers=self._numbers.copy(), _values=self._values.copy())
 
     def __getitem__(self, number: int) -> K:
@@ -72,12 +72,12 @@ class InternTable:
         self._offering: dict[LabelSelector, Bits] = {}
 
     def copy(self) -> Self:
-        """Give one that can grow without this one."""
+        """Return one that can grow without this one."""
         own = {name: each.copy() for name, each in vars(self).items() if isinstance(each, Interner | dict)}
         return with_own(self, **own)
 
     def selected(self, selector: LabelSelector) -> Mask:
-        """Give for each set of labels whether a selector matches it."""
+        """Return for each set of labels whether a selector matches it."""
         mask = self._selected.get(selector)
         if mask is None or len(mask) != len(self.labels):
             if len(self._selected) >= MOST:
@@ -87,7 +87,7 @@ class InternTable:
         return mask
 
     def offering(self, selector: LabelSelector) -> Bits:
-        """Give for each kind of virtual functions the groups that a selector matches: a bit each, in their order."""
+        """Return for each kind of virtual functions the groups that a selector matches: a bit each, in their order."""
         bits = self._offering.get(selector)
         if bits is None or len(bits) != len(self.functions):
             if len(self._offering) >= MOST:
@@ -98,6 +98,6 @@ class InternTable:
 
 
 def _matching(groups: Functions, selector: LabelSelector) -> int:
-    """Give the groups that have virtual functions and match."""
+    """Return the groups that have virtual functions and match."""
     matching = (bool(functions) and selector.matches(dict(labels)) for labels, functions in groups)
     return sum(1 << place for place, matches in enumerate(matching) if matches)

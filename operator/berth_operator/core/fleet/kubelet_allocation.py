@@ -46,7 +46,7 @@ class ActualAllocation:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Give the devices of all containers, each once: one container may take over what another had."""
+        """Return the devices of all containers, each once: one container may take over what another had."""
         return tuple(dict.fromkeys(each for _, devices in self.containers for each in devices))
 
 
@@ -59,7 +59,7 @@ class Mismatch:
 
 
 def is_pod(charge: Charge) -> bool:
-    """Tell whether a charge is that of a pod that lives, as far as the API server knows."""
+    """Return whether a charge is that of a pod that lives, as far as the API server knows."""
     return charge.priority != BEYOND
 
 
@@ -69,18 +69,18 @@ def by_kubelet(charge: Charge) -> int:
 
 
 def is_of(grant: Grant, device: Device) -> bool:
-    """Tell whether a grant is of this very device; one without an id names a card by its minor."""
+    """Return whether a grant is of this very device; one without an id names a card by its minor."""
     same = grant.id == device.id if grant.id else grant.minor == device.minor
     return same and grant.type == device.type
 
 
 def surprising(promised: Charge, given: ActualAllocation) -> list[Device]:
-    """Give the devices that a pod was not promised."""
+    """Return the devices that a pod was not promised."""
     return [each for each in given.devices if not any(is_of(grant, each) for grant in promised.grants)]
 
 
 def missing(promised: Charge, given: ActualAllocation) -> list[Grant]:
-    """Give what a pod was promised of kubelet's devices and has not been given."""
+    """Return what a pod was promised of kubelet's devices and has not been given."""
     if not by_kubelet(promised):
         return []
     of_kubelet = (grant for grant in promised.grants if grant.type == GPU)
@@ -88,7 +88,7 @@ def missing(promised: Charge, given: ActualAllocation) -> list[Grant]:
 
 
 def is_whole(promised: Charge, given: ActualAllocation) -> bool:
-    """Tell whether kubelet has given a pod all that it asked for: it does so container by container."""
+    """Return whether kubelet has given a pod all that it asked for: it does so container by container."""
     return 0 < by_kubelet(promised) <= sum(each.type == GPU for each in given.devices)
 
 
@@ -96,7 +96,7 @@ def is_whole(promised: Charge, given: ActualAllocation) -> bool:
 
 
 def charged(fleet: Fleet, promised: Charge, given: ActualAllocation, *, claimed: bool) -> Charge:
-    """Give what a pod is charged for.
+    """Return what a pod is charged for.
 
     What it was promised stays charged beside what it was given, if that is less, or `claimed` by a pod that kubelet has
     given nothing yet: that one will get what is left. Of a card that it was given it is charged for all.
@@ -136,14 +136,14 @@ def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
 
 
 def left_behind(fleet: Fleet, given: ActualAllocation) -> Charge | None:
-    """Give what a pod that is gone still holds, if anything: its containers may run on."""
+    """Return what a pod that is gone still holds, if anything: its containers may run on."""
     grants = _grants(fleet, given.node, (each for each in given.devices if each.type in fleet.cards))
     uid = left_uid(given.node, given.uid)
     return Charge(uid=uid, pod=given.pod, node=given.node, grants=grants, priority=BEYOND) if grants else None
 
 
 def left_uid(node: str, uid: str) -> str:
-    """Give what the charge of what a pod has left behind has for a UID.
+    """Return what the charge of what a pod has left behind has for a UID.
 
     It is not the pod's own: what an agent says of a pod must not touch one that waits, or lives on another node.
     """
@@ -151,13 +151,13 @@ def left_uid(node: str, uid: str) -> str:
 
 
 def foreign(fleet: Fleet, node: str, used: Iterable[Device]) -> Charge | None:
-    """Give what processes outside Kubernetes take of a node, if anything: whole cards."""
+    """Return what processes outside Kubernetes take of a node, if anything: whole cards."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
     return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND) if grants else None
 
 
 def foreign_uid(node: str) -> str:
-    """Give what the charge of a node's foreign processes has for a UID; no pod has one of this form."""
+    """Return what the charge of a node's foreign processes has for a UID; no pod has one of this form."""
     return f"{node}//foreign"
 
 
@@ -195,7 +195,7 @@ def _named(devices: Iterable[Device]) -> str:
 def to_be_rewritten(
     fleet: Fleet, cases: Sequence[Mismatch], beside: Iterable[ActualAllocation]
 ) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
-    """Give the pods of one node whose allocations were exchanged, each with what stands for what: id -> grant.
+    """Return the pods of one node whose allocations were exchanged, each with what stands for what: id -> grant.
 
     `cases` are all that hold something else than they were promised, and `beside` what others of the node were given.
     Such a pod's allocation is to say what it holds, if that is worth the same and another pod is in it: it holds what
@@ -214,7 +214,7 @@ def to_be_rewritten(
 
 
 def _instead(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
-    """Give for the id of each device that was promised in vain one that is worth the same; nothing if one has none."""
+    """Return for the id of each device that kubelet did not give an equivalent one; nothing if one has none."""
     node = case.actual.node
     there: defaultdict[Hashable, list[Grant]] = defaultdict(list)
     for each in _grants(fleet, node, new):

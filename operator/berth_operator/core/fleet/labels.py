@@ -47,7 +47,7 @@ class LabelColumn:
         self._numbers[row] = ABSENT if value is None else self.values.setdefault(value, len(self.values) + 1)
 
     def copy(self) -> Self:
-        """Give a column that can change without this one."""
+        """Return a column that can change without this one."""
         numbers = self._numbers.copy()
         return with_own(
             self,
@@ -59,7 +59,7 @@ class LabelColumn:
 
     @property
     def is_stale(self) -> bool:
-        """Tell whether most values are of nodes that came and went."""
+        """Return whether most values are of nodes that came and went."""
         return len(self.values) > 2 * len(self.numbers)
 
     def grow(self, rows: int) -> None:
@@ -68,7 +68,7 @@ class LabelColumn:
         self.numbers = read_only(self._numbers)
 
     def meeting(self, requirement: Requirement) -> Mask:
-        """Give the rows whose value meets a requirement on this label."""
+        """Return the rows whose value meets a requirement on this label."""
         table = self._tables.get(requirement)
         if table is None or len(table) <= len(self.values):
             if len(self._tables) >= MOST:
@@ -97,7 +97,7 @@ class Labels:
         """Higher after every change, for whoever remembers what follows from labels."""
 
     def __getitem__(self, row: int) -> Mapping[str, str]:
-        """Give a node's labels."""
+        """Return a node's labels."""
         return self._rows[row]
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
@@ -110,7 +110,7 @@ class Labels:
             del self._columns[key]
 
     def copy(self) -> Self:
-        """Give labels that can change without these."""
+        """Return labels that can change without these."""
         columns = {key: column.copy() for key, column in self._columns.items()}
         return with_own(self, _rows=self._rows.copy(), _columns=columns)
 
@@ -121,7 +121,7 @@ class Labels:
             column.grow(rows)
 
     def column(self, key: str) -> LabelColumn:
-        """Give a label's column, which is current until the next change; ask again rather than keep it."""
+        """Return a label's column, which is current until the next change; ask again rather than keep it."""
         column = self._columns.get(key)
         if column is None:
             if len(self._columns) >= MOST:
@@ -130,5 +130,5 @@ class Labels:
         return column
 
     def meeting(self, requirement: Requirement) -> Mask:
-        """Give the rows whose labels meet a requirement."""
+        """Return the rows whose labels meet a requirement."""
         return self.column(requirement.key).meeting(requirement)

@@ -12,12 +12,12 @@ from berth_operator.core.values.request import NodeTerm
 
 
 def any_of(fleet: Fleet, terms: Iterable[NodeTerm]) -> Mask:
-    """Give the rows that at least one term matches."""
+    """Return the rows that at least one term matches."""
     return reduce(np.logical_or, (matching(fleet, each) for each in terms), _none(fleet))
 
 
 def matching(fleet: Fleet, term: NodeTerm) -> Mask:
-    """Give the rows that one term matches."""
+    """Return the rows that one term matches."""
     masks = [fleet.labels.meeting(each) for each in term.labels]
     masks += [_named(fleet, each) for each in term.names]
     return reduce(np.logical_and, masks) if masks else _none(fleet)

@@ -39,14 +39,14 @@ class Parts:
     """Part -> the virtual functions that are held with it, if any are."""
 
     def of(self, pods: Indices) -> tuple[Indices, Indices]:
-        """Give the parts of some pods, and for each of them the place of its pod among those."""
+        """Return the parts of some pods, and for each of them the place of its pod among those."""
         number = self.number[pods]
         places = np.repeat(np.arange(len(pods)), number)
         before = np.cumsum(number) - number
         return self.first[pods][places] + np.arange(len(places)) - before[places], places
 
     def joined(self, more: "Parts") -> "Parts":
-        """Give these and those of other pods, which come after."""
+        """Return these and those of other pods, which come after."""
         return Parts(
             first=np.concatenate((self.first, more.first + len(self.slots))),
             number=np.concatenate((self.number, more.number)),
@@ -76,7 +76,7 @@ class PlacedPods:
 
     @classmethod
     def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "PlacedPods":
-        """Give pods that are placed in a Fleet."""
+        """Return pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
         kinds, amounts = _amounts(fleet.resources, [each.resources for each in charges])
         return cls(
@@ -91,7 +91,7 @@ class PlacedPods:
         )
 
     def joined(self, more: "PlacedPods") -> "PlacedPods":
-        """Give these and other pods, which come after."""
+        """Return these and other pods, which come after."""
         return PlacedPods(
             charges=[*self.charges, *more.charges],
             rows=np.concatenate((self.rows, more.rows)),
@@ -116,7 +116,7 @@ class PlacedPodsCache:
         """All of `_number`'s values, while they stand."""
 
     def copy(self) -> Self:
-        """Give a census of a copied Fleet."""
+        """Return a census of a copied Fleet."""
         return with_own(self, _number=self._number.copy(), _moved=self._moved.copy())
 
     def moved(self, uid: str) -> None:
@@ -125,7 +125,7 @@ class PlacedPodsCache:
             self._moved.add(uid)
 
     def current(self, fleet: "Fleet") -> PlacedPods:
-        """Give the occupants as they are; `numbers` tells which of them are still there."""
+        """Return the occupants as they are; `numbers` tells which of them are still there."""
         if self._all is None or len(self._all.charges) + len(self._moved) > 2 * len(fleet.charges):
             self._number = {}
             found = self._count(PlacedPods.of(fleet, list(fleet.charges.values())), 0)
@@ -141,17 +141,17 @@ class PlacedPodsCache:
         return found
 
     def numbers(self) -> Indices:
-        """Give the numbers of all that are there."""
+        """Return the numbers of all that are there."""
         if self._there is None:
             self._there = np.fromiter(self._number.values(), np.intp, len(self._number))
         return self._there
 
     def numbers_of(self, uids: Iterable[str]) -> Indices:
-        """Give the numbers of some pods, of those that are there."""
+        """Return the numbers of some pods, of those that are there."""
         return np.array([self._number[uid] for uid in uids if uid in self._number], np.intp)
 
     def _count(self, found: PlacedPods, first: int) -> PlacedPods:
-        """Give numbers to the occupants from the first that has none."""
+        """Return numbers to the occupants from the first that has none."""
         self._number |= {found.charges[number].uid: number for number in range(first, len(found.charges))}
         return found
 
@@ -177,7 +177,7 @@ def _parts(fleet: "Fleet", kind: str, charges: Sequence[Charge], rows: Indices) 
 
 
 def _amounts(index: Mapping[str, int], told: Sequence[Amounts]) -> tuple[Indices, Column]:
-    """Give amounts, told by name, as columns of a matrix in the order of an index, each once, and whose is which."""
+    """Return amounts, told by name, as columns of a matrix in the order of an index, each once, and whose is which."""
     numbers: dict[Any, int] = {}
     kinds = np.array([numbers.setdefault(each, len(numbers)) for each in told], np.intp)
     found: Column = np.zeros((len(index), len(numbers)), np.int64)

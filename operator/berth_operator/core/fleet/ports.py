@@ -40,13 +40,13 @@ class Ports:
                 del self._used[port.protocol, port.port]
 
     def taken(self, port: HostPort) -> Mask:
-        """Give the rows where a pod could not listen."""
+        """Return the rows where a pod could not listen."""
         addresses = self._used.get((port.protocol, port.port), {})
         asked = addresses if port.address == ALL_ADDRESSES else {ALL_ADDRESSES, port.address} & addresses.keys()
         return reduce(np.logical_or, (addresses[each] > 0 for each in asked), np.zeros(self._rows, np.bool_))
 
     def copy(self) -> Self:
-        """Give ports that can change without these."""
+        """Return ports that can change without these."""
         used = {
             port: {address: counts.copy() for address, counts in addresses.items()}
             for port, addresses in self._used.items()

@@ -41,7 +41,7 @@ class Replicas:
         return self._tally.line(line)
 
     def copy(self) -> Self:
-        """Give replicas that can change without these."""
+        """Return replicas that can change without these."""
         rows = {controller: rows.copy() for controller, rows in self._rows.items()}
         return with_own(self, _rows=rows, _tally=self._tally.copy())
 

@@ -29,7 +29,7 @@ class Services:
             del self._of[namespace]
 
     def beside(self, identity: Identity) -> LabelSelector:
-        """Give the pods that are behind all the Services which a pod is behind; nothing if there are none."""
+        """Return the pods that are behind all the Services which a pod is behind; nothing if there are none."""
         if identity.namespace not in self._of:
             return NOTHING
         found = self._answers.get(identity)

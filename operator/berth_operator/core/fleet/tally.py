@@ -27,7 +27,7 @@ class Tally(Generic[K]):
         return len(self.lines)
 
     def add(self, name: K) -> int:
-        """Give a new name a line of zeros."""
+        """Return a new name a line of zeros."""
         if not self._free:
             old = len(self.counts)
             self.counts = np.pad(self.counts, ((0, old), (0, 0)))
@@ -37,14 +37,14 @@ class Tally(Generic[K]):
         return line
 
     def touch(self, name: K) -> int | None:
-        """Give a name's line and make it the last to be dropped; None if it has none."""
+        """Return a name's line and make it the last to be dropped; None if it has none."""
         line = self.lines.pop(name, None)
         if line is not None:
             self.lines[name] = line
         return line
 
     def drop(self, name: K) -> int:
-        """Give up a name's line."""
+        """Return up a name's line."""
         line = self.lines.pop(name)
         self.counts[line] = 0
         self._free.append(line)
@@ -65,7 +65,7 @@ class Tally(Generic[K]):
         return total
 
     def copy(self) -> Self:
-        """Give a tally that can change without this one."""
+        """Return a tally that can change without this one."""
         counts = self.counts.copy()
         return with_own(self, lines=self.lines.copy(), counts=counts, _shown=read_only(counts), _free=self._free.copy())
 

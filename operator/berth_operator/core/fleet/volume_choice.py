@@ -44,18 +44,18 @@ class Option:
 
     @property
     def found(self) -> Mask:
-        """Give the rows where there is a volume."""
+        """Return the rows where there is a volume."""
         mask: Mask = self.picks != NONE
         return mask
 
     @property
     def passes(self) -> Mask:
-        """Give the rows where the claim gets a volume, one way or the other."""
+        """Return the rows where the claim gets a volume, one way or the other."""
         return self.found | (self.makeable & self.enough)
 
 
 def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
-    """Give what each of a pod's delayed claims gets; its other claims have nothing to choose."""
+    """Return what each of a pod's delayed claims gets; its other claims have nothing to choose."""
     earlier: list[Option] = []
     for claim in _delayed(fleet, mounts):
         earlier.append(_option(fleet, claim, earlier))
@@ -63,7 +63,7 @@ def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
 
 
 def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
-    """Give what the pod's claims get on a row that has passed the filters."""
+    """Return what the pod's claims get on a row that has passed the filters."""
     if not mounts.claims:
         return NO_POD_VOLUMES
     bindings, provisions = [], []
@@ -76,7 +76,7 @@ def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
 
 
 def reach(fleet: Fleet, terms: Terms | None) -> Rows:
-    """Give the rows that one of the terms matches, or all without terms; remembered until a label changes."""
+    """Return the rows that one of the terms matches, or all without terms; remembered until a label changes."""
     if terms is None:
         return np.arange(len(fleet.names))
     volumes = fleet.volumes
@@ -90,7 +90,7 @@ def reach(fleet: Fleet, terms: Terms | None) -> Rows:
 
 
 def reaching(fleet: Fleet, terms: Terms | None) -> Mask:
-    """Give the same as a mask."""
+    """Return the same as a mask."""
     mask = np.zeros(len(fleet.names), np.bool_)
     mask[reach(fleet, terms)] = True
     return mask
@@ -121,7 +121,7 @@ def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
 
 
 def _left(rows: Rows, volume: str, earlier: Sequence[Option]) -> Rows:
-    """Give those of the rows on which no earlier claim of the pod takes the volume."""
+    """Return those of the rows on which no earlier claim of the pod takes the volume."""
     for each in earlier:
         if (number := each.volumes.get(volume)) is not None:
             rows = rows[each.picks[rows] != number]
@@ -136,7 +136,7 @@ def _makeable(fleet: Fleet, storage_class: StorageClass, selected: str | None) -
 
 
 def _enough(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
-    """Give the rows for which the driver has space, all if it does not say how much it has."""
+    """Return the rows for which the driver has space, all if it does not say how much it has."""
     if not claim.has_size or storage_class.provisioner not in fleet.volumes.tracked:
         return np.ones(len(fleet.names), np.bool_)
     capacities = fleet.volumes.capacities.get(storage_class.name, {}).values()

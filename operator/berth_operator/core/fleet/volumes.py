@@ -45,11 +45,11 @@ class Promises:
             del self._holders[name], self._values[name]
 
     def get(self, name: str) -> str | None:
-        """Give what is promised."""
+        """Return what is promised."""
         return self._values.get(name)
 
     def copy(self) -> Self:
-        """Give promises that can change without these."""
+        """Return promises that can change without these."""
         return with_own(self, _values=self._values.copy(), _holders=self._holders.copy())
 
 
@@ -71,12 +71,12 @@ class Disks:
                 del users[disk.kind, disk.id]
 
     def conflicts(self, disk: Disk) -> list[int]:
-        """Give the rows where a pod with the disk cannot be."""
+        """Return the rows where a pod with the disk cannot be."""
         users = self._writers if disk.read_only else self._all
         return list(users.get((disk.kind, disk.id), ()))
 
     def copy(self) -> Self:
-        """Give disks that can change without these."""
+        """Return disks that can change without these."""
         return with_own(
             self,
             _all=defaultdict(Counter, _copied(self._all)),
@@ -213,7 +213,7 @@ class Volumes:
         self._rows = rows
 
     def copy(self, row_of: Mapping[str, int]) -> Self:
-        """Give volumes that can be charged, on other rows, without these; what the API server says is shared."""
+        """Return volumes that can be charged, on other rows, without these; what the API server says is shared."""
         limits = {driver: column.copy() for driver, column in self._limits.items()}
         return with_own(
             self,
@@ -247,12 +247,12 @@ class Volumes:
     # --- what filters ask -------------------------------------------------------------------------------------
 
     def is_delayed(self, claim: Claim) -> bool:
-        """Tell whether a claim that is not bound waits for its first consumer; one that names a volume does not."""
+        """Return whether a claim that is not bound waits for its first consumer; one that names a volume does not."""
         found = self.classes.get(claim.storage_class)
         return not claim.volume and found is not None and found.delayed
 
     def candidates(self, claim: Claim) -> Iterable[Volume]:
-        """Give the volumes that may serve a claim, the smallest first; only the one set aside for it, if there is."""
+        """Return the volumes that may serve a claim, the smallest first; only the one set aside for it, if there is."""
         fitting = [each for each in self._of_class.get(claim.storage_class, {}).values() if _holds(each, claim)]
         own = [each for each in fitting if self._is_for(each, claim)]
         free = own or [each for each in fitting if self._is_free(each) and _suits(each, claim)]
@@ -271,15 +271,15 @@ class Volumes:
         return volume.name == known.volume or volume.claim == claim or volume.storage_class == known.storage_class
 
     def selected_node(self, claim: Claim) -> str | None:
-        """Give the node for which a volume is being made, or about to be."""
+        """Return the node for which a volume is being made, or about to be."""
         return self._selected.get(claim.key) or claim.selected_node
 
     def attachments(self) -> Iterable[Attachment]:
-        """Give all attachments."""
+        """Return all attachments."""
         return self._attachments.values()
 
     def rows_using(self, claim: str) -> set[int]:
-        """Give the rows with pods that use a claim."""
+        """Return the rows with pods that use a claim."""
         return {row for rows in self._uses.get(claim, {}).values() for row in rows}
 
     def limits(self, driver: str) -> Counts | None:
@@ -287,7 +287,7 @@ class Volumes:
         return self._shown_limits.get(driver)
 
     def attachable(self, use: Use) -> Attachable | None:
-        """Give what a use of a claim counts as on a node; None where nobody counts it."""
+        """Return what a use of a claim counts as on a node; None where nobody counts it."""
         claim = self.claims.get(use.claim)
         if claim is None or (use.owner and claim.owner != use.owner):
             return None
@@ -387,7 +387,7 @@ class Volumes:
 
 
 def _holds(volume: Volume, claim: Claim) -> bool:
-    """Tell whether a volume could serve a claim even if it was set aside for it."""
+    """Return whether a volume could serve a claim even if it was set aside for it."""
     return (
         volume.claim in ("", claim.key)  # first: most volumes are somebody's
         and volume.size >= claim.size
@@ -398,7 +398,7 @@ def _holds(volume: Volume, claim: Claim) -> bool:
 
 
 def _suits(volume: Volume, claim: Claim) -> bool:
-    """Tell whether a volume that is nobody's may be bound to a claim."""
+    """Return whether a volume that is nobody's may be bound to a claim."""
     return claim.modes <= volume.modes and claim.selector.matches(dict(volume.labels))
 
 

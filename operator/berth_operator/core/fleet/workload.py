@@ -56,11 +56,11 @@ class Typical:
 
     @property
     def constrained(self) -> bool:
-        """Tell whether any pod minds which model it gets."""
+        """Return whether any pod minds which model it gets."""
         return any(self.constraints)
 
     def starved(self, cpu: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Give the part of all cards asked for that need more processor time than this for a single one."""
+        """Return the part of all cards asked for that need more processor time than this for a single one."""
         return self._starved.take(cpu // STEP + 1, mode="clip")
 
 
@@ -126,7 +126,7 @@ class Workload:
 
 
 def _cards(parts: Iterable[Part]) -> tuple[int, int]:
-    """Give the hundredths of each GPU, of core or of memory, whichever is more, and how many; (0, 0) of bytes only."""
+    """Return the hundredths of each GPU (the greater of core and memory) and the count; (0, 0) for bytes only."""
     for part in parts:
         wanted = dict(part.amounts)
         each = max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0))

@@ -58,14 +58,14 @@ class Score(Protocol):
     NAME: str
 
     def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-        """Give each row's score, 0 to 100, or None where all are equal; rows that do not fit may hold any number."""
+        """Return each row's score, 0 to 100, or None where all are equal; rows that do not fit may hold any number."""
 
 
 class Chooser(Protocol):
     """What chooses the cards of a node. One that is a score, too, may choose as it scored."""
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-        """Give the cards for every part of the request; the row has passed every filter."""
+        """Return the cards for every part of the request; the row has passed every filter."""
 
 
 class PluginFailedError(Exception):

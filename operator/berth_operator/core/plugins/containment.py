@@ -27,7 +27,7 @@ BEST: Final = 100.0
 
 
 def contained(plugin: DevicePlugin, owner: str) -> DevicePlugin:
-    """Give a plug-in that raises nothing but PluginFailedError; `owner` is whose it is, in words."""
+    """Return a plug-in that raises nothing but PluginFailedError; `owner` is whose it is, in words."""
     wall = _Wall(type=plugin.kind.name, owner=owner)
     return replace(
         plugin,

@@ -116,23 +116,23 @@ class _Entry:
 
     @property
     def formed_before(self) -> bool:
-        """Tell whether an earlier leader saw it formed; of groups without an object nobody can say."""
+        """Return whether an earlier leader saw it formed; of groups without an object nobody can say."""
         return self.group is not None and self.group.formed
 
     @property
     def minima(self) -> set[int]:
-        """Give what its members' annotations say that it needs."""
+        """Return what its members' annotations say that it needs."""
         said = [pod.gang for pod in self.waiting.values()] + [each.charge.gang for each in self.held.values()]
         return {each.minimum for each in said if each is not None and each.minimum is not None}
 
     @property
     def minimum(self) -> int:
-        """Give how many members it needs; 0 if nobody says."""
+        """Return how many members it needs; 0 if nobody says."""
         return self.group.minimum if self.group else max(self.minima, default=0)
 
     @property
     def problem(self) -> str:
-        """Tell why its members mean no gang."""
+        """Return why its members mean no gang."""
         if self.group:
             return self.group.problem
         minima = self.minima
@@ -221,11 +221,11 @@ class GangTracker:
     # --- what to decide ---------------------------------------------------------------------------------------
 
     def gang_of(self, uid: str) -> Membership | None:
-        """Give the gang that a pod belongs to."""
+        """Return the gang that a pod belongs to."""
         return self._of.get(uid)
 
     def ready(self, gang: Membership, now: float) -> Gang | None:
-        """Give a gang's waiting members as a unit, if there are enough and its time has come."""
+        """Return a gang's waiting members as a unit, if there are enough and its time has come."""
         entry = self._entries.get(gang.key)
         if entry is None or now < entry.resume_at or not (idle := entry.idle) or self._lacks(entry, idle):
             return None
@@ -241,7 +241,7 @@ class GangTracker:
         )
 
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
-        """Give what gangs lack, each with the members to tell, of those that have lacked it for a while."""
+        """Return what gangs lack, each with the members to tell, of those that have lacked it for a while."""
         for entry in self._looked_after():
             lack = self._lacks(entry, idle) if (idle := entry.idle) else ""
             if not lack:
@@ -266,7 +266,7 @@ class GangTracker:
             entry.deadline = now + self._time(entry)
 
     def retry_until(self, uid: str) -> float | None:
-        """Give the time until which a member's bind is to be tried again; None if it is not."""
+        """Return the time until which a member's bind is to be tried again; None if it is not."""
         entry = self._of_member(uid)
         return entry.deadline if entry is not None else None
 
@@ -278,7 +278,7 @@ class GangTracker:
             entry.resume_at = now + pause(entry.tries)
 
     def resumed(self, now: float) -> list[Membership]:
-        """Give the gangs whose back-off has just ended."""
+        """Return the gangs whose back-off has just ended."""
         found = [entry for entry in self._looked_after() if 0.0 < entry.resume_at <= now]
         for entry in found:
             entry.resume_at = 0.0
@@ -287,7 +287,7 @@ class GangTracker:
     # --- gangs that cannot be completed -------------------------------------------------------------------------
 
     def overdue(self, now: float) -> list[Membership]:
-        """Give the gangs whose time is up; one that was found in parts gets its deadline here."""
+        """Return the gangs whose time is up; one that was found in parts gets its deadline here."""
         found = []
         for entry in self._looked_after():
             if entry.deadline is None and entry.bound > entry.succeeded and not entry.formed and entry.minimum:
@@ -297,7 +297,7 @@ class GangTracker:
         return found
 
     def abort(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
-        """Give up completing a gang; tell what happened, and give the bound members, who are doomed unless kept."""
+        """Return up completing a gang; tell what happened, and give the bound members, who are doomed unless kept."""
         entry = self._entries[gang.key]
         told = (
             f"{gang.key} could not be completed within {self._time(entry):g} s: "
@@ -312,7 +312,7 @@ class GangTracker:
         return told, [each.charge for each in lost]
 
     def to_delete(self) -> list[Charge]:
-        """Give the members that are to be deleted and are not yet on their way out."""
+        """Return the members that are to be deleted and are not yet on their way out."""
         held = [each for entry in self._looked_after() for each in entry.held.values()]
         return [each.charge for each in held if each.to_delete and not each.charge.terminating]
 
@@ -341,7 +341,7 @@ class GangTracker:
         return [self._entries[key] for key in self._open]
 
     def _join(self, uid: str, gang: Membership) -> _Entry:
-        """Give the gang of a member, whom a change of its labels may have brought from another one."""
+        """Return the gang of a member, whom a change of its labels may have brought from another one."""
         before = self._of_member(uid)
         if before is not None and before.key != gang.key:
             before.waiting.pop(uid, None)

@@ -33,27 +33,27 @@ class Unit(Protocol):
 
     @property
     def uid(self) -> str:
-        """Give what it is known by."""
+        """Return what it is known by."""
 
     @property
     def kind(self) -> Hashable:
-        """Give what it has in common with units for which the same is decided."""
+        """Return what it has in common with units for which the same is decided."""
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Give what its pods request."""
+        """Return what its pods request."""
 
     @property
     def priority(self) -> int:
-        """Give its priority; the highest comes first."""
+        """Return its priority; the highest comes first."""
 
     @property
     def weight(self) -> int:
-        """Give what counts among units of one priority; the highest comes first."""
+        """Return what counts among units of one priority; the highest comes first."""
 
     @property
     def created(self) -> str:
-        """Give when it was made, in RFC 3339; the oldest comes first."""
+        """Return when it was made, in RFC 3339; the oldest comes first."""
 
     @property
     def arrived(self) -> int:
@@ -106,7 +106,7 @@ NOT_CONCERNED: Final[Sequence[Filter]] = ()
 
 
 def pause(tries: int) -> float:
-    """Give the seconds to wait after so many failed tries."""
+    """Return the seconds to wait after so many failed tries."""
     return min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), LONGEST_BACKOFF)
 
 
@@ -163,7 +163,7 @@ class Queue(Generic[U]):
         return None
 
     def parked_failure(self, unit: U) -> Failure | None:
-        """Give the failure that the unit's kind waits with, if it does: nothing has changed since."""
+        """Return the failure that the unit's kind waits with, if it does: nothing has changed since."""
         parked = self._parked.get(unit.kind)
         return parked.failure if parked else None
 

@@ -22,7 +22,7 @@ Amounts = npt.NDArray[np.float64]
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
-    """Give 50 to 100; the same to all rows where the pod asks for neither."""
+    """Return 50 to 100; the same to all rows where the pod asks for neither."""
     asked = dict(request.resources)
     wanted = asked.get(CPU, 0), asked.get(MEMORY, 0)
     if not any(wanted):

@@ -24,7 +24,7 @@ ZONE_SKEW: Final = 5
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
-    """Give rows without any such pod around them 100."""
+    """Return rows without any such pod around them 100."""
     counts = spreading.alike(fleet, request)
     if counts is None:
         return None

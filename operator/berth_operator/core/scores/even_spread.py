@@ -21,7 +21,7 @@ NAME: Final = "even-spread"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
-    """Give rows without any such pod around them 100."""
+    """Return rows without any such pod around them 100."""
     constraints = request.affinity.preferred_spread
     if not constraints:
         return None

@@ -39,7 +39,7 @@ Amounts = npt.NDArray[np.float64]
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
-    """Give the row that wastes least 100, and each other one a point less for each hundredth that it wastes more."""
+    """Return the row that wastes least 100, and each other one a point less for each hundredth that it wastes more."""
     lost = waste(fleet, request)
     fitting = lost[fits]
     least, most = fitting.min(initial=np.inf), fitting.max(initial=-np.inf)
@@ -51,7 +51,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
-    """Give what the pod would waste on each row, in hundredths of a card; below 0 where it mends something."""
+    """Return what the pod would waste on each row, in hundredths of a card; below 0 where it mends something."""
     typical, cpu = fleet.workload.typical, dict(request.resources).get(CPU, 0)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
@@ -92,7 +92,7 @@ def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
 
 
 def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
-    """Give what a part of pieces wastes: what is left of the fullest card that has one."""
+    """Return what a part of pieces wastes: what is left of the fullest card that has one."""
     wasted = allocators.subdevices_unused(fleet, request, part, rows).min(axis=1)
     lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
     whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == PLUGIN_UNIT else lost
@@ -100,13 +100,13 @@ def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Ro
 
 
 def _taken(fleet: Fleet, part: Part, wasted: Column, rows: Rows) -> int | Column:
-    """Give for each row the hundredths that the pod would take."""
+    """Return for each row the hundredths that the pod would take."""
     need = least_waste.need(fleet.cards[GPU], part, rows)
     return part.count * (need if isinstance(need, int) else need[np.arange(len(need)), wasted.argmin(axis=1)])
 
 
 def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.int32]:
-    """Give for each row the hundredths that the pod would take, and of which model: shape (rows, 2)."""
+    """Return for each row the hundredths that the pod would take, and of which model: shape (rows, 2)."""
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     model = fleet.cards[GPU].model[rows][np.arange(len(wasted)), wasted.argmin(axis=1)]
@@ -116,7 +116,7 @@ def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.ND
 
 
 def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
-    """Give by how much each node's free cpu and free cards match less, in hundredths of a card; with the tie."""
+    """Return by how much each node's free cpu and free cards match less, in hundredths of a card; with the tie."""
     typical, free = fleet.workload.typical, fleet.left(CPU, rows)
     tie = _tie(fleet, free, left, rows)
     if not typical.cpu_per_card:
@@ -127,14 +127,14 @@ def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Ro
 
 
 def _mismatched(typical: Typical, free: Column, cards: Column) -> Amounts:
-    """Give how far free processor time and free cards are from each other, and how much of the cards is stranded."""
+    """Return how far free processor time and free cards are from each other, and how much of the cards is stranded."""
     mismatch: Amounts = np.abs(free * (CARD / typical.cpu_per_card) - cards)
     mismatch += cards * typical.starved(free)
     return mismatch
 
 
 def _scarcity(fleet: Fleet) -> Amounts:
-    """Give each model's part of what is asked for over its part of what is free."""
+    """Return each model's part of what is asked for over its part of what is free."""
     typical = fleet.workload.typical
     free = fleet.column_cache.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
@@ -150,7 +150,7 @@ def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
 
 
 def _tie(fleet: Fleet, free: Column, left: Column, rows: Rows) -> Amounts:
-    """Give less than a hundredth: nodes with cards are filled one after the other, the others evenly."""
+    """Return less than a hundredth: nodes with cards are filled one after the other, the others evenly."""
     cpu = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
     cards = 0.09 / CARD * left / np.maximum(pick(fleet.cards[GPU].healthy, rows).sum(axis=1), 1)
     tie: Amounts = np.where(pick(fleet.has_device, rows), cpu + cards, 0.9 - cpu)

@@ -17,7 +17,7 @@ NAME: Final = "gpu-topology"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Give rows where the preference can be met 100, and all others nothing."""
+    """Return rows where the preference can be met 100, and all others nothing."""
     topology = request.devices.topology
     if topology is None or topology.required:
         return None

@@ -19,7 +19,7 @@ MOST: Final = 1000 * 2**20
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Give each row the worth of the images that it has."""
+    """Return each row the worth of the images that it has."""
     found = [each for name in request.images.names if (each := fleet.images.found(name)) is not None]
     if not found:
         return None

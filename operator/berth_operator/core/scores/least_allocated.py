@@ -15,7 +15,7 @@ NAME: Final = "least-allocated"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
-    """Give the mean part of cpu and memory that the pod leaves free, in hundredths."""
+    """Return the mean part of cpu and memory that the pod leaves free, in hundredths."""
     return fleet.column_cache.column((NAME, request.nonzero_requested), lambda rows: _of_rows(fleet, request, rows))
 
 

@@ -15,7 +15,7 @@ NAME: Final = "most-allocated"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
-    """Give the mean part of cpu and memory that is taken with the pod, in hundredths."""
+    """Return the mean part of cpu and memory that is taken with the pod, in hundredths."""
     return fleet.column_cache.column((NAME, request.nonzero_requested), lambda rows: _of_rows(fleet, request, rows))
 
 

@@ -14,7 +14,7 @@ NAME: Final = "node-affinity"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Give the best of the fitting rows 100, and the others their share of that."""
+    """Return the best of the fitting rows 100, and the others their share of that."""
     if not request.preferred_nodes:
         return None
     total = np.zeros(len(fleet.names))

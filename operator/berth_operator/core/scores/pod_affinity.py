@@ -19,7 +19,7 @@ NAME: Final = "pods-near"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Give the best of the fitting rows 100 and the worst 0; all 0 where they are equal."""
+    """Return the best of the fitting rows 100 and the worst 0; all 0 where they are equal."""
     if not (found := _pulls(fleet, request)):
         return None
     total = np.zeros(len(fleet.names))
@@ -34,7 +34,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
 
 
 def _pulls(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
-    """Give for each key how much the pods of each row pull."""
+    """Return for each key how much the pods of each row pull."""
     found = dict(fleet.affinity_index.existing_preferred(request.identity))
     for term, weight in request.affinity.preferred:
         pulls = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))

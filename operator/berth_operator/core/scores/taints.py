@@ -13,7 +13,7 @@ NAME: Final = "taints"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Give rows without any 100, and the worst of the fitting rows 0."""
+    """Return rows without any 100, and the worst of the fitting rows 0."""
     found = [rows for taint, rows in fleet.taints().items() if _is_minded(taint, request)]
     if not found:
         return None

@@ -19,25 +19,25 @@ BOTH: Final = slice(0, 2)
 
 
 def requested(fleet: Fleet, rows: Rows) -> tuple[Column, Column]:
-    """Give what there is, and what pods ask of it."""
+    """Return what there is, and what pods ask of it."""
     return fleet.allocatable[BOTH, rows], fleet.requested[BOTH, rows]
 
 
 def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Column]:
-    """Give what there is, and what is taken by pods and this one, with what is assumed of those that do not ask."""
+    """Return what there is, and what is taken by pods and this one, with what is assumed of those that do not ask."""
     total, _ = requested(fleet, rows)
     return total, fleet.nonzero_requested[:, rows] + np.array(request.nonzero_requested)[:, np.newaxis]
 
 
 def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
-    """Give the mean of both amounts in whole hundredths of what there is, over those that there are."""
+    """Return the mean of both amounts in whole hundredths of what there is, over those that there are."""
     shares = amounts * 100 // np.maximum(total, 1)
     found: npt.NDArray[np.float64] = np.floor(shares.sum(axis=0) / np.maximum((total > 0).sum(axis=0), 1))
     return found
 
 
 def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
-    """Give how many hundredths a pod leaves free: the mean over all cards that it asks for, of whatever types.
+    """Return how many hundredths a pod leaves free: the mean over all cards that it asks for, of whatever types.
 
     Of whole cards that is counted over the node's cards of the type, of shares on those that it would take: the
     emptiest cards or, unless `most`, the fullest that have room.

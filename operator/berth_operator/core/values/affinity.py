@@ -37,7 +37,7 @@ class Peers:
     """Adds the namespaces whose labels it matches."""
 
     def include(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Tell whether a pod of this namespace with these labels is one of them."""
+        """Return whether a pod of this namespace with these labels is one of them."""
         if namespace in self.namespaces or self._selects(labels_of(namespace)):
             return self.selector.matches(labels)
         return False
@@ -53,7 +53,7 @@ class Peers:
         return False
 
     def _selects(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a namespace with these labels is selected; nearly always there is no selector."""
+        """Return whether a namespace with these labels is selected; nearly always there is no selector."""
         return self.namespace_selector is not NOTHING and self.namespace_selector.matches(labels)
 
 
@@ -108,7 +108,7 @@ class PodSelection:
     """Leave out pods that are terminating."""
 
     def includes(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Tell whether a pod of this namespace with these labels counts."""
+        """Return whether a pod of this namespace with these labels counts."""
         # A loop: see LabelSelector.matches.
         for each in self.peers:  # noqa: SIM110
             if not each.reach(namespace, labels, labels_of):

@@ -28,7 +28,7 @@ class Limit:
 
 
 def of_pod(spec: Mapping[str, Any], containers: Sequence[resources.Container], *, labelled: bool) -> tuple[Limit, ...]:
-    """Give the parts of the containers that read their limits; by labels alone each may use all."""
+    """Return the parts of the containers that read their limits; by labels alone each may use all."""
     reading = {
         each["name"] for kind in ("initContainers", "containers") for each in spec.get(kind) or () if _reads(each)
     }
@@ -44,7 +44,7 @@ def of_pod(spec: Mapping[str, Any], containers: Sequence[resources.Container], *
 
 
 def is_limit(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry of `env` is a limit of memory, read from an annotation."""
+    """Return whether an entry of `env` is a limit of memory, read from an annotation."""
     return _READ in (((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath") or "")
 
 
@@ -67,7 +67,7 @@ def _limit(name: str, own: Mapping[str, int], total: Mapping[str, int], measure:
 
 
 def annotations(limit: Limit, seen: Sequence[Grant], cards: int) -> Iterator[tuple[str, str]]:
-    """Give what tells a container how much it may use of each card that it sees, of its pod's `cards`.
+    """Return what tells a container how much it may use of each card that it sees, of its pod's `cards`.
 
     The pod has as much of one card as of the other; a container that sees fewer has the more of each. To the library 0
     is no limit.

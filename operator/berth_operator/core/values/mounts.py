@@ -45,7 +45,7 @@ class Mounts:
         return bool(self.claims or self.disks or self.attachables)
 
     def include(self, claim: str) -> bool:
-        """Tell whether the pod uses a claim."""
+        """Return whether the pod uses a claim."""
         return any(each.claim == claim for each in self.claims)
 
     def shares_with(self, other: "Mounts") -> bool:

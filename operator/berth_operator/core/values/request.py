@@ -25,7 +25,7 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, taint: "Taint") -> bool:
-        """Tell whether this covers the taint, by Kubernetes' rules."""
+        """Return whether this covers the taint, by Kubernetes' rules."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -114,11 +114,11 @@ class PodRequest:
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
-        """Give the hash of everything that is compared."""
+        """Return the hash of everything that is compared."""
         return self._hash
 
     def tolerates(self, taint: Taint) -> bool:
-        """Tell whether any toleration covers the taint."""
+        """Return whether any toleration covers the taint."""
         return any(each.tolerates(taint) for each in self.tolerations)
 
 
@@ -134,7 +134,7 @@ class Membership:
 
     @property
     def key(self) -> str:
-        """Give what tells the gang from all others, in words for its user."""
+        """Return what tells the gang from all others, in words for its user."""
         return f"PodGroup {self.group}" if self.minimum is None else f"pod group {self.group}"
 
 
@@ -171,12 +171,12 @@ class PendingPod:
 
     @property
     def key(self) -> str:
-        """Give `namespace/name`."""
+        """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def kind(self) -> tuple[PodRequest, str, str, int, bool, str]:
-        """Give the class of pods for which the same is decided; another scheduler's policy may answer otherwise.
+        """Return the class of pods for which the same is decided; another scheduler's policy may answer otherwise.
 
         Whom it may preempt is part of it; and a pod for which others leave a node is a class of its own.
         """
@@ -185,5 +185,5 @@ class PendingPod:
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Give what is requested, as a unit of the queue."""
+        """Return what is requested, as a unit of the queue."""
         return (self.request,)

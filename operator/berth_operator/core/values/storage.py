@@ -81,7 +81,7 @@ class Volume:
     """Whether it says so itself, and was not one of Kubernetes' own kinds."""
 
     def is_for(self, claim: Claim) -> bool:
-        """Tell whether it is bound to the claim or set aside for it."""
+        """Return whether it is bound to the claim or set aside for it."""
         return self.claim == claim.key and self.claim_uid in ("", claim.uid)
 
 

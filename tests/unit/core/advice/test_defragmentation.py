@@ -55,7 +55,7 @@ class Town:
 
 
 def moved(advice: Advice) -> dict[str, str]:
-    """Give each moved pod with where it comes from and where it goes."""
+    """Return each moved pod with where it comes from and where it goes."""
     return {each.charge.pod[3:]: f"{each.charge.node} > {place(each.placement)}" for each in advice.moves}
 
 
@@ -65,7 +65,7 @@ def place(placement: Placement | Failure) -> str:
 
 
 def scattered(nodes: int = 3, size: int = 2) -> Town:
-    """Give nodes with a pod of one card on each."""
+    """Return nodes with a pod of one card on each."""
     town = Town({f"n{number}": size for number in range(nodes)})
     for number in range(nodes):
         town.settle(f"p{number}", f"n{number}", ONE, 0)
@@ -358,7 +358,7 @@ def towns(draw: st.DrawFn) -> Town:
 
 
 def outcome(town: Town, pod: PendingPod, uids: Sequence[str]) -> list[Placement] | None:
-    """Give what becomes of a pod and of those that are moved for it."""
+    """Return what becomes of a pod and of those that are moved for it."""
     of, sizes = town.fleet.copy(), {uid: burden(town, uid) for uid in uids}
     for uid in uids:
         of.release(uid)
@@ -384,7 +384,7 @@ def burdens(town: Town, uids: Sequence[str]) -> list[int]:
 
 
 def brute_force(town: Town, pod: PendingPod) -> tuple[int, list[int]] | None:
-    """Give the size and the burden of the least set of pods whose moving helps, by trying all."""
+    """Return the size and the burden of the least set of pods whose moving helps, by trying all."""
     allowed = [uid for uid, each in town.tenants.items() if each.controlled and each.pod.priority <= pod.priority]
     for size in range(len(allowed) + 1):
         helping = [uids for uids in combinations(allowed, size) if outcome(town, pod, uids) is not None]

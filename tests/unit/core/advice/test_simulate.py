@@ -49,7 +49,7 @@ ONE, TWO, HALF = {NVIDIA: 1}, {NVIDIA: 2}, {GPU: 50}
 
 
 def said(found: Simulation) -> dict[str, str]:
-    """Give for each pod its node and minors, or why it has none."""
+    """Return for each pod its node and minors, or why it has none."""
     return {each.pod.name: told(each.result) for each in found.outcomes}
 
 
@@ -61,7 +61,7 @@ def told(result: Placement | Failure) -> str:
 
 
 def near(name: str) -> Affinity:
-    """Give the wish to be on the node of pods with a label."""
+    """Return the wish to be on the node of pods with a label."""
     selector = LabelSelector(requirements=(Requirement(key=name, operator="Exists"),))
     return Affinity(near=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
 

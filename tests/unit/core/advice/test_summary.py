@@ -35,7 +35,7 @@ WHOLE, NONE = gpu(100, "80Gi", 100), gpu(0, "0", 0)
 
 
 def made(*charges: Charge) -> Fleet:
-    """Give a node with a healthy card, a failed one and a NIC."""
+    """Return a node with a healthy card, a failed one and a NIC."""
     of = fleet({"n": (card(0, memory=80 * GI), card(1, memory=80 * GI, healthy=False), other_card("rdma", 3))})
     for each in charges:
         of.charge(each)

@@ -44,7 +44,7 @@ WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 
 
 def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:
-    """Give the ids that a pod would get; none where it fits nowhere."""
+    """Return the ids that a pod would get; none where it fits nowhere."""
     found = decide(of, waiting("pod", wanted), policy)
     return [each.id for each in found.grants] if isinstance(found, Placement) else []
 
@@ -56,7 +56,7 @@ def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
 
 
 def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:
-    """Give a node of which these instances are in use."""
+    """Return a node of which these instances are in use."""
     made = fleet({"node": cards})
     for number, each in enumerate(held):
         made.charge(charge(f"holder-{number}", instance(*each)))

@@ -52,7 +52,7 @@ PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated", weights=(("car
 
 
 def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
-    """Give so many slices of a card, as they are charged."""
+    """Return so many slices of a card, as they are charged."""
     amounts = (("gpu-core", 100 // of), ("gpu-memory", A100_BYTES // of), ("gpu-memory-ratio", 100 // of))
     return [
         Grant(
@@ -73,7 +73,7 @@ def node(*found: CardInfo, mig_single: bool = False) -> Fleet:
 
 
 def ids(of: Fleet, wanted: PodRequest | dict[str, int], policy: Policy = PACKED) -> list[str]:
-    """Give the ids that a pod would get; none where it fits nowhere."""
+    """Return the ids that a pod would get; none where it fits nowhere."""
     found = decide(of, waiting("pod", wanted), policy)
     return [each.id for each in found.grants] if isinstance(found, Placement) else []
 
@@ -453,7 +453,7 @@ CHANGES = st.lists(st.one_of(REQUESTS, REQUESTS, st.integers(0, 9), machines()),
 
 
 def on_cards(of: Fleet) -> dict[int, list[Grant]]:
-    """Give what is held of each card."""
+    """Return what is held of each card."""
     found: dict[int, list[Grant]] = {}
     for each in of.charges.values():
         for held in each.grants:
@@ -472,7 +472,7 @@ def way(held: Grant) -> str:
 
 
 def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tuple[str, str]]:
-    """Give (resource, id) of what a card could give now in pieces, one by one."""
+    """Return (resource, id) of what a card could give now in pieces, one by one."""
     total, taken, names = Counter(dict(info.amounts)), Counter[str](), {each.id for each in held}
     for each in held:
         taken.update(dict(each.amounts))
@@ -490,7 +490,7 @@ def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tup
 
 
 def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) -> bool:
-    """Tell whether a node has what a pod asks for, by trying nothing cleverly."""
+    """Return whether a node has what a pod asks for, by trying nothing cleverly."""
     found: Counter[str] = Counter()
     held = on_cards(of)
     for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):

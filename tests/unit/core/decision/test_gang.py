@@ -46,7 +46,7 @@ ONE = {NVIDIA: 1}
 
 
 def rack(nodes: Mapping[str, tuple[int, str, str]]) -> Fleet:
-    """Give a fleet of nodes with so many cards, in a clique and a zone; empty for no such label."""
+    """Return a fleet of nodes with so many cards, in a clique and a zone; empty for no such label."""
     made = Fleet()
     for name, (count, clique, zone) in nodes.items():
         labels = {HOST: name, CLIQUE: clique, ZONE: zone}
@@ -148,7 +148,7 @@ def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explain
 
 
 def driver_and_worker() -> tuple[PendingPod, PendingPod]:
-    """Give a pod, and a larger one that must be near it: its turn comes first, when the other is nowhere."""
+    """Return a pod, and a larger one that must be near it: its turn comes first, when the other is nowhere."""
     driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
     selector = LabelSelector(requirements=(label("role", "In", "driver"),))
     near = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
@@ -206,7 +206,7 @@ def test_two_gangs_that_fit_alone_but_not_together() -> None:
 
 
 def sharing(modes: str, **fields: Any) -> tuple[Fleet, list[PendingPod]]:
-    """Give two nodes of one card each, and two members of one card each that share a claim."""
+    """Return two nodes of one card each, and two members of one card each that share a claim."""
     made = put(rack({"a": (1, "", ""), "b": (1, "", "")}), claim(modes=frozenset({modes}), **fields))
     wanted = replace(asks(ONE), mounts=mounts("claim"))
     return made, members(2, wanted)

@@ -32,7 +32,7 @@ def whole(*minors: int) -> list[Grant]:
 
 
 def racks(*sizes: int) -> Fleet:
-    """Give nodes n0, n1, … with so many cards."""
+    """Return nodes n0, n1, … with so many cards."""
     made = Fleet()
     for number, count in enumerate(sizes):
         name = f"n{number}"
@@ -50,7 +50,7 @@ def hold(made: Fleet, node: int, *minors: int, priority: int = 0, name: str = ""
 
 
 def full(*sizes: int, priority: int = 0) -> Fleet:
-    """Give nodes of which each card is held by a pod."""
+    """Return nodes of which each card is held by a pod."""
     made = racks(*sizes)
     for node, count in enumerate(sizes):
         for minor in range(count):
@@ -305,7 +305,7 @@ def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[Fleet, Gang, Budgets]:
-    """Give a crowded fleet, and a gang that may not fit."""
+    """Return a crowded fleet, and a gang that may not fit."""
     sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
     made = racks(*sizes)
     for node, count in enumerate(sizes):

@@ -61,7 +61,7 @@ def half(minor: int) -> Grant:
 
 
 def small(*names: str, cpu: int = 4000, **fields: Any) -> Fleet:
-    """Give nodes of a few cores."""
+    """Return nodes of a few cores."""
     made = Fleet()
     for name in names or ("node",):
         add(made, node_info(name, labels={HOST: name}, **{"cpu": cpu, **fields}))
@@ -69,7 +69,7 @@ def small(*names: str, cpu: int = 4000, **fields: Any) -> Fleet:
 
 
 def holder(name: str, *, cpu: int = 1000, node: str = "node", labels: Sequence[str] = (), **fields: Any) -> Charge:
-    """Give a placed pod."""
+    """Return a placed pod."""
     identity = Identity(namespace="ns", labels=tuple((each, "") for each in labels))
     resources = (("cpu", cpu), ("pods", 1))
     return charge(name, *fields.pop("grants", ()), node=node, resources=resources, identity=identity, **fields)
@@ -614,7 +614,7 @@ KINDS: list[Callable[[int], dict[str, Any]]] = [
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[Fleet, PendingPod, Budgets]:
-    """Give a crowded fleet, and a pod that may not fit."""
+    """Return a crowded fleet, and a pod that may not fit."""
     made = Fleet()
     serial = itertools.count()
     for node in range(draw(st.integers(1, 3))):
@@ -641,7 +641,7 @@ def scenes(draw: st.DrawFn) -> tuple[Fleet, PendingPod, Budgets]:
 
 
 def lower(of: Fleet, pod: PendingPod, node: str) -> tuple[list[Charge], list[Charge]]:
-    """Give the pods below it on a node: those that may be victims, the most important first, and those that go."""
+    """Return the pods below it on a node: those that may be victims, the most important first, and those that go."""
     found = [each for each in of.on_node(node) if each.priority < pod.priority]
     staying = sorted((each for each in found if not each.terminating), key=lambda each: (-each.priority, each.started))
     return staying, [each for each in found if each.terminating]
@@ -655,7 +655,7 @@ def fits_without(of: Fleet, pod: PendingPod, node: str, gone: Sequence[Charge]) 
 
 
 def broken(pods: Sequence[Charge], budgets: Budgets) -> set[str]:
-    """Give those that break a budget, as kube-scheduler counts."""
+    """Return those that break a budget, as kube-scheduler counts."""
     used: dict[Budget, int] = {}
     found = set()
     for each in pods:
@@ -675,7 +675,7 @@ def key(victims: Sequence[Charge], violating: set[str]) -> tuple[float, ...]:
 
 
 def sets(of: Fleet, pod: PendingPod, budgets: Budgets) -> Iterator[tuple[float, ...]]:
-    """Give the keys of all sets of victims that would help."""
+    """Return the keys of all sets of victims that would help."""
     for node in of.rows:
         if not cycle.feasible(of, pod.request)[of.rows[node]]:
             staying, going = lower(of, pod, node)
@@ -687,7 +687,7 @@ def sets(of: Fleet, pod: PendingPod, budgets: Budgets) -> Iterator[tuple[float, 
 
 
 def given_back(of: Fleet, pod: PendingPod, node: str, budgets: Budgets) -> list[Charge] | None:
-    """Give the victims on a node as kube-scheduler finds them."""
+    """Return the victims on a node as kube-scheduler finds them."""
     staying, going = lower(of, pod, node)
     if not fits_without(of, pod, node, [*going, *staying]):
         return None

@@ -48,7 +48,7 @@ DISK = Disk(kind="gce", id="d")
 
 
 def plain(value: Any) -> Any:
-    """Give all that can be reached from a value as plain values, so that two moments can be compared."""
+    """Return all that can be reached from a value as plain values, so that two moments can be compared."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, np.ndarray):
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def made() -> Fleet:
-    """Give a fleet with something of everything."""
+    """Return a fleet with something of everything."""
     fleet = Fleet()
     fleet.volumes.put_class(LOCAL)
     fleet.volumes.put_volume(volume("v", attachable=Attachable(driver="csi.example", handle="v"), csi=True))
@@ -263,7 +263,7 @@ def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
 
 
 def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
-    """Give what the columns say of each pod, by its UID."""
+    """Return what the columns say of each pod, by its UID."""
     found = {}
     for number in numbers.tolist():
         parts, _ = placed.parts["gpu"].of(np.array([number]))

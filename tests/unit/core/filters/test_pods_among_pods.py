@@ -197,7 +197,7 @@ def term(selector: LabelSelector, key: str = "zone", **peers: Any) -> Term:
 
 
 def zones(**nodes: str | None) -> list[NodeInfo]:
-    """Give nodes by their zone; None for one without."""
+    """Return nodes by their zone; None for one without."""
     return [node_info(name, labels={"zone": zone} if zone else {}) for name, zone in nodes.items()]
 
 

@@ -368,7 +368,7 @@ def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:  # noqa
 
 
 def full(**fields: Any) -> Fleet:
-    """Give a world where node x has one of two places left, y none, and bare no limit."""
+    """Return a world where node x has one of two places left, y none, and bare no limit."""
     volumes = [volume(f"v{i}", attachable=csi(f"h{i}"), csi=True) for i in range(6)]
     claims = [bound(f"c{i}", f"v{i}") for i in range(6)]
     fleet = world(*claims, *volumes, claim("new", storage_class="made"), limits={"x": 2, "y": 1}, **fields)

@@ -41,13 +41,13 @@ X_IS_Y = LabelSelector(requirements=(label("x", "In", "y"),))
 
 
 def by_minor(of: Fleet, column: Any, node: str = "node", kind: str = "gpu") -> dict[int, Any]:
-    """Give what a column has for each card of a node."""
+    """Return what a column has for each card of a node."""
     found, row = of.cards[kind], of.rows[node]
     return {int(found.minor[row, slot]): column[row, slot].item() for slot in found.slots(row)}
 
 
 def amounts(of: Cards, row: int, name: str) -> tuple[int, int]:
-    """Give what the cards of a row have of a resource, and what of it is used."""
+    """Return what the cards of a row have of a resource, and what of it is used."""
     index = of.index[name]
     return int(of.total[index, row].sum()), int(of.used[index, row].sum())
 

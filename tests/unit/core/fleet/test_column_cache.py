@@ -54,7 +54,7 @@ class Squares:
 
 
 def made() -> ColumnCache:
-    """Give one for rows of which no two look the same."""
+    """Return one for rows of which no two look the same."""
     looks = itertools.count()
     return ColumnCache(lambda _row: 0, lambda _row: b"%d" % next(looks))
 
@@ -202,7 +202,7 @@ STEPS = st.tuples(
 
 
 def said(made: Fleet, request: PodRequest) -> list[Any]:
-    """Give all that filters and scores say of the nodes, and which cards are chosen where there are some."""
+    """Return all that filters and scores say of the nodes, and which cards are chosen where there are some."""
     masks = [each.passes(made, request).tolist() for each in Policy().filters_of(request)]
     chosen = [
         Policy().choose(made, row, request) for row in np.flatnonzero(devices.BUILT_IN.passes(made, request)).tolist()
@@ -246,7 +246,7 @@ def test_what_is_kept_is_what_would_be_computed_anew(steps: list[tuple[str, int,
 
 
 def chosen(made: Fleet, request: PodRequest, strategy: str = "Fragmentation") -> list[int]:
-    """Give the minors that are chosen of the only node."""
+    """Return the minors that are chosen of the only node."""
     return [each.minor for each in Policy(card_strategy=strategy).choose(made, 0, request)]
 
 
@@ -275,7 +275,7 @@ def look(made: Fleet) -> tuple[object, bytes]:
 
 
 def of_row(column: Any, made: Fleet) -> Any:
-    """Give the part of a column that is about the node."""
+    """Return the part of a column that is about the node."""
     row = made.rows["node"]
     return column[row : row + 1] if len(column) == len(made.names) else column[:, row]
 

@@ -42,7 +42,7 @@ def slot(of: Fleet, node: str, minor: int, kind: str = "gpu") -> tuple[int, int]
 
 
 def free(of: Fleet, node: str, minor: int, kind: str = "gpu") -> dict[str, int]:
-    """Give what is left of a card, by resource."""
+    """Return what is left of a card, by resource."""
     row, at = slot(of, node, minor, kind)
     found = of.cards[kind]
     return {name: int(found.free[i, row, at]) for name, i in found.index.items() if found.total[i, row, at]}
@@ -52,7 +52,7 @@ WORDS = ("unknown", "taken")
 
 
 def state(of: Fleet) -> dict[Any, Any]:
-    """Give all that is counted, by name, so that it can be compared whatever the rows and slots."""
+    """Return all that is counted, by name, so that it can be compared whatever the rows and slots."""
     found: dict[Any, Any] = {}
     for name, row in of.rows.items():
         found[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
@@ -67,7 +67,7 @@ def state(of: Fleet) -> dict[Any, Any]:
 
 
 def arrays(of: Fleet) -> list[Any]:
-    """Give every array of amounts as it stands."""
+    """Return every array of amounts as it stands."""
     found: list[Any] = [of.requested, of.allocatable]
     for columns in of.cards.values():
         found += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]

@@ -37,19 +37,19 @@ NVIDIA, SLICES, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig
 
 
 def device(name: str) -> Device:
-    """Give a device by an id such as `GPU-3`, `GPU-3::1`, `MIG-3-0` and `rdma-1`."""
+    """Return a device by an id such as `GPU-3`, `GPU-3::1`, `MIG-3-0` and `rdma-1`."""
     kind, minor = name.replace("::", "-").split("-")[:2]
     return Device(type="rdma" if kind == "rdma" else "gpu", minor=int(minor), id=name)
 
 
 def gave(name: str, *ids: str, **containers: Sequence[str]) -> ActualAllocation:
-    """Give what kubelet gave a pod."""
+    """Return what kubelet gave a pod."""
     found = tuple((key, tuple(map(device, each))) for key, each in (containers or {"main": ids}).items())
     return ActualAllocation(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=found)
 
 
 def whole(name: str, *minors: int, **fields: Any) -> Charge:
-    """Give what a pod was promised that asks kubelet for whole cards."""
+    """Return what a pod was promised that asks kubelet for whole cards."""
     grants = [grant(minor, **WHOLE) for minor in minors]
     return charge(name, *grants, plugin_requests=((NVIDIA, len(minors)),), **fields)
 
@@ -66,7 +66,7 @@ def little(name: str, minor: int, **fields: Any) -> Charge:
 
 
 def stranger(name: str, wanted: int = 1) -> Charge:
-    """Give a pod of another scheduler, which nobody promised anything."""
+    """Return a pod of another scheduler, which nobody promised anything."""
     return charge(name, plugin_requests=((NVIDIA, wanted),), unknown=("gpu",))
 
 
@@ -81,7 +81,7 @@ def node(*found: Any) -> Fleet:
 
 
 def held(of: Charge) -> list[tuple[str, dict[str, int]]]:
-    """Give what a pod is charged for, without memory where that follows from the ratio."""
+    """Return what a pod is charged for, without memory where that follows from the ratio."""
     return [(each.id, {k: v for k, v in each.amounts if k != "gpu-memory"}) for each in of.grants]
 
 
@@ -244,7 +244,7 @@ Story = Mapping[str, tuple[Charge, ActualAllocation | None]]
 
 
 def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
-    """Give by pod which devices stand in its new allocation for which."""
+    """Return by pod which devices stand in its new allocation for which."""
     drifted = [
         Mismatch(promised=p, actual=g)
         for p, g in story.values()
@@ -352,7 +352,7 @@ def test_instances_are_exchanged_for_those_of_their_profile(profile: str, *, sam
 
 
 def written(promised: Charge, **visible: str) -> dict[str, str]:
-    """Give a bound pod's annotations."""
+    """Return a bound pod's annotations."""
     seen = {f"{name}{names.VISIBLE_SUFFIX}": ids for name, ids in visible.items()}
     return {names.ALLOCATED: allocation.render(promised.grants), names.EPOCH: "1", **seen}
 
@@ -432,7 +432,7 @@ SIZES = st.lists(st.sampled_from([1, 1, 2, 4]), min_size=1, max_size=8)
 
 
 def laid_out(sizes: Sequence[int], order: Sequence[int]) -> list[list[int]]:
-    """Give to pods of these sizes cards in this order."""
+    """Return to pods of these sizes cards in this order."""
     found, left = [], list(order)
     for size in sizes:
         found.append(sorted(left[:size]))

@@ -62,7 +62,7 @@ def volumes(draw: st.DrawFn) -> list[Volume]:
 
 
 def reference(found: Sequence[Claim], there: Sequence[Volume], node: str) -> list[str] | None:
-    """Give each claim's volume on a node, "new" where one is made, in the claims' order by size; None if one fails."""
+    """Return each claim's volume on a node, "new" where one is made, in order of size; None if one fails."""
     taken: set[str] = set()
     given: list[str] = []
     for each in sorted(found, key=lambda one: (one.size, one.key)):

@@ -19,7 +19,7 @@ GROUP = Group(name="ns/g", uid="u", minimum=2, created="2026-01-01T00:00:00Z")
 
 
 def gang_tracker(*names: str, group: Group | None = GROUP) -> GangTracker:
-    """Give a roster with a PodGroup that needs two, and members that wait."""
+    """Return a roster with a PodGroup that needs two, and members that wait."""
     made = GangTracker(timeout=60.0)
     if group is not None:
         made.put_group(group)

@@ -38,7 +38,7 @@ def filled(*pods: PendingPod) -> Queue[PendingPod]:
 
 
 def parked(*pods: PendingPod, wakes_on: Change = Change.CAPACITY_FREED) -> Queue[PendingPod]:
-    """Give a queue in which all these pods fit nowhere."""
+    """Return a queue in which all these pods fit nowhere."""
     made = filled(*pods)
     while (pod := made.pop(0.0)) is not None:
         made.park(pod, failure(wakes_on))

@@ -23,7 +23,7 @@ def share(minor: int, hundredths: int) -> Grant:
 
 
 def wasted(on: Fleet, request: PodRequest) -> dict[str, int]:
-    """Give the whole hundredths: what is less only breaks ties."""
+    """Return the whole hundredths: what is less only breaks ties."""
     found = fragmentation.waste(on, request)
     return {name: int(np.floor(found[row])) for name, row in on.rows.items()}
 
@@ -99,7 +99,7 @@ def test_cards_are_chosen_as_they_were_scored() -> None:
 
 
 def unequal() -> Fleet:
-    """Give nodes with 4, 8 and 16 processors for each of two cards."""
+    """Return nodes with 4, 8 and 16 processors for each of two cards."""
     made = fleet({})
     for name, cpu in (("poor", 8_000), ("even", 16_000), ("rich", 32_000)):
         add(made, node_info(name, cpu=cpu), inventory(*cards(2)))

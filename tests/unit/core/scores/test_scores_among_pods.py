@@ -20,7 +20,7 @@ from tests.unit.core.crowds import World, select, wanting
 
 
 def scored(module: Any, world: World, pod: PodRequest, fits: set[str] | None = None) -> dict[str, float]:
-    """Give the scores of the nodes that fit, by default of all."""
+    """Return the scores of the nodes that fit, by default of all."""
     fleet = world.fleet()
     mask = np.zeros(len(fleet.names), np.bool_)
     names = {node.name for node in world.nodes if fits is None or node.name in fits}

@@ -24,7 +24,7 @@ BIG = 1000
 
 
 def fleet_of(*nodes: NodeInfo, taken: Mapping[str, tuple[int, int]] | None = None) -> Fleet:
-    """Give these nodes; `taken` is (cpu, memory) by node."""
+    """Return these nodes; `taken` is (cpu, memory) by node."""
     made = Fleet()
     for node in nodes:
         add(made, node)
