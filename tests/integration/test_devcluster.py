@@ -235,7 +235,10 @@ def _taints(arena: Arena, node: str) -> set[str]:
 
 
 def _sockets(pid: int) -> set[str]:
-    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    try:
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except FileNotFoundError:  # the process has ended, or closed a file, since it was listed
+        return set()
     return {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
 
 

@@ -82,7 +82,7 @@ def test_one_id_twice_is_refused_in_words(world: World) -> None:
     world.pod("one", WHOLE)
     assert ids(world.bound("one")) == [CARDS[1]]
     world.pod("two", WHOLE)
-    world.waits("two", "GPU devices")
+    world.waits("two", "too few free GPUs")
 
 
 def _restart(world: World) -> None:

@@ -180,13 +180,13 @@ def test_node_that_returns_has_its_devices_again(shared: World) -> None:
 
     shared.arena.delete("nodes", node)
     shared.pod("p", HALF)
-    shared.waits("p", "the cluster has no nodes")
+    shared.waits("p", "no nodes available to schedule pods")
     shared.arena.cluster.create_nodes([node], labels=shared.arena.labels)
 
     # Its Device outlived it, and what ran there may still run.
     shared.wait(lambda: shared.arena.get("nodes", node), what="the node")
     if "first" in shared.bound_names():
-        shared.waits("p", "insufficient")
+        shared.waits("p", "0/1 nodes are available")
         shared.remove("first")
     shared.bound("p")
 

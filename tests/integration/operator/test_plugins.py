@@ -90,8 +90,9 @@ def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Pat
         status, report = desk.ask("simulate", "-f", desk.file(*pods), *where)
         two, three = report["pods"]
         assert (status, two["node"], two["devices"]) == (1, node, {"npu": [1]})
-        assert (
-            three["reason"] == "0/1 nodes are available: 1 node(s) have too few free NPUs (1 requested with npu 100)."
+        assert three["reason"] == (
+            "0/1 nodes are available: 1 node(s) have too few free NPUs (1 requested with npu 100). "
+            "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
         )
         assert {each["type"]: each["idle"] for each in report["devices"]}["npu"] == {"before": 1, "after": 0}
 

@@ -19,7 +19,7 @@ def test_a_label_wakes_the_one_class_that_reads_it(world: World) -> None:
     for number in range(CLASSES):
         world.pod(f"p-{number}", {"cpu": "1"}, nodeSelector={f"key-{number}": "1"})
     for number in range(CLASSES):
-        world.waits(f"p-{number}", "node selector")
+        world.waits(f"p-{number}", "node affinity/selector")
     before, began = _failed(port), time.monotonic()
 
     for number in range(EVENTS):
