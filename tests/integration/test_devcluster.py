@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -235,10 +235,11 @@ def _taints(arena: Arena, node: str) -> set[str]:
 
 
 def _sockets(pid: int) -> set[str]:
-    try:
-        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    except FileNotFoundError:  # the process has ended, or closed a file, since it was listed
-        return set()
+    links = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        # A descriptor may have been closed since it was listed.
+        with suppress(FileNotFoundError):
+            links.append(str(entry.readlink()))
     return {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
 
 
