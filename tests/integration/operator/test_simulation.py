@@ -84,7 +84,8 @@ def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
             found = (bound["spec"]["nodeName"], words.minors(bound))
             assert found == (said[name]["node"], said[name]["devices"]["gpu"]), name
         else:
-            assert world.waits(name, "nodes are available") == said[name]["reason"]
+            world.waits(name, "preemption: ")
+            assert world.said(name) == said[name]["reason"]
     assert status == 1
     assert sum(each["fits"] for each in said.values()) == 5
 
