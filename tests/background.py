@@ -1,4 +1,4 @@
-"""Servers of tests that run in a thread and loop of their own, so that synchronous tests can use them."""
+"""Test servers that run in their own thread and event loop, so that synchronous tests can use them."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ START_SECONDS: Final = 20.0
 
 
 class Background:
-    """One of them; a context manager. Its `_serve` says `_is_ready` and runs until `_stop`."""
+    """A server in its own thread, as a context manager; `_serve` calls `_is_ready`, and runs until `_stop`."""
 
     def __init__(self, *, name: str) -> None:
         self._started: Future[None] = Future()
@@ -19,7 +19,7 @@ class Background:
         self._stop: asyncio.Event
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Start listening."""
         self._thread.start()
         self._started.result(START_SECONDS)
         return self
@@ -27,7 +27,7 @@ class Background:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop; whatever is under way is dropped."""
+        """Stop the server; requests under way are dropped."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -1,8 +1,8 @@
-"""Objects with defaults that make sense, so that a test names only what it is about.
+"""Objects with sensible defaults, so that a test names only what it is about.
 
 `node`, `device`, `pod` and `lease` are objects as the API server sends them; `node_info`, `inventory`, `card` and
-`waiting` are the values that the core reads. Functions take what differs from a healthy node with A100 cards, and a
-pod that asks for nothing.
+`waiting` are the values that the core reads. Functions take what differs from a healthy node with A100 cards, and from
+a pod without requests.
 """
 
 import re
@@ -47,7 +47,7 @@ MI = 2**20
 GI = 2**30
 A100 = "NVIDIA A100-SXM4-80GB"
 A100_BYTES = 85198045184
-"""What the driver tells of such a card: no round number, so that rounding shows."""
+"""The memory that the driver reports for such a card: not a round number, so that rounding shows."""
 T4 = "Tesla T4"
 T4_BYTES = 16 * GI
 
@@ -62,7 +62,7 @@ NVIDIA = "nvidia.com/gpu"
 PROFILES = ("1g.5gb", "1g.10gb", "1g.10gb.me", "1g.24gb", "1g.24gb.me", "2g.20gb", "3g.40gb", "3g.40gb.me", "7g.80gb")
 INSTANCES = [mig.resource(each) + suffix for each in PROFILES for suffix in ("", ".shared")]
 OFFERED = dict.fromkeys((NVIDIA, REPLICAS, "amd.com/gpu", "dcu.com/gpu", *INSTANCES), 1000)
-"""What device plugins offer on a node unless a test says otherwise: enough that the Device alone decides."""
+"""What device plugins offer on a node unless a test says otherwise: enough that only the Device limits decisions."""
 _LONG = {
     "core": "gpu-core",
     "ratio": "gpu-memory-ratio",
@@ -85,26 +85,26 @@ def card(
     more: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> CardInfo:
-    """Return a GPU; `more` of other resources, and other fields of a `CardInfo`."""
+    """Return a GPU; `more` are capacities of other resources, further arguments are fields of `CardInfo`."""
     amounts = (("gpu-core", 100), ("gpu-memory", memory), ("gpu-memory-ratio", 100), *(more or {}).items())
     return CardInfo(type="gpu", minor=minor, id=f"GPU-{minor}", model=model, healthy=healthy, amounts=amounts, **fields)
 
 
 def gpus(count: int, *, unit: request.Unit = "amounts", **amounts: int) -> Part:
-    """Return the part of a request that asks for GPUs: `gpus(2, core=100, ratio=100)`."""
+    """Return the part of a request that is for GPUs: `gpus(2, core=100, ratio=100)`."""
     named = tuple(sorted((_LONG.get(name, name), amount) for name, amount in amounts.items()))
     return Part(type="gpu", count=count, amounts=named, unit=unit)
 
 
 def divided(minor: int, *instances: str) -> CardInfo:
-    """Return a GPU in MIG mode with instances of these profiles: `MIG-<minor>-0` and so on."""
+    """Return a GPU in MIG mode with instances of these profiles, with the ids `MIG-<minor>-0` and so on."""
     resources = [mig.resource(each) for each in instances]
     named = tuple((f"MIG-{minor}-{number}", resource) for number, resource in enumerate(resources))
     return card(minor, healthy=False, more=Counter(resources), instances=named)
 
 
 def sliced(minor: int, replicas: int, **fields: Any) -> CardInfo:
-    """Return a GPU whose time is given out in slices."""
+    """Return a GPU that is time-sliced."""
     return card(minor, more={REPLICAS: replicas}, **fields)
 
 
@@ -137,7 +137,7 @@ def node_info(
     features: Sequence[str] = (),
     **allocatable: int,
 ) -> NodeInfo:
-    """Return a node of 64 cores, 512 GiB and 110 pods, what device plugins offer, and `more` of other resources."""
+    """Return a node of 64 cores, 512 GiB and 110 pods, with device plugins; `more` are amounts of other resources."""
     return NodeInfo(
         name=name,
         labels=labels or {},
@@ -166,7 +166,7 @@ def asks(
     uninjected: Sequence[str] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> PodRequest:
-    """Return a pod's class: one container with these requests (cpu in thousandths), and annotations about devices."""
+    """Return a pod's class: one container with these requests (cpu in thousandths), and device annotations."""
     amounts = amounts or {}
     devices = request.of_pod(amounts, annotations or {}, {})
     counted = {name: amount for name, amount in amounts.items() if request.is_counted_on_node(name)}
@@ -190,12 +190,12 @@ def asks(
 
 
 def hints(**of_types: Mapping[str, Any]) -> dict[str, str]:
-    """Return the annotation with a hint for each type."""
+    """Return the annotation with a hint for each device type."""
     return {names.ALLOCATE_HINT: orjson.dumps(of_types).decode()}
 
 
 def jointly(*types: str, same: bool = True) -> dict[str, str]:
-    """Return the annotation that has types lie together, under the same PCIe switches unless that is only preferred."""
+    """Return the annotation for joint allocation; `same` requires the same PCIe switches instead of preferring them."""
     scope = {"requiredScope": "SamePCIe"} if same else {}
     return {names.JOINT_ALLOCATE: orjson.dumps({"deviceTypes": types, **scope}).decode()}
 
@@ -206,12 +206,12 @@ def listens(port: int = 80, address: str = "0.0.0.0", protocol: str = "TCP") -> 
 
 
 def label(key: str, operator: str, *values: str) -> Requirement:
-    """Return a condition on a label."""
+    """Return a requirement on a label."""
     return Requirement(key=key, operator=operator, values=values)
 
 
 def waiting(name: str = "pod", wanted: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
-    """Return a pod that waits; `wanted` is its request, or the resources in it."""
+    """Return a waiting pod; `request` is its request, or the resources in it."""
     ready = wanted if isinstance(wanted, PodRequest) else asks(wanted)
     return PendingPod(**{"uid": f"uid-{name}", "namespace": "ns", "name": name, "request": ready, **fields})
 
@@ -233,7 +233,7 @@ def add(to: Fleet, node: NodeInfo, devices: DeviceInventory | None = None, *, fr
 
 
 def place(on: Fleet, pod: PendingPod, policy: Policy | None = None) -> Placement:
-    """Decide a pod that must fit, and charge it."""
+    """Decide a pod that must fit, and charge the decision."""
     placement = decide(on, pod, policy or Policy())
     assert isinstance(placement, Placement), placement
     on.charge(placement.charge)
@@ -241,44 +241,44 @@ def place(on: Fleet, pod: PendingPod, policy: Policy | None = None) -> Placement
 
 
 def popped(queue: Queue[PendingPod | Gang], now: float = 0.0) -> PendingPod | None:
-    """Take the next unit of a queue; it must be a pod."""
+    """Return the next unit of a queue; it must be a pod."""
     unit = queue.pop(now)
     assert not isinstance(unit, Gang)
     return unit
 
 
 def gang(*members: PendingPod, minimum: int | None = None, **fields: Any) -> Gang:
-    """Return a gang of these members, all of which it needs unless told otherwise."""
+    """Return a gang of these members; its minimum is all of them by default."""
     needed = len(members) if minimum is None else minimum
     return Gang(**{"membership": Membership(group="ns/g"), "minimum": needed, "members": members, **fields})
 
 
 def grant(minor: int = 0, kind: str = "gpu", **amounts: int) -> Grant:
-    """Return a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
+    """Return a grant of a part of a card: `grant(0, core=50, ratio=50, memory=5)`."""
     named = tuple(sorted((_LONG.get(name, name), amount) for name, amount in amounts.items()))
     return Grant(type=kind, minor=minor, amounts=named, id=f"GPU-{minor}" if kind == "gpu" else f"{kind}-{minor}")
 
 
 def instance(minor: int = 0, number: int = 0, profile: str = "1g.10gb") -> Grant:
-    """Return a MIG instance of a card."""
+    """Return a grant of a MIG instance of a card."""
     amounts, name = ((mig.resource(profile), 1),), f"MIG-{minor}-{number}"
     return Grant(type="gpu", minor=minor, amounts=amounts, id=name, parent=f"GPU-{minor}")
 
 
 def replica(minor: int = 0, number: int = 0) -> Grant:
-    """Return one of four slices of a card."""
+    """Return a grant of one of four time-sliced replicas of a card."""
     amounts = (("gpu-core", 25), ("gpu-memory", 20 * GI), ("gpu-memory-ratio", 25), (REPLICAS, 1))
     return Grant(type="gpu", minor=minor, amounts=amounts, id=f"GPU-{minor}::{number}", parent=f"GPU-{minor}")
 
 
 def with_functions(minor: int = 0, *buses: str) -> Grant:
-    """Return a hundredth of a NIC with virtual functions at these addresses."""
+    """Return a grant of a hundredth of a NIC, with virtual functions at these addresses."""
     functions = tuple(Function(minor=number, bus_id=bus) for number, bus in enumerate(buses))
     return Grant(type="rdma", minor=minor, amounts=(("rdma", 1),), id=f"rdma-{minor}", functions=functions)
 
 
 def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any) -> Charge:
-    """Return what a pod takes of a node."""
+    """Return what a pod charges to a node."""
     taken = dict(fields.get("resources", ()))
     fields = {"nonzero_requested": (taken.get("cpu", 0), taken.get("memory", 0)), **fields}
     return Charge(uid=f"uid-{name}", pod=f"ns/{name}", node=node, grants=grants, **fields)
@@ -288,9 +288,9 @@ def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any)
 
 
 def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Raw:
-    """Return a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` go where they belong.
+    """Return a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` become its fields.
 
-    `offered` is what device plugins have there.
+    `offered` is what its device plugins offer.
     """
     offered = {name: str(amount) for name, amount in fields.get("offered", OFFERED).items()}
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **offered}
@@ -310,7 +310,7 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
 
 
 def entry(minor: int = 0, *, memory: int | str = A100_BYTES, **fields: Any) -> Raw:
-    """Return an entry of a Device: a healthy GPU."""
+    """Return an entry of a Device: a healthy GPU by default."""
     amounts = {CORE: "100", MEMORY: str(memory), RATIO: "100"}
     base = {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "health": True, "model": A100, "resources": amounts}
     return {**base, **fields}
@@ -347,9 +347,10 @@ def container(name: str = "main", requests: Mapping[str, Any] | None = None, **f
 
 
 def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
-    """Return a Pod that waits; `on=` binds it, other fields go into the spec.
+    """Return a waiting Pod; `on=` binds it, other fields go into the spec.
 
-    `allocated=` gives it that annotation, as a Binding of ours does; with `claims=` it says so itself.
+    `allocated=` adds the allocation annotation, as Berth's Bindings do; `claims=` adds it as written by the pod's
+    author.
     """
     annotations = dict(fields.pop("annotations", {}))
     if (allocated := fields.pop("allocated", None)) is not None:
@@ -391,7 +392,7 @@ def gpu_pod(name: str = "pod", *ids: str, node: str = "node", **fields: Any) -> 
 
 
 def held(name: str, *ids: str) -> Raw:
-    """Return what a Device tells of a pod's container that holds these GPUs."""
+    """Return the part of a Device's status for a pod's container that holds these GPUs."""
     return {"podUID": f"uid-{name}", "namespace": "ns", "pod": name, "container": "main", "devices": _held(*ids)}
 
 
@@ -401,7 +402,7 @@ def _held(*ids: str) -> list[Raw]:
 
 
 def owner(name: str, kind: str = "ReplicaSet", version: str = "apps/v1", **fields: Any) -> Raw:
-    """Return the reference of a pod to its controller."""
+    """Return the owner reference of a pod's controller."""
     return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True, **fields}
 
 
@@ -433,18 +434,18 @@ def whole(*minors: int, memory: int = A100_BYTES) -> Raw:
 
 
 def told(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
-    """Return what a score says of each row: zeros where it says that all are equal."""
+    """Return the score of each row; zeros if the score reports that all rows are equal."""
     found: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
     return np.zeros(len(fleet.names)) if found is None else found
 
 
 def every_pod(cluster: Cluster) -> Selection:
-    """Return the sink of pods, as if one watch showed those of all scheduler names."""
+    """Return the sink of pods, as if one watch showed the pods of all scheduler names."""
     return Selection(PodTable(cluster), lambda _name: True)
 
 
 def relist(sink: Sink, objects: list[Raw], *, requested_at: float = 0.0) -> None:
-    """Hand a list to a sink, all of it on one page."""
+    """Pass a list to a sink, all of it on one page."""
     listing = sink.listing(requested_at=requested_at)
     listing.put(objects)
     listing.end("")

@@ -1,4 +1,4 @@
-"""One cluster for the whole session, started by the first test that asks; one arena in it for each test."""
+"""One cluster for the whole session, started by the first test that uses it; one arena in it for each test."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import pytest
 from devcluster import Arena, Cluster, programs, real_node
 from tests.proxy import FaultProxy
 
-# How long an example takes says more of the machine than of the code.
+# The duration of an example depends more on the machine than on the code.
 hypothesis.settings.register_profile("berth", deadline=None)
 hypothesis.settings.load_profile("berth")
 
@@ -26,8 +26,8 @@ CRDS = TESTS.parent / "crds"
 
 
 def pytest_configure() -> None:
-    """Cut the session off from whatever real cluster and event loop there are."""
-    # Else pytest-asyncio makes a loop of its own on Python 3.11 that nobody closes.
+    """Isolate the session from any real cluster and event loop."""
+    # Otherwise pytest-asyncio on Python 3.11 makes an event loop that is never closed.
     asyncio.set_event_loop(None)
     os.environ["KUBECONFIG"] = os.devnull
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files of a few long tests first: workers that start one at the end would run it while all others are idle."""
+    """Put files of a few long tests first: a worker that starts one at the end would run while all others are idle."""
     items.sort(key=_place)
 
 
@@ -64,7 +64,7 @@ def _fixtures(item: pytest.Item) -> set[str]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A real control plane on loopback, with Berth's CRDs; shared by the session, so change nothing global."""
+    """Start a real control plane on loopback, with Berth's CRDs; the session shares it, so change nothing global."""
     with Cluster() as running:
         assert running.server.startswith("https://127.0.0.1:")
         running.install_crds(CRDS)
@@ -74,14 +74,14 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[FaultProxy]:
-    """A way to the API server on which single requests go wrong; named first by a test, so that it ends last."""
+    """Start a proxy to the API server on which single requests can fail; request it first, so that it stops last."""
     with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def arena(cluster: Cluster, tmp_path: Path) -> Iterator[Arena]:
-    """A namespace, node label, scheduler name and lease name of the test's own."""
+    """Open an arena: a namespace, node label, scheduler name and lease name of the test's own."""
     own = Arena(cluster=cluster, folder=tmp_path)
     own.open()
     yield own

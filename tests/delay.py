@@ -1,7 +1,7 @@
-"""A TCP proxy on loopback whose answers come late, as from an API server under too much load.
+"""A TCP proxy on loopback whose answers come late, as from an overloaded API server.
 
 with DelayProxy(server=cluster.server) as proxy:
-    proxy.seconds = 2.0     # from now on, also for answers that are on their way
+        proxy.seconds = 2.0     # from now on, also for answers that are on their way
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from tests.background import Background
 
 CHUNK: Final = 1 << 16
 POLL: Final = 0.01
-"""Seconds between two looks at a delay that may have changed."""
+"""Seconds between checks for a changed delay."""
 
 
 class DelayProxy(Background):
-    """The proxy; a context manager. It does not look into TLS, so that handshakes are late, too."""
+    """The proxy; a context manager. It passes TLS through unread, so handshakes are delayed, too."""
 
     def __init__(self, *, server: str) -> None:
         super().__init__(name="delay-proxy")
@@ -29,7 +29,7 @@ class DelayProxy(Background):
         self._server = urlsplit(server)
 
     def kubeconfig(self, original: Path) -> Path:
-        """Write a copy of a kubeconfig that leads through this proxy, next to it."""
+        """Write a copy of a kubeconfig that points to this proxy, next to the original."""
         content = yaml.safe_load(original.read_text())
         for cluster in content["clusters"]:
             cluster["cluster"]["server"] = self.url

@@ -36,12 +36,12 @@ def _named(card: DeviceInfo) -> DeviceInfo:
 def options(
     *, slices: int = 1, of: str = GPU, rename: bool = False, one_at_most: bool = False, **flags: Any
 ) -> Options:
-    """Tell the device plugin options; more than one slice puts time slicing in force."""
+    """Return options of the device plugin; more than one replica enables time-slicing."""
     replicas = {of: slices} if slices > 1 else {}
     sharing = Sharing(replicas=replicas, rename=rename, one_at_most=one_at_most)
     return Options(flags=Flags(**flags), sharing=sharing)
 
 
 def machine(found: DeviceSpec, chosen: Options, **fields: Any) -> AllocationContext:
-    """Put a node and options together; without further fields nothing of /dev is there."""
+    """Return a machine of a node and options; without further fields it has no device files under /dev."""
     return AllocationContext(spec=found, options=chosen, nodes=DeviceNodes(**fields))

@@ -1,4 +1,4 @@
-"""The shipped fence under other names, so that each test has one of its own."""
+"""The shipped fence under other names, so that each test has its own."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ FENCE = Path(__file__).parent.parent / "manifests/base/fence.yaml"
 def fence(*, namespace: str, lease: str, service_account: str, suffix: str) -> list[dict[str, Any]]:
     """Return the policies and their bindings for one operator instance."""
     text = FENCE.read_text()
-    # The account first, under a mark: the LeaderLease has the same name in the shipped file.
+    # Replace the account first, by a marker: in the shipped file the LeaderLease has the same name.
     text = text.replace("system:serviceaccount:berth-system:berth-operator", "\0")
     for shipped, own in (
         ("berth-system", namespace),

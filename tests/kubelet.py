@@ -1,7 +1,7 @@
-"""A kubelet in memory as a device plugin sees it, at real sockets: registration, and what kubelet asks of plugins.
+"""A kubelet in memory as a device plugin sees it, on real sockets: registration, and kubelet's calls to plugins.
 
-Like the real one it empties its folder when it starts, takes a plugin's word only from the stream, and keeps no plugin
-over a restart.
+Like the real one it empties its folder when it starts, learns about devices only from the stream, and forgets all
+plugins when it restarts.
 """
 
 import asyncio
@@ -29,30 +29,30 @@ from berth_agent.kubelet.api.deviceplugin_pb2_grpc import (
 )
 
 DEADLINE = 120.0
-"""Seconds that anything may take to be seen."""
+"""Longest time in seconds until a change is seen."""
 
 
 class Kubelet(RegistrationServicer):
-    """Runs from `start` to `stop`."""
+    """A kubelet that runs from `start` to `stop`."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "kubelet.sock"
         self.requests: list[RegisterRequest] = []
         """All registrations, since the first start."""
         self.refuses = ""
-        """With which words it refuses to register."""
+        """The error message with which it refuses registrations; empty if it accepts them."""
         self.lists: dict[str, list[dict[str, str]]] = {}
-        """Resource -> the lists it got since the last registration: health by unit."""
+        """Resource -> the lists that it received since the last registration: health by unit."""
         self.numa: dict[str, list[int]] = {}
         """Unit -> NUMA nodes."""
         self.ended: list[str] = []
-        """Resources whose plugins ended the stream in good order."""
+        """Resources whose plugins closed the stream without an error."""
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()
         self._server: aio.Server | None = None
 
     async def start(self) -> None:
-        """Remove the sockets in the folder, but none below it, and listen."""
+        """Remove the sockets in the folder, but not in folders below it, and listen."""
         for file in self.socket.parent.iterdir():
             if not file.is_dir():
                 file.unlink()
@@ -62,7 +62,7 @@ class Kubelet(RegistrationServicer):
         await self._server.start()
 
     async def stop(self) -> None:
-        """End; the socket's file is left behind, as after a kill."""
+        """Stop; the socket's file stays, as after a kill."""
         for stream in self._streams.values():
             stream.cancel()
         await asyncio.gather(*self._streams.values(), return_exceptions=True)
@@ -72,24 +72,24 @@ class Kubelet(RegistrationServicer):
             self._server = None
 
     async def restart(self) -> None:
-        """End, and start anew."""
+        """Stop, and start again."""
         await self.stop()
         await self.start()
 
     @property
     def age(self) -> float:
-        """Seconds since it began to listen."""
+        """Return the seconds since it began to listen."""
         return time.time() - self.socket.stat().st_ctime
 
     async def let_go(self, resource: str) -> None:
-        """End the stream of a resource, as after an error in it; kubelet never asks again by itself."""
+        """Close the stream of a resource, as after an error in it; kubelet never opens it again by itself."""
         stream = self._streams.pop(resource)
         stream.cancel()
         await asyncio.gather(stream, return_exceptions=True)
         del self.lists[resource]
 
     async def Register(self, request: RegisterRequest, context: Any) -> Empty:  # noqa: ARG002, N802
-        """Begin to listen to a plugin."""
+        """Accept a registration, and open the plugin's stream."""
         if self.refuses:
             raise RuntimeError(self.refuses)
         self.requests.append(request)
@@ -114,22 +114,22 @@ class Kubelet(RegistrationServicer):
         async with aio.insecure_channel(f"unix:{self.socket.parent / endpoint}") as channel:
             yield DevicePluginStub(channel)
 
-    # --- what a test asks ---------------------------------------------------------------------------------------
+    # --- requests of tests --------------------------------------------------------------------------------------
 
     def capacity(self) -> dict[str, Mapping[str, str]]:
-        """Return the units of each resource that has told any, with their health."""
+        """Return the units of each resource that has sent any, with their health."""
         return {resource: lists[-1] for resource, lists in self.lists.items() if lists}
 
     async def sees(
         self, wanted: Callable[[dict[str, Mapping[str, str]]], bool], *, deadline: float = DEADLINE
     ) -> dict[str, Mapping[str, str]]:
-        """Wait until the units are as wanted, and give them."""
+        """Wait until the units satisfy a predicate, and return them."""
         async with asyncio.timeout(deadline), self._changed:
             await self._changed.wait_for(lambda: wanted(self.capacity()))
         return self.capacity()
 
     async def prefer(self, available: Sequence[str], size: int, must: Sequence[str] = ()) -> list[str]:
-        """Ask which units of `nvidia.com/gpu` a container should get."""
+        """Call GetPreferredAllocation for a container that needs units of `nvidia.com/gpu`."""
         asked = ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
@@ -138,7 +138,7 @@ class Kubelet(RegistrationServicer):
         return list(answer.container_responses[0].deviceIDs)
 
     async def allocate(self, *ids: str, endpoint: str = "berth/nvidia-gpu.sock") -> ContainerAllocateResponse:
-        """Ask how a container gets these units."""
+        """Call Allocate for a container that gets these units."""
         asked = AllocateRequest(container_requests=[ContainerAllocateRequest(devices_ids=ids)])
         async with self._plugin(endpoint) as plugin:
             answer = await plugin.Allocate(asked)

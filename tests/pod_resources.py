@@ -1,4 +1,4 @@
-"""PodResources as a kubelet serves it, at a socket of its own; what it tells is the test's."""
+"""PodResources as a kubelet serves it, on a socket of its own; the test sets what it reports."""
 
 from collections.abc import Mapping
 from concurrent import futures
@@ -11,14 +11,14 @@ from berth_agent.kubelet.api import podresources_pb2 as messages
 from berth_agent.kubelet.api import podresources_pb2_grpc
 
 services: Any = podresources_pb2_grpc
-"""Its types are those of asyncio; this server has threads, so that it answers while a test waits."""
+"""Its types are those of asyncio; this server uses threads, so that it answers while a test waits."""
 
 ActualAllocation = Mapping[tuple[str, str, str], Mapping[str, list[str]]]
 """(namespace, pod, container) -> resource -> ids."""
 
 
 class PodResourcesServer:
-    """A socket that tells what containers were given."""
+    """A socket that reports the devices of containers."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket

@@ -12,9 +12,9 @@ BASE = Path(__file__).parent.parent / "manifests/base"
 
 
 def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Return the objects of a file of manifests/base, confined to the arena's scheduler name and namespace.
+    """Return the objects of a file of manifests/base, limited to the arena's scheduler name and namespace.
 
-    Nodes, Devices and other objects without a namespace are not confined by it. `variables` have other expressions.
+    This does not limit Nodes, Devices and other objects without a namespace. `variables` replace expressions by name.
     """
     text = (BASE / file).read_text()
     for shipped, own in (

@@ -1,6 +1,6 @@
 """Real operators and agents as processes of a test, confined to one arena.
 
-They die with the test run, however it ends, and each writes a log; a test that fails shows the ends of all of them.
+They stop with the test run, however it ends, and each writes a log; a test that fails shows the ends of all logs.
 """
 
 import os
@@ -19,16 +19,17 @@ STOP_SECONDS: Final = 60.0
 LEADING: Final = '"event": "leading"'
 
 QUICK_TERMS: Final = {"lease_duration": 6, "renew_deadline": 5.0, "retry_period": 0.2}
-"""A leadership that is soon over, but not on a machine that is merely busy."""
+"""A leader that fails is replaced soon, but one on a busy machine keeps its term."""
 
 
 class Process:
-    """One program, its log, and the signals that tests send it."""
+    """One program, its log, and the signals that tests send to it."""
 
     def __init__(self, *, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        # The wrapper makes the kernel kill it with this process: no test run leaves an operator behind.
+        # The wrapper makes the kernel kill the program with this process, so that no test run leaves an operator
+        # behind.
         wrapper = [sys.executable, "-I", "-S", str(supervisor.EXEC_CHILD), str(os.getpid())]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -41,44 +42,44 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id, and not that of a wrapper."""
+        """Return its process id, not that of the wrapper."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Return its exit code; None while it runs."""
         return self._process.poll()
 
     def text(self) -> str:
-        """What it has logged."""
+        """Return its log."""
         return self.log.read_text(errors="replace")
 
     def logged(self, text: str, *, deadline: float = waiting.PATIENCE) -> None:
-        """Wait until its log holds a text."""
+        """Wait until its log contains a text."""
         waiting.until(lambda: text in self.text() or self._ended(), deadline=deadline, what=f"{self.name}: {text}")
 
     def kill(self) -> None:
-        """End it at once, without a chance to clean up."""
+        """Kill it at once, without a chance to clean up."""
         self.resume()
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """Ask it to end and wait for that; give its exit status."""
+        """Send SIGTERM and wait for the exit; return the exit code."""
         self.resume()
         self._process.terminate()
         return self._process.wait(STOP_SECONDS)
 
     def ended(self, *, deadline: float = waiting.PATIENCE) -> int:
-        """Wait until it ends by itself; give its exit status."""
+        """Wait until it exits by itself; return the exit code."""
         return self._process.wait(deadline)
 
     def pause(self) -> None:
-        """Let it stand still."""
+        """Pause it with SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._process.send_signal(signal.SIGCONT)
 
     def _ended(self) -> bool:
@@ -87,12 +88,12 @@ class Process:
         return False
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         return "\n".join(self.text().splitlines()[-LOG_LINES:])
 
 
 class Processes:
-    """All programs of one arena; `close` ends them."""
+    """All programs of one arena; `close` stops them."""
 
     def __init__(self, *, arena: Arena, folder: Path) -> None:
         self.arena = arena
@@ -100,7 +101,7 @@ class Processes:
         self.started: list[Process] = []
 
     def operator(self, *, kubeconfig: Path | None = None, wait: bool = True, **flags: object) -> Process:
-        """Start an operator; return when it leads unless told not to `wait`. Flags as in its settings, or None."""
+        """Start an operator and `wait` until it leads; flags are named as in its settings, None leaves one out."""
         process = self._start(
             "operator",
             "berth_operator",
@@ -124,7 +125,7 @@ class Processes:
         return process
 
     def agent(self, fleet: Path, **flags: object) -> Process:
-        """Start an agent that plays the nodes of a fleet file; flags as in its settings."""
+        """Start an agent that plays the nodes of a fleet file; flags are named as in its settings."""
         return self._start(
             "agent",
             "berth_agent",
@@ -139,7 +140,7 @@ class Processes:
         )
 
     def node_agent(self, node: str, machine: NvmlFixture, **flags: object) -> Process:
-        """Start the agent of a node with the cards of the NVML fixture; flags as in its settings."""
+        """Start the agent of a node with the cards of the NVML fixture; flags are named as in its settings."""
         own = {
             "kubeconfig": self.arena.cluster.kubeconfig,
             "node_name": node,
@@ -151,17 +152,17 @@ class Processes:
         )
 
     def webhook(self, **flags: object) -> Process:
-        """Start a webhook; flags as in its settings."""
+        """Start a webhook; flags are named as in its settings."""
         return self._start(
             "webhook", "berth_operator", {"kubeconfig": self.arena.cluster.kubeconfig, **flags}, command="webhook"
         )
 
     def tails(self) -> str:
-        """The ends of all logs."""
+        """Return the ends of all logs."""
         return "\n".join(f"--- {each.name} (exit code {each.exit_code})\n{each.tail()}" for each in self.started)
 
     def close(self) -> None:
-        """End what still runs."""
+        """Stop what still runs."""
         running = [each for each in self.started if each.exit_code is None]
         for each in running:
             each.kill()

@@ -1,15 +1,15 @@
-"""A reverse proxy on loopback that makes single requests go wrong.
+"""A reverse proxy on loopback that makes single requests fail.
 
-It stands between an operator and the API server, passes everything on (watches and the Authorization header
-included) and does to chosen requests what networks do:
+It stands between an operator and the API server, passes everything on (watches and the Authorization header included),
+and applies the faults of a network to chosen requests:
 
-    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as proxy:
-        operator.start(kubeconfig=proxy.kubeconfig(token))
-        bind = proxy.hold("POST", r"/binding$", count=1)
-        bind.wait()      # it has arrived
-        bind.release()   # on its way, even if its sender is long dead
+        with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as proxy:
+                operator.start(kubeconfig=proxy.kubeconfig(token))
+                bind = proxy.hold("POST", r"/binding$", count=1)
+                bind.wait()      # it has arrived
+                bind.release()   # on its way, even if its sender is long dead
 
-It runs in a thread and loop of its own, so that synchronous tests can use it.
+It runs in a thread and event loop of its own, so that synchronous tests can use it.
 """
 
 import asyncio
@@ -34,17 +34,17 @@ WAIT_SECONDS: Final = 120.0
 
 
 class Seen(NamedTuple):
-    """One request that came through."""
+    """One request that the proxy received."""
 
     method: str
     path: str
-    """With its query, as it was sent."""
+    """The path with its query, as it was sent."""
     agent: str
 
 
 @dataclass(kw_only=True, eq=False)
 class Rule:
-    """What happens to the matches number `first` to `first + count - 1` of a method and a path."""
+    """A fault for the matches number `first` to `first + count - 1` of a method and a path."""
 
     method: str
     path: re.Pattern[str]
@@ -52,13 +52,13 @@ class Rule:
     count: int | None
     removed: bool = False
     matched: int = 0
-    """Requests of that method and path so far, touched or not."""
+    """Requests of that method and path so far, with or without the fault."""
     caught: list[Seen] = field(default_factory=list)
-    """Those that this rule was applied to."""
+    """Requests that this rule was applied to."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def takes(self, seen: Seen) -> bool:
-        """Return whether this request is the rule's."""
+        """Return whether the rule applies to this request."""
         if self.removed or seen.method != self.method or not self.path.search(seen.path):
             return False
         with self._changed:
@@ -82,32 +82,32 @@ class Rule:
 
 @dataclass(kw_only=True, eq=False)
 class Hold(Rule):
-    """Keeps requests from the server until released; they go on even when their sender has gone."""
+    """Keeps requests from the server until they are released; they go on even when their sender has gone."""
 
     released: asyncio.Event = field(default_factory=asyncio.Event)
     loop: asyncio.AbstractEventLoop
 
     def release(self) -> None:
-        """Let the held requests go, and further ones pass."""
+        """Pass the held requests on, and all later ones."""
         self.remove()
         self.loop.call_soon_threadsafe(self.released.set)
 
 
 @dataclass(kw_only=True, eq=False)
 class Lose(Rule):
-    """Passes requests on and breaks the connection instead of giving the server's answer."""
+    """Passes requests on and closes the connection instead of sending the server's answer."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Slow(Rule):
-    """Passes requests on and gives each part of the server's answer only after a pause, in seconds."""
+    """Passes requests on and sends each part of the server's answer only after a pause, in seconds."""
 
     pause: Callable[[], float]
 
 
 @dataclass(kw_only=True, eq=False)
 class Answer(Rule):
-    """Answers in the server's place."""
+    """Answers instead of the server."""
 
     status: int
     headers: dict[str, str]
@@ -120,7 +120,7 @@ class FaultProxy(Background):
     """The proxy; a context manager."""
 
     def __init__(self, *, server: str, ca_file: Path, folder: Path, key_file: Path | None = None) -> None:
-        """With the key of the server's certificate it serves TLS: without, programs in Go do not say who they are."""
+        """Create the proxy; with the server's key it serves TLS, without which Go programs send no credentials."""
         super().__init__(name="fault-proxy")
         self.requests: list[Seen] = []
         self.url = ""
@@ -135,7 +135,7 @@ class FaultProxy(Background):
         self._rules: list[Rule] = []
 
     def kubeconfig(self, token: str) -> Path:
-        """Write a kubeconfig that leads through this proxy."""
+        """Write a kubeconfig that points to this proxy."""
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -157,11 +157,11 @@ class FaultProxy(Background):
         return self._add(rule)
 
     def lose(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Lose:
-        """Let requests through and lose their answers."""
+        """Pass requests on and lose their answers."""
         return self._add(Lose(method=method, path=re.compile(path), first=first, count=count))
 
     def slow(self, method: str, path: str, *, pause: Callable[[], float]) -> Slow:
-        """Let answers come late, part by part; `pause` is asked before each part."""
+        """Delay answers, part by part; `pause` returns the seconds before each part."""
         return self._add(Slow(method=method, path=re.compile(path), first=1, count=None, pause=pause))
 
     def answer(
@@ -185,7 +185,7 @@ class FaultProxy(Background):
         return [seen for seen in self.requests if seen.method == method and re.search(path, seen.path)]
 
     def _add(self, rule: R) -> R:
-        self._rules = [*self._rules, rule]  # replaced, not changed: the other thread may be walking it
+        self._rules = [*self._rules, rule]  # replaced, not changed: the other thread may be iterating over it
         return rule
 
     async def _serve(self) -> None:
@@ -231,7 +231,7 @@ class FaultProxy(Background):
             for name, value in answer.headers.items():
                 if name.lower() not in HOP_BY_HOP:
                     response.headers[name] = value
-            with contextlib.suppress(ConnectionError):  # whoever asked has gone
+            with contextlib.suppress(ConnectionError):  # the client has closed the connection
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
                     if isinstance(rule, Slow):

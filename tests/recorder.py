@@ -1,4 +1,4 @@
-"""A listener that remembers what it was called with."""
+"""A listener that records its calls."""
 
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod

@@ -1,4 +1,4 @@
-"""A device plug-in that does wrong what a test wants it to do wrong."""
+"""A device plug-in whose calls fail in the way that a test chooses."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ OWNER = "plug-in npu of berth-strange"
 
 
 class Strange:
-    """An allocator as that of NICs, but for what a test puts in place of some calls, and a score."""
+    """An allocator like that of NICs, with some calls replaced by a test's, and a score."""
 
     NAME = "strange"
 
@@ -71,6 +71,6 @@ def gives(answer: Any) -> Callable[..., Any]:
 
 
 def plugins(**own: Callable[..., Any]) -> dict[str, DevicePlugin]:
-    """Return the plug-in as the operator loads it, with a function for each call that is to be another."""
+    """Return the plug-in as the operator loads it, with a function for each call that is replaced."""
     code = Strange(**own)
     return {"npu": contained(DevicePlugin(kind=KIND, allocator=code, score=code), OWNER)}

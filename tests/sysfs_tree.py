@@ -21,7 +21,7 @@ class SysfsTree:
         return folder
 
     def rdma(self, name: str, at: Path, *, verbs: bool = True, kind: str = "MT4129", **ports: str) -> None:
-        """Return a PCI device an RDMA device; its ports are said as `port1="4: ACTIVE"`."""
+        """Make a PCI device an RDMA device; its ports are given as `port1="4: ACTIVE"`."""
         folder = self.root / "class/infiniband" / name
         folder.mkdir(parents=True)
         _link(folder / "device", at)
@@ -42,11 +42,11 @@ class SysfsTree:
         (folder / "link_layer").write_text(f"{layer}\n")
 
     def nic(self, address: str) -> None:
-        """Plug a NIC in."""
+        """Plug in a NIC."""
         self.rdma(f"mlx-{address.replace(':', '-')}", self.device(address))
 
     def fpga(self, address: str) -> None:
-        """Plug an FPGA in."""
+        """Plug in an FPGA."""
         self.device(address, **{"class": "0x120000"}, vendor="0x10ee", device="0x5021")
 
     def unplug(self, address: str) -> None:

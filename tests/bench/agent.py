@@ -1,9 +1,9 @@
-"""What an agent takes while nothing changes: `python -m tests.bench.agent`.
+"""What an agent costs while nothing changes: `python -m tests.bench.agent`.
 
 WARM and SECONDS are read from the environment. One node with eight cards of the NVML fixture, a kubelet in memory, and
-eight pods that hold a card each and compute on it; device plugin, truth, labels and health events are on, and all
-intervals are those that a user gets. The agent logs in as a pod does, by a token file, and finds no library that an
-agent's image does not have. It is left alone for WARM seconds, and then looked at for SECONDS.
+eight pods that each hold a card and compute on it. The device plugin, PodResources, labels and health events are on,
+with the default intervals. The agent logs in with a token file, as a pod does, and imports only libraries that its
+image has. It runs for WARM seconds before it is measured for SECONDS.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ GPU: Final = "nvidia.com/gpu"
 TOLD_SECONDS: Final = 120.0
 MIB: Final = 2**20
 SHIPPED: Final = "import sys; sys.modules['rich'] = None; from berth_agent.__main__ import main; main()"
-"""structlog loads rich where it finds it. An agent's image has none, for nothing in it asks for rich."""
+"""structlog imports rich if it is installed. The agent does not depend on it, so its image lacks it."""
 BOOT: Final = "sys/kernel/random/boot_id"
 
 
@@ -47,7 +47,7 @@ def opened() -> Iterator[Arena]:
 
 
 Opener = Callable[[], contextlib.AbstractContextManager[Arena]]
-"""Opens a cluster; a test gives its own."""
+"""Opens a cluster; a test passes its own."""
 
 
 def main(opener: Opener = opened) -> None:
@@ -59,7 +59,7 @@ def main(opener: Opener = opened) -> None:
 
 
 async def measure(arena: Arena, *, warm: int, seconds: int) -> dict[str, float]:
-    """Look at an agent that has told all that there is to tell."""
+    """Measure an agent that has published everything."""
     with tempfile.TemporaryDirectory(prefix="berth-") as name:
         node = Node(arena=arena, name=arena.nodes(1)[0], folder=Path(name))
         async with node.kubelet() as kubelet:
@@ -88,11 +88,11 @@ class Node:
     arena: Arena
     name: str
     folder: Path
-    """Its path is short enough for sockets."""
+    """The path must be short enough for Unix sockets."""
 
     @contextlib.asynccontextmanager
     async def kubelet(self) -> AsyncIterator[Kubelet]:
-        """Run a kubelet that takes device plugins."""
+        """Run a kubelet that accepts device plugins."""
         plugins = self.folder / "plugins"
         plugins.mkdir()
         running = Kubelet(plugins)
@@ -104,7 +104,7 @@ class Node:
 
     @contextlib.contextmanager
     def holders(self) -> Iterator[None]:
-        """Make a pod for each card, a process of each, and a kubelet that tells which card it has."""
+        """Create a pod and a process for each card, and a kubelet that reports which pod holds which card."""
         limits = {GPU: "1"}
         pods = [
             self.arena.pod(f"pod-{number}", limits=limits, requests=limits, nodeName=self.name)
@@ -143,7 +143,7 @@ class Node:
             process.stop()
 
     def wait_until_told(self) -> None:
-        """Wait until the API server knows of every card and of every pod's."""
+        """Wait until the API server has every card and every pod's devices."""
 
         def told() -> bool:
             devices = [each for each in self.arena.list("devices") if each["metadata"]["name"] == self.name]
@@ -154,7 +154,7 @@ class Node:
         waiting.until(told, deadline=TOLD_SECONDS, what="all that the agent has to tell", poll=0.5)
 
     def _login(self) -> Path:
-        """Return a kubeconfig whose token is in a file, as a pod has it."""
+        """Return a kubeconfig that reads its token from a file, as a pod does."""
         kubeconfig = self.arena.service_account("bench-agent", "cluster-admin")
         document = yaml.safe_load(kubeconfig.read_text())
         user = document["users"][0]["user"]
@@ -168,7 +168,7 @@ class Node:
         cards = [fixture.a100(number) for number in range(CARDS)]
         for number, card in enumerate(cards):
             card.processes = [fixture.Process(pid=1000 + number, used=2**30)]
-        # A driver's library sleeps until there is an event; the fixture's looking is not the agent's work.
+        # NVIDIA's library sleeps until an event comes; the fixture polls, and that cost is not the agent's.
         return NvmlFixture(self.folder, gpus=cards, event_poll_ms=1000)
 
     def _write_proc(self, uids: list[str]) -> None:

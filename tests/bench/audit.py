@@ -1,4 +1,4 @@
-"""Who sent how many requests, by the API server's own audit log."""
+"""The number of requests that each user sent, from the API server's audit log."""
 
 import json
 from collections import Counter
@@ -25,16 +25,17 @@ class AuditLog:
 
     @property
     def arguments(self) -> list[str]:
-        """What the API server is told."""
+        """Return the API server's flags for the audit log."""
         return [
             f"--audit-policy-file={self._policy}",
             f"--audit-log-path={self._log}",
-            # In megabytes: of a file that was rotated meanwhile only the rest would be counted.
+            # In megabytes. Large enough that the file is never rotated: requests in a rotated file would not be
+            # counted.
             "--audit-log-maxsize=100000",
         ]
 
     def position(self) -> int:
-        """Return the place where the next request will be written."""
+        """Return the offset at which the next request will be written."""
         return self._log.stat().st_size
 
     def requests(self, user: str, *, since: int) -> Counter[str]:
@@ -43,7 +44,7 @@ class AuditLog:
         return Counter(_what(entry) for entry in entries if entry["user"]["username"] == user)
 
     def entries(self, *, since: int, text: str = "") -> Iterator[dict[str, Any]]:
-        """Yield the requests whose lines hold a text, in the order in which they were answered."""
+        """Yield the requests whose log lines contain a text, in the order in which they were answered."""
         with self._log.open("rb") as log:
             log.seek(since)
             for line in log:

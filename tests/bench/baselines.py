@@ -1,7 +1,7 @@
-"""Placement policies of others, to compare ours with: scores that know the free thousandths of every card.
+"""Placement policies from the literature to compare Berth's with: scores that know the free thousandths of every card.
 
-Each is what FGD's simulator calls a scoring plug-in, whole numbers truncated as in Go. A score remembers for each row
-the card that it thought of, so that the placement is the one that was scored.
+Each is what FGD's simulator calls a scoring plug-in, with whole numbers truncated as in Go. A score remembers for each
+row the card that it chose, so that the placement is the one that was scored.
 """
 
 from collections import Counter
@@ -31,10 +31,10 @@ MOST_CARDS: Final = 8_000
 """The largest node, by which scores are divided."""
 WHOLE: Final = 1000
 TYPICAL: Final = 0.95
-"""Part of all tasks that the typical classes make up."""
+"""Share of all tasks that the typical classes make up."""
 
 
-# --- what all of them read --------------------------------------------------------------------------------------
+# --- what all baselines read ------------------------------------------------------------------------------------
 
 
 def free(fleet: Fleet) -> Whole:
@@ -45,7 +45,7 @@ def free(fleet: Fleet) -> Whole:
 
 
 def wanted(request: PodRequest) -> tuple[int, int, int]:
-    """Return the cpu, the number of cards and the thousandths of each."""
+    """Return the cpu, the number of cards and the thousandths of each card that a pod requests."""
     cpu = dict(request.resources).get(CPU, 0)
     if not request.devices:
         return cpu, 0, 0
@@ -54,12 +54,12 @@ def wanted(request: PodRequest) -> tuple[int, int, int]:
 
 
 def tightest(left: Whole, milli: int, count: int) -> npt.NDArray[np.intp]:
-    """Return for each row its slots, those that fit first, of these the fullest first."""
+    """Return for each row its slots: those that fit first, and among these the fullest first."""
     return np.argsort(np.where(left >= milli, left, 2 * WHOLE), axis=1, kind="stable")[:, : max(count, 1)]
 
 
 class Baseline:
-    """A score and the cards that it chooses: the tightest, unless it says otherwise."""
+    """A score and the cards that it chooses: the tightest by default."""
 
     NAME = ""
 
@@ -67,17 +67,17 @@ class Baseline:
         self.slots = np.zeros((0, 1), np.intp)
 
     def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
-        """Return each row's score."""
+        """Return the score of each row."""
         left = free(fleet)
         self.slots = tightest(left, *wanted(request)[:0:-1])
         return self.rate(fleet, request, fits, left)
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
-        """Return each row's score by what is left of its cards."""
+        """Return the score of each row by the capacity left on its cards."""
         raise NotImplementedError
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-        """Return the cards that the score thought of."""
+        """Return the cards that the score chose."""
         if not request.devices:
             return ()
         (part,) = request.devices.parts
@@ -94,7 +94,7 @@ def whole(amounts: Amounts) -> Amounts:
 
 
 class Random(Baseline):
-    """Any node, any card of it."""
+    """Any node and any card of it."""
 
     NAME = "random"
 
@@ -113,7 +113,7 @@ class Random(Baseline):
 
 
 class BestFit(Baseline):
-    """The node that is left with least."""
+    """The node with the least capacity left."""
 
     NAME = "bestfit"
 
@@ -126,7 +126,7 @@ class BestFit(Baseline):
 
 
 class DotProd(Baseline):
-    """The node whose free amounts are least like the request."""
+    """The node whose free amounts are least similar to the request."""
 
     NAME = "dotprod"
 
@@ -138,7 +138,7 @@ class DotProd(Baseline):
 
 
 class Packing(Baseline):
-    """Cards in use before nodes in use before empty nodes."""
+    """Cards in use first, then nodes in use, then empty nodes."""
 
     NAME = "packing"
 
@@ -179,7 +179,7 @@ class Clustering(Baseline):
         return rated + whole(25.0 * (MOST_CARDS - total(left)) / MOST_CARDS)
 
     def _held(self, fleet: Fleet) -> dict[str, Whole]:
-        """Count each row's pods by kind; charges are only ever added, so the new ones are all that changed."""
+        """Return the number of pods of each kind on each row; charges are only added, so count the new ones."""
         if not self._counts:
             self._counts = {kind: np.zeros(len(fleet.names), np.int64) for kind in ("share", "1", "2", "4", "8")}
         for charge in list(fleet.charges.values())[self._seen :]:
@@ -205,7 +205,7 @@ def total(left: Whole) -> Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Typical pods with the same cards: how often they come, by the cpu that they need."""
+    """Typical pods with the same cards: how often they occur, by the cpu that they request."""
 
     cards: int
     milli: int
@@ -213,7 +213,7 @@ class Kind:
     cpus: npt.NDArray[np.int64]
     """Ascending."""
     often: Amounts
-    """Part of all pods of those that need at most so much; starts with 0 for none."""
+    """Share of all pods that request at most this much cpu; starts with 0 for none."""
 
 
 def typical(tasks: Iterable[Task]) -> list[Kind]:
@@ -237,8 +237,8 @@ def _kind(cards: tuple[ModelConstraint, int, int], kept: Counter[tuple[ModelCons
 def fragments(cpu: Whole, left: Whole, accepts: npt.NDArray[np.bool_], kinds: Sequence[Kind]) -> Amounts:
     """Return the thousandths of cards that a typical pod cannot use, for states of nodes.
 
-    `cpu` and `left` (…, slots) are what is free, `accepts` (…, kinds) which kinds take the node's model. A kind that
-    does not fit at all can use nothing, one that fits all cards that have room for it.
+    `cpu` and `left` (…, slots) are the free amounts; `accepts` (…, kinds) is whether a kind takes the node's model. A
+    kind that does not fit cannot use any card; one that fits can use all cards with enough free capacity.
     """
     rest = np.maximum(left, 0).sum(axis=-1)
     lost: Amounts = rest.astype(np.float64)
@@ -252,7 +252,7 @@ def fragments(cpu: Whole, left: Whole, accepts: npt.NDArray[np.bool_], kinds: Se
 
 @dataclass(slots=True)
 class _Known:
-    """What FGD worked out for one class of pods, and of which states."""
+    """FGD's results for one class of pods, and the states of the nodes that they are for."""
 
     cpu: Whole
     left: Whole
@@ -261,9 +261,9 @@ class _Known:
 
 
 class Fgd(Baseline):
-    """Fragmentation gradient descent: the node and card where fragments grow least.
+    """Fragmentation gradient descent: the node and card on which fragmentation grows least.
 
-    What was worked out for a class is kept, and repaired for the rows that changed since.
+    The results for a class are kept, and computed again only for rows that have changed.
     """
 
     NAME = "fgd"
@@ -300,13 +300,13 @@ class Fgd(Baseline):
         return np.take_along_axis(rated, best[:, np.newaxis], axis=1)[:, 0], best
 
     def _accepted(self, fleet: Fleet, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-        """Tell for each row and kind whether it takes the node's model; all cards of a node are of one."""
+        """Return for each row and kind whether it takes the node's model; all cards of a node have one model."""
         model = fleet.cards[GPU].model[rows, 0]
         return np.stack([fleet.accepted_models(kind.model)[model] for kind in self._kinds], axis=-1)
 
 
 def _hypothetical(left: Whole, asked: tuple[int, int, int]) -> tuple[Whole, npt.NDArray[np.bool_]]:
-    """Return what is left after each way to place a pod, shape (rows, ways, slots), and which ways there are."""
+    """Return what is left after each placement of a pod, shape (rows, placements, slots), and which are possible."""
     _, count, milli = asked
     rows, slots = left.shape
     if _is_share(asked):
@@ -322,7 +322,7 @@ def _is_share(asked: tuple[int, int, int]) -> bool:
 
 
 def _by_index(left: Whole, asked: tuple[int, int, int]) -> npt.NDArray[np.intp]:
-    """Return for each row the slots that fit, the lowest first."""
+    """Return for each row the slots that fit, lowest index first."""
     return np.argsort(left < asked[2], axis=1, kind="stable")
 
 
@@ -341,6 +341,6 @@ NAMES: Final = tuple(_MAKERS)
 
 
 def policy(name: str, tasks: Iterable[Task], seed: int) -> Policy:
-    """Return a policy that minds nothing but one of these scores."""
+    """Return a policy that considers only one of these scores."""
     made = _MAKERS[name](tasks, seed)
     return Policy(weights=(), own_scores=((made, 1.0),), own_cards=made)

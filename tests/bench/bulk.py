@@ -1,4 +1,4 @@
-"""Thousands of objects at once: made 64 at a time, and deleted as a collection."""
+"""Bulk requests: thousands of objects created 64 at a time, or deleted as a collection."""
 
 import asyncio
 import ssl
@@ -34,7 +34,7 @@ class Bulk:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Without the goodbyes of TLS, which would outlive a loop that ends now.
+        # Close without TLS shutdown, which would outlive the event loop that ends now.
         await self._connector.close(abort_ssl=True)
         await self._session.close()
 
@@ -46,7 +46,7 @@ class Bulk:
                 tasks.create_task(self._create_next(path, left))
 
     async def read_all(self, path: str) -> list[dict[str, Any]]:
-        """Read everything under a path, page by page."""
+        """Return everything under a path, read page by page."""
         found, more = [], ""
         while True:
             page = await self.request("GET", f"{path}?limit={PAGE}&continue={more}")
@@ -64,7 +64,7 @@ class Bulk:
             await asyncio.sleep(0.2)
 
     async def request(self, method: str, path: str, body: Raw | None = None) -> dict[str, Any]:
-        """Send one request and give the answer."""
+        """Send one request and return the answer."""
         async with self._session.request(method, self.server + path, json=body) as response:
             answer: dict[str, Any] = await response.json()
             if response.status >= _REFUSED:

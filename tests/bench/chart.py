@@ -1,4 +1,4 @@
-"""A picture of how allocation grows with what has arrived: one panel for each trace, one line for each policy."""
+"""A chart of allocation against arrived load: one panel for each trace, one line for each policy."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 
 class Run(Protocol):
-    """What a replay showed."""
+    """The result of one replay."""
 
     @property
     def curve(self) -> Mapping[int, float]:
-        """Return hundredths of all cards: arrived -> allocated."""
+        """Return the curve: hundredths of all cards arrived -> allocated."""
 
 
 FROM: Final = 80

@@ -1,15 +1,16 @@
-"""What waiting costs while the cluster changes: `python -m tests.bench.churn`.
+"""What waiting pods cost while the cluster changes: `python -m tests.bench.churn`.
 
-NODES, WAITING, SECONDS and JOINING are read from the environment. kube-scheduler and ours run one after the other on
-one API server. Nodes are full of processor time, and one is tainted for good, as control planes are. Two stories:
+NODES, WAITING, SECONDS and JOINING are read from the environment. kube-scheduler and Berth run one after the other on
+one API server. All nodes have their cpu requested in full, and one node is tainted throughout, as control plane nodes
+are. There are two scenarios:
 
-* storm: WAITING pods of 200 classes wait, and another node's taint comes or goes four times a second for SECONDS;
-* join: half as many pods wait, and JOINING nodes join, one every two seconds, each with room for seven of them.
+* storm: WAITING pods of 200 classes wait; another node's taint is added or removed four times a second for SECONDS.
+* join: half as many pods wait, and JOINING nodes join, one every two seconds, each with capacity for seven of them.
 
-Events and status writes are counted from the creation of the pods until 15 s after the end of the story, by the API
-server's audit log, and so is the time from a pod's creation to its first reason. Each condition has to state the reason
-of the present in the end, which is that of a pod created then; `stale_s` is how long that took, null if it took more
-than a minute.
+Events and status writes are counted by the API server's audit log, from the creation of the pods until 15 s after the
+end of the scenario; so are the seconds from a pod's creation to its first reason. In the end each condition must state
+the current reason, which is that of a pod created then; `stale_s` is the seconds until all do, null if more than a
+minute.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ def main(opener: Opener = track.opened) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one story cost one scheduler."""
+    """The cost of one scenario for one scheduler."""
 
     events: int
     status_writes: int
@@ -60,7 +61,7 @@ class Cost:
 
 
 class Churn:
-    """Both stories for both schedulers."""
+    """Both scenarios for both schedulers."""
 
     def __init__(self, track: Track, *, waiters: int, seconds: int, joining: int) -> None:
         self._track, self._arena = track, track.arena
@@ -111,10 +112,10 @@ class Churn:
         figures.say(f"{who.name}, {name}: {cost}")
         return cost
 
-    # --- the stories ------------------------------------------------------------------------------------------
+    # --- the scenarios ----------------------------------------------------------------------------------------
 
     def _storm(self) -> None:
-        """Change a taint all the time; in the end the node is tainted, as it was not at the beginning."""
+        """Change a taint repeatedly; in the end the node is tainted, and at the beginning it was not."""
         began = time.monotonic()
         for number in range(2 * round(self._seconds / PERIOD / 2) + 1):
             self._taint(self._nodes[-1], on=number % 2 == 0)
@@ -126,10 +127,10 @@ class Churn:
             self._arena.cluster.create_nodes([f"joined-{number}"], deadline=START_SECONDS)
             time.sleep(max(0.0, began + PAUSE * (number + 1) - time.monotonic()))
 
-    # --- what there is ----------------------------------------------------------------------------------------
+    # --- the cluster ------------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        """Have all nodes full, and no others."""
+        """Fill all nodes, and remove those that joined."""
         asyncio.run(self._track.clear())
         self._taint(self._nodes[-1], on=False)
         for number in range(self._joining):
@@ -138,11 +139,11 @@ class Churn:
         crowd.fill(self._track, [self._arena.pod(f"full-{name}", requests=full, nodeName=name) for name in self._nodes])
 
     def _begin(self, who: Contestant) -> None:
-        """Wait until a scheduler says why a pod waits: then it knows the cluster."""
+        """Wait until a scheduler reports why a pod waits: then it has read the cluster."""
         self._probe(who, "first")
 
     def _probe(self, who: Contestant, name: str) -> str:
-        """Create a pod, wait until it says why it waits, and delete it; return what it said."""
+        """Create a pod, wait until its condition has a reason, delete it, and return the reason."""
         asyncio.run(self._track.create([self._pod(who, 0, name)]))
         said = waiting.until(
             lambda: next(crowd.reasons([self._arena.get("pods", name)]), ""),
@@ -160,10 +161,10 @@ class Churn:
     def _taint(self, node: str, *, on: bool) -> None:
         self._arena.merge("nodes", node, {"spec": {"taints": [TAINT] if on else None}})
 
-    # --- what became of it ------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------
 
     def _stale(self, who: Contestant, waiters: int) -> float | None:
-        """Return the seconds until all pods that wait say what a new one says."""
+        """Return the seconds until all waiting pods state the same reason as a new pod."""
         began = time.monotonic()
         current = self._probe(who, "last")
         while (passed := time.monotonic() - began) < STALE_SECONDS:
@@ -195,7 +196,7 @@ class Churn:
 
 
 def _pod_of(entry: Mapping[str, Any]) -> str:
-    """Return the name of the pod that a request was about, empty if it was about none."""
+    """Return the name of the pod that a request names; empty if it names none."""
     about = entry.get("objectRef") or {}
     return str(about.get("name", "")) if about.get("resource") == "pods" else ""
 

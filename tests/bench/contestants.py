@@ -1,4 +1,4 @@
-"""The two schedulers of the race, each a process with a name for its pods and a user of its own."""
+"""The two schedulers that are compared, each a process with its own scheduler name and user."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ OURS: Final = "ours"
 KUBE_SCHEDULER: Final = "kube_scheduler"
 
 STOPPED: Final = {"lease_duration": 300, "renew_deadline": 250, "retry_period": 10, "takeover_pause": 0.1}
-"""A leader that stands still while its pods are made must not lose its term."""
+"""A leader that is paused while its pods are created must not lose its term."""
 BYTECODE: Final = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Kept from start to start, as in an image, whatever whoever started the benchmark has set."""
+"""Bytecode is cached between starts, as in an image, regardless of the environment of the benchmark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +27,23 @@ class Contestant:
     name: str
     scheduler_name: str
     user: str
-    """Whom the API server sees."""
+    """The user that the API server sees."""
     command: tuple[str, ...]
     folder: Path
 
     def profiled(self, profile: Path) -> "Contestant":
-        """Return the same under cProfile, which at the end writes what the main thread did; for Python only."""
+        """Return the same contestant under cProfile, which writes the main thread's profile at exit; Python only."""
         python, *rest = self.command
         return replace(self, command=(python, "-m", "cProfile", "-o", str(profile), *rest))
 
     def start(self, *more: str) -> Process:
-        """Start it, with more arguments."""
+        """Start the scheduler, with additional arguments."""
         command = [*self.command, *more]
         return Process(name=self.name, command=command, folder=self.folder, environment=BYTECODE)
 
 
 Via = Callable[[Path], Path]
-"""Makes of a kubeconfig one that takes another way to the API server."""
+"""Returns a kubeconfig that reaches the API server another way, such as through a proxy."""
 
 
 def straight(kubeconfig: Path) -> Path:
@@ -52,7 +52,7 @@ def straight(kubeconfig: Path) -> Path:
 
 
 def ours(arena: Arena, folder: Path, timing: Mapping[str, float | str] = STOPPED, *, via: Via = straight) -> Contestant:
-    """Return our operator."""
+    """Return Berth's operator."""
     account = "bench-ours"
     flags = {
         "kubeconfig": via(arena.service_account(account, "cluster-admin")),
@@ -77,13 +77,13 @@ def ours(arena: Arena, folder: Path, timing: Mapping[str, float | str] = STOPPED
 
 
 def kube_scheduler(arena: Arena, folder: Path, *, elects: bool = False, via: Via = straight) -> Contestant:
-    """Return kube-scheduler as it is by default, but for its client's limits, and for elections unless it `elects`."""
+    """Return kube-scheduler with its defaults, except its client's limits, and elections unless it `elects`."""
     account, name = "bench-kube-scheduler", f"{arena.scheduler_name}-kube"
     config: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": elects, "resourceNamespace": arena.namespace, "resourceName": name},
-        # What --kube-api-qps and --kube-api-burst would say; beside a file these flags mean nothing.
+        # As --kube-api-qps and --kube-api-burst, which kube-scheduler ignores when it has a configuration file.
         "clientConnection": {
             "kubeconfig": str(via(arena.service_account(account, "cluster-admin"))),
             "qps": 5000,

@@ -1,9 +1,9 @@
 """How fast the pure core decides: `python -m tests.bench.core`.
 
 NODES, CLASSES, DECISIONS, SEED and OWNED (1: all pods are replicas) are read from the environment. No cluster and no
-I/O: a decision is `decide` plus the charge that lets the next one see it. The fleet stays about 70 % full: where
-placements were made, older ones are released, outside the measured time. The first decision of each class is told apart
-(`cold_p99_ms`), for it makes whatever the core keeps for a class.
+I/O: a decision is `decide` plus the charge that makes it visible to the next decision. The fleet stays about 70 % full:
+after placements, older ones are released outside the measured time. The first decision of each class is measured
+separately (`cold_p99_ms`), because it fills the caches of the class.
 """
 
 import itertools
@@ -26,12 +26,12 @@ from tests.bench import figures, mix
 GPUS: Final = 8
 FULL: Final = 0.7
 HELD: Final = 0.02
-"""Part of the cards: after so many placements the oldest is released, so that the fleet stays as full as it is."""
+"""Share of the cards in use; above it the oldest placement is released, so that the fleet stays equally full."""
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """What decisions took, in milliseconds, and what came of them."""
+    """Durations of decisions, in milliseconds, and their outcomes."""
 
     took: list[float] = field(default_factory=list)
     failed: int = 0
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> Fleet:
-    """Return a fleet whose cards are taken as far as `FULL`, by pods of the templates' applications."""
+    """Return a fleet whose cards are charged up to `FULL`, by pods of the templates' applications."""
     fleet = Fleet()
     for each in templates:
         fleet.workload.see(each.request)
@@ -81,7 +81,7 @@ def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> F
 
 
 def measure(fleet: Fleet, waiting: Iterable[PendingPod], held: deque[str]) -> Stopwatch:
-    """Decide pods one after the other and charge what is placed."""
+    """Decide pods one after the other and charge those that are placed."""
     policy, watch = Policy(), Stopwatch()
     for pod in waiting:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A busy cluster to begin with: pods that hold cards as an operator would have bound them, and pods that fit none."""
+"""The initial load of a cluster: pods that hold cards as if an operator had bound them, and pods that fit nowhere."""
 
 import asyncio
 import itertools
@@ -13,13 +13,13 @@ from tests.bench import figures
 from tests.bench.track import Track
 
 RUNNING_SECONDS: Final = 3600.0
-"""For pods to run: kwok takes its time from the same cores, 5 ms a pod and more."""
+"""Seconds until the pods run: kwok uses the same cores, 5 ms a pod and more."""
 WHOLE: Final = 100
 """Percent of a card."""
 APPS: Final = 400
-"""Different sets of labels among the pods that hold cards."""
+"""Number of different sets of labels among the pods that hold cards."""
 KINDS: Final = 400
-"""Different requests among the pods that fit nowhere."""
+"""Number of different requests among the pods that fit nowhere."""
 GPU: Final = "nvidia.com/gpu"
 CORE: Final = "kubernetes.io/gpu-core"
 MEMORY: Final = "kubernetes.io/gpu-memory"
@@ -41,7 +41,7 @@ class Card(NamedTuple):
 
 
 def cards(track: Track) -> list[Card]:
-    """Return all GPUs, as the Devices tell."""
+    """Return all GPUs that the Devices list."""
     return [
         Card(device["metadata"]["name"], card["minor"], card["id"])
         for device in asyncio.run(track.read_all(DEVICES))
@@ -51,10 +51,10 @@ def cards(track: Track) -> list[Card]:
 
 
 def holders(arena: Arena, held: Sequence[Card], count: int) -> list[Raw]:
-    """Return pods that hold these cards; where there are more pods than cards, the first cards are held by two.
+    """Return pods that hold these cards; if there are more pods than cards, the first cards are held by two pods each.
 
     Raises:
-        ValueError: the pods are too few or too many for that.
+            ValueError: there are too few or too many pods for the cards.
     """
     halves = count - len(held)
     if not 0 <= halves <= len(held):
@@ -67,22 +67,22 @@ def holders(arena: Arena, held: Sequence[Card], count: int) -> list[Raw]:
 
 
 def hopeless(arena: Arena, count: int) -> list[Raw]:
-    """Return pods that fit nowhere, each class for one of several reasons."""
+    """Return pods that fit nowhere; each class has one of several reasons."""
     return [_hopeless(arena, number) for number in range(count)]
 
 
 def fill(track: Track, pods: Sequence[Raw]) -> None:
-    """Create bound pods, and wait until they run: until then each is still to be changed once."""
+    """Create bound pods and wait until they run: before that, each is still going to change once."""
     began = time.monotonic()
     asyncio.run(track.create(pods))
     made = time.monotonic() - began
-    pause = max(0.5, len(pods) / 10_000)  # each look costs the API server a walk over all pods
+    pause = max(0.5, len(pods) / 10_000)  # each list makes the API server walk over all pods
     waiting.until(lambda: not _bound_pending(track), deadline=RUNNING_SECONDS, what="all pods to run", poll=pause)
     figures.say(f"{len(pods)} bound pods made in {made:.0f} s, running after {time.monotonic() - began:.0f} s")
 
 
 def wait_for_reasons(track: Track, pods: Sequence[Raw]) -> None:
-    """Create pods that wait, and wait until each says why."""
+    """Create waiting pods, and wait until each has a reason."""
     began = time.monotonic()
     asyncio.run(track.create(pods))
     waiting.until(
@@ -95,7 +95,7 @@ def wait_for_reasons(track: Track, pods: Sequence[Raw]) -> None:
 
 
 def taken(pods: Sequence[Raw]) -> Counter[tuple[str, int]]:
-    """Return the percents of each (node, minor) that bound pods hold, by their annotations alone."""
+    """Return the percent of each (node, minor) that bound pods hold, from their annotations alone."""
     found: Counter[tuple[str, int]] = Counter()
     for pod in pods:
         for card in json.loads(pod["metadata"]["annotations"].get(ALLOCATED, "{}")).get("gpu", ()):
@@ -124,7 +124,7 @@ def _holder(arena: Arena, number: int, card: Card, *, percent: int) -> Raw:
 
 
 def _usual(app: str) -> Raw:
-    """Return what containers have beside requests: nothing that scheduling reads, and most of what it has to skip."""
+    """Return the other fields that containers usually have: the scheduler reads none of them and must skip most."""
     field = {"fieldRef": {"fieldPath": f"metadata.annotations['{VISIBLE}']"}}
     probe = {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10}
     return {
@@ -172,7 +172,7 @@ def _many_cards(_kind: int) -> Raw:
 HOPELESS: Final[tuple[Callable[[int], Raw], ...]] = (_other_model, _other_nodes, _much_cpu, _many_cards)
 
 
-# --- what became of them -------------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------------------------
 
 
 def _bound_pending(track: Track) -> list[Raw]:
@@ -185,7 +185,7 @@ def _listed(track: Track, selector: str, **query: str) -> list[Raw]:
 
 
 def reasons(pods: Sequence[Raw]) -> Iterator[str]:
-    """Return what pods say of why they wait."""
+    """Return the reasons of waiting pods, from their conditions."""
     for pod in pods:
         for condition in pod["status"].get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":

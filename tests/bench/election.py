@@ -1,10 +1,10 @@
-"""How slow an API server may be for a leader to lead: `python -m tests.bench.election`.
+"""How slow an API server may become before a leader loses its term: `python -m tests.bench.election`.
 
-DELAYS (seconds, joined by spaces), SECONDS and OVERLOAD are read from the environment. kube-scheduler and ours stand
-for election at the same time, each through a proxy of its own that delays every answer, both with the defaults 15/10/2.
-For each delay: seconds until each leads, and the terms that it loses in `SECONDS` from then on. At the end, the
-recovery: no answer comes for `OVERLOAD` seconds, which ends both terms. A process that ends is started again at once,
-as the same pod; the figure is the seconds from the first answer to the next term.
+DELAYS (seconds, separated by spaces), SECONDS and OVERLOAD are read from the environment. kube-scheduler and Berth run
+elections at the same time, each through its own proxy that delays every answer, both with the default durations
+15/10/2. For each delay: the seconds until each leads, and the terms that it loses in the next `SECONDS`. At the end,
+the recovery: no request is answered for `OVERLOAD` seconds, which ends both terms. A process that exits is restarted at
+once, as the same pod; the figure is the seconds from the first answer to the next term.
 """
 
 import os
@@ -21,20 +21,20 @@ from tests.processes import Process
 
 DELAYS: Final = "0.5 1 2 4"
 LEAD_SECONDS: Final = 60.0
-"""A candidate that does not lead by then is taken for one that never will."""
+"""A candidate that does not lead within this time is reported as never leading."""
 POLL: Final = 0.02
 STUCK: Final = 1e9
-"""A delay in which no answer comes."""
+"""Delay in seconds at which no answer arrives."""
 DEFAULTS: Final = {"lease_duration": 15, "renew_deadline": 10, "retry_period": 2}
 POD: Final = "berth-system/berth-operator/0"
-"""As the manifest names it: kubelet starts a container again only after it has ended."""
+"""The pod name as in the manifest: kubelet restarts a container only after it has exited."""
 LEADS: Final = {OURS: '"event": "term changed"', KUBE_SCHEDULER: "uccessfully acquired lease"}
-"""What a log says of a term that has begun."""
+"""The log text that shows that a term has begun."""
 
 
 @dataclass(kw_only=True)
 class Candidate:
-    """A scheduler that is started again whenever it ends, as by kubelet for the first time."""
+    """A scheduler that is restarted at once whenever it exits, as kubelet does the first time."""
 
     who: Contestant
     ends: int = 0
@@ -46,7 +46,7 @@ class Candidate:
         self.process = self.who.start()
 
     def look(self) -> None:
-        """Start the process again if it has ended, and note whether it leads."""
+        """Restart the process if it has exited, and record whether it leads."""
         if self.process.exit_code is not None:
             self.ends, self.led_at = self.ends + 1, None
             self.process = self.who.start()
@@ -86,7 +86,7 @@ def measure(track: Track, *, delays: Sequence[float], seconds: float, overload: 
 def _under_delay(
     contenders: Sequence[Contestant], proxies: Mapping[str, DelayProxy], delay: float, seconds: float
 ) -> dict[str, dict[str, float | None]]:
-    """Return the seconds until each leads (None: never), and the terms that each loses in `seconds` after that."""
+    """Return the seconds until each leads (None: never), and the terms that each loses in the `seconds` after that."""
     _delay(proxies, delay)
     began = time.monotonic()
     candidates = [Candidate(who=who) for who in contenders]
@@ -121,7 +121,7 @@ def _after_overload(
 
 
 def _watch(candidates: Sequence[Candidate], *, seconds: float = 0.0, until_all_lead: float = 0.0) -> None:
-    """Look after candidates for so many seconds, or until all of them lead."""
+    """Poll candidates for this many seconds, or until all of them lead."""
     end = time.monotonic() + max(seconds, until_all_lead)
     while time.monotonic() < end:
         for each in candidates:

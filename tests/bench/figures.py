@@ -1,4 +1,4 @@
-"""Figures of a benchmark: quantiles, and the one line of JSON that a run ends with."""
+"""Figures of a benchmark: quantiles, and the one line of JSON that a run prints last."""
 
 import json
 import os
@@ -14,12 +14,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def say(text: str) -> None:
-    """Return how far the run is; the result alone goes to stdout."""
+    """Print progress to stderr; only the result goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def say_load() -> None:
-    """Return what else the machine does, before the run adds to it."""
+    """Print the load of the machine before the run adds to it."""
     say(f"load average {' '.join(f'{each:.2f}' for each in os.getloadavg())} on {os.cpu_count()} cores")
 
 
@@ -29,5 +29,5 @@ def result(figures: Mapping[str, Any]) -> None:
 
 
 def number(name: str, default: int) -> int:
-    """Read a size from the environment, where `make` puts what stands on its command line."""
+    """Return a number from the environment, where `make` puts the variables of its command line."""
     return int(os.environ.get(name, default))

@@ -1,7 +1,7 @@
-"""How much memory the operator takes: `python -m tests.bench.memory`.
+"""How much memory the operator uses: `python -m tests.bench.memory`.
 
-NODES and PODS are read from the environment. Pods hold all cards but one. The operator is started, brings all
-Nodes and Devices up to date, and is then looked at; `peak_mb` is the most that it ever had.
+NODES and PODS are read from the environment. Pods hold all cards but one. The operator starts, brings all Nodes and
+Devices up to date, and is then measured; `peak_mb` is its highest resident memory.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ def main(opener: Opener = track.opened) -> None:
 
 
 def measure(track: Track, *, pods: int) -> dict[str, int]:
-    """Look at an operator that has come to rest."""
+    """Return the memory of an operator that has nothing left to write."""
     crowd.fill(track, crowd.holders(track.arena, crowd.cards(track)[:-1], pods))
     with track.settled(contestants.ours(track.arena, track.folder)) as operator:
         resident, peak = usage.resident_bytes(operator.pid), usage.peak_bytes(operator.pid)

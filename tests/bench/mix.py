@@ -1,4 +1,4 @@
-"""A seeded mix of pods as a busy cluster has them, each application a class of its own.
+"""A seeded mix of pods as in a busy cluster; each application is a class of its own.
 
 The kinds are those of karpenter's scheduling benchmark (plain, spread over zones, spread over hosts, affinity,
 anti-affinity), with GPUs: whole cards, several, and shares of one. A fifth of the applications fit nowhere, each for
@@ -18,11 +18,11 @@ ZONE: Final = "topology.kubernetes.io/zone"
 HOST: Final = "kubernetes.io/hostname"
 ZONES: Final = ("zone-a", "zone-b", "zone-c")
 UNSCHEDULABLE: Final = 5
-"""One application in so many fits nowhere."""
+"""One in this many applications fits nowhere."""
 
 
 def pods(count: int, seed: int, *, owned: bool = False) -> Iterator[Raw]:
-    """Return one pod of each of `count` applications, each of which is a ReplicaSet if the pods are owned."""
+    """Return one pod for each of `count` applications; each application is a ReplicaSet if the pods are owned."""
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     for number in range(count):
         app = f"app-{number}"
@@ -38,7 +38,7 @@ def _cpu(dice: random.Random) -> Raw:
 
 
 def _gpus(dice: random.Random) -> Raw:
-    """Return no card, one, several, or a share of one."""
+    """Return a request for no card, one, several, or a share of one."""
     return dice.choice(
         (
             {},
@@ -106,7 +106,7 @@ def _lonely(_app: str, _dice: random.Random) -> Spec:
 
 
 def _crowded(_app: str, dice: random.Random) -> Spec:
-    # Some pod of each tier is in every zone.
+    # Every zone has a pod of each tier.
     return _among("podAntiAffinity", ZONE, {"tier": f"tier-{dice.randrange(7)}"})
 
 

@@ -1,8 +1,8 @@
-"""Alibaba's GPU cluster trace of 2023 ("openb"), in the form that core and benchmark read.
+"""Alibaba's GPU cluster trace of 2023 ("openb"), as values of the core.
 
 Published with "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX
-ATC'23; https://github.com/hkust-adsl/kubernetes-scheduler-simulator, Apache-2.0). The files are looked for in the
-folder BERTH_TRACE_DIR. Without it a trace of the same mix of classes is generated, which is no substitute for figures.
+ATC'23; https://github.com/hkust-adsl/kubernetes-scheduler-simulator, Apache-2.0). The files are read from the folder
+BERTH_TRACE_DIR. Without it, a trace with about the same mix of classes is generated; its figures are not comparable.
 """
 
 import csv
@@ -21,9 +21,9 @@ from tests import builders
 PUBLISHED: Final = ("default", "gpushare40", "multigpu30", "gpuspec10", "cpu050", "cpu200")
 NODES: Final = "openb_node_list_gpu_node.csv"
 MAX_PODS: Final = 1001
-"""On each node, as in the published runs."""
+"""Pods on each node, as in the published runs."""
 SHARES: Final = 10
-"""Thousandths of a card in a hundredth, which is what pods ask for."""
+"""Thousandths of a card in a hundredth, the unit in which pods request shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +49,16 @@ class Task:
     milli: int = 0
     """Thousandths of each card."""
     models: tuple[str, ...] = ()
-    """Those that will do; any, if empty."""
+    """The models that the task accepts; any if empty."""
 
     @property
     def size(self) -> int:
-        """Return the thousandths of cards that it takes."""
+        """Return the thousandths of cards that the task requests."""
         return self.cards * self.milli
 
     @property
     def request(self) -> PodRequest:
-        """Return what the core decides on."""
+        """Return the request that the core decides on."""
         amounts = {"cpu": self.cpu, "memory": self.memory * builders.MI}
         if self.cards:
             amounts[builders.CORE] = amounts[builders.RATIO] = self.size // SHARES
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A cluster, and the pods that come."""
+    """A cluster, and the tasks that arrive."""
 
     name: str
     machines: tuple[Machine, ...]
@@ -81,7 +81,7 @@ class Trace:
 
 
 def folder() -> Path | None:
-    """Return where the traces are, if they are anywhere."""
+    """Return the folder of the traces, or None if BERTH_TRACE_DIR is not set."""
     found = os.environ.get("BERTH_TRACE_DIR", "")
     return Path(found) if found else None
 
@@ -97,11 +97,11 @@ def published() -> Iterator[Trace]:
 
 
 def read(path: Path) -> Trace:
-    """Read a trace's pods; the nodes stand beside them or in BERTH_TRACE_DIR.
+    """Read a trace's pods; the nodes are in the same folder or in BERTH_TRACE_DIR.
 
     Raises:
-        OSError: a file cannot be read.
-        ValueError: a field of a file is not a number.
+            OSError: a file cannot be read.
+            ValueError: a field of a file is not a number.
     """
     nodes = path.parent / NODES
     if not nodes.exists():
@@ -127,11 +127,11 @@ def _task(row: Mapping[str, str]) -> Task:
     return Task(cpu=cpu, memory=memory, cards=cards, milli=milli if cards else 0, models=models if cards else ())
 
 
-# --- what is made of a trace ------------------------------------------------------------------------------------
+# --- from a trace to values of the core -------------------------------------------------------------------------
 
 
 def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task]:
-    """Return the tasks in random order, repeated or thinned out until they ask for `ratio` times all cards."""
+    """Return the tasks in random order, repeated or thinned out until they request `ratio` times all cards."""
     tasks = list(trace.tasks)
     dice.shuffle(tasks)
     total, wanted = sum(each.size for each in tasks), ratio * trace.capacity
@@ -144,7 +144,7 @@ def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task
 
 
 def fleet(machines: Sequence[Machine], dice: random.Random) -> Fleet:
-    """Return an empty fleet, its nodes in random order: of equal nodes decisions take the first."""
+    """Return an empty fleet with its nodes in random order, because decisions take the first of equal nodes."""
     made = Fleet()
     for each in dice.sample(machines, len(machines)):
         node = builders.node_info(each.name, cpu=each.cpu, memory=each.memory * builders.MI, pods=MAX_PODS)
@@ -152,7 +152,7 @@ def fleet(machines: Sequence[Machine], dice: random.Random) -> Fleet:
     return made
 
 
-# --- a trace of our own -----------------------------------------------------------------------------------------
+# --- the generated trace ----------------------------------------------------------------------------------------
 
 _MACHINES: Final = (
     # number, cores, GiB, cards, model
@@ -164,7 +164,7 @@ _MACHINES: Final = (
     (50, 96, 384, 8, "V100"),
 )
 _TASKS: Final = (
-    # per mille, millicores, cards, thousandths of each
+    # per mille of the tasks, millicores, cards, thousandths of each card
     (128, 3152, 1, 810),
     (180, 11400, 1, 1000),
     (58, 3152, 1, 1000),
@@ -189,7 +189,7 @@ _GENERATED: Final = 8200
 
 
 def generated(seed: int = 1) -> Trace:
-    """Return a trace of about the same mix."""
+    """Return a generated trace with about the same mix."""
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     machines = [
         Machine(name=f"{model}-{number}-{cards}", cpu=1000 * cores, memory=1024 * memory, cards=cards, model=model)

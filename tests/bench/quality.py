@@ -1,9 +1,9 @@
-"""How much of all cards a policy gets allocated: `python -m tests.bench.quality --help`.
+"""What share of all cards a policy gets allocated: `python -m tests.bench.quality --help`.
 
 The protocol is that of the published runs (docs/placement.md): each seed shuffles the pods of a trace, repeats or thins
-them out until they ask for 1.3 times all cards, and lets them come one by one; none leaves, and one that fits nowhere
-is dropped, but has arrived. The core's own `decide` places them. What is measured is the mean part of all cards that is
-allocated while 90, 100 or 130 % have arrived.
+them out until they request 1.3 times all cards, and lets them arrive one by one. None leaves, and one that fits nowhere
+is dropped but counts as arrived. The core's own `decide` places them. The result is the mean share of all cards that is
+allocated when 90, 100 or 130 % have arrived.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.bench import baselines, chart, figures, openb
 from tests.bench.openb import Task, Trace
 
 LOADS: Final = (90, 100, 130)
-"""Of cards arrived, in hundredths of all."""
+"""Loads to report: cards arrived, in hundredths of all cards."""
 OURS: Final = "ours"
 POLICIES: Final = (*baselines.NAMES, OURS)
 SEEDS: Final = "42-51"
@@ -34,20 +34,20 @@ SEEDS: Final = "42-51"
 
 @dataclass(slots=True)
 class Run:
-    """What one replay showed."""
+    """The result of one replay."""
 
     took: list[float] = field(default_factory=list)
     """Milliseconds of each placement: the decision and its charge."""
     _sums: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, arrived: float, allocated: float) -> None:
-        """Take down a pod's arrival, with parts of all cards."""
+        """Record a pod's arrival, in shares of all cards."""
         total, count = self._sums.get(round(100 * arrived), (0.0, 0))
         self._sums[round(100 * arrived)] = (total + 100 * allocated, count + 1)
 
     @property
     def curve(self) -> dict[int, float]:
-        """Return for each hundredth of all cards arrived how many were allocated, the mean over the pods of then."""
+        """Return for each hundredth of all cards arrived the mean share allocated, over the pods of that hundredth."""
         return {load: total / count for load, (total, count) in self._sums.items()}
 
 
@@ -90,9 +90,9 @@ def _measured(trace: Trace, policies: Sequence[str], seeds: Sequence[int]) -> It
 
 
 def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
-    """Let a trace's pods come in a seed's order, and place them by a policy.
+    """Replay a trace's pods in the order of a seed, and place them by a policy.
 
-    The typical mix is known before, to our policy as to FGD.
+    The typical mix is known in advance, to Berth's policy and to FGD.
     """
     dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
     requests = {task: task.request for task in set(trace.tasks)}
@@ -104,7 +104,7 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
     run, hopeless, capacity, arrived, allocated = Run(), set[Task](), trace.capacity, 0, 0
     for serial, task in enumerate(tasks):
         arrived += task.size
-        # Nothing is ever released, so what fitted nowhere does not fit later; the queue parks such classes, too.
+        # Nothing is released, so a class that did not fit does not fit later; the queue parks such classes, too.
         if task not in hopeless:
             pod = PendingPod(uid=str(serial), namespace="openb", name=f"pod-{serial}", request=requests[task])
             if place(fleet, pod, policy, run):
@@ -116,7 +116,7 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
 
 
 def place(fleet: Fleet, pod: PendingPod, policy: Policy, run: Run) -> bool:
-    """Decide and charge a pod, and tell whether it found a place."""
+    """Decide and charge a pod, and return whether it was placed."""
     began = time.perf_counter()
     outcome = decide(fleet, pod, policy)
     if isinstance(outcome, Failure):
@@ -144,7 +144,7 @@ def summary(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
 
 
 def _mean(runs: Sequence[Run], load: int) -> float | None:
-    """Return the mean over the runs; none of a load that was never reached."""
+    """Return the mean over the runs; None for a load that no run reached."""
     values = [run.curve[load] for run in runs if load in run.curve]
     return round(statistics.fmean(values), 3) if values else None
 

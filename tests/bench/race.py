@@ -1,11 +1,11 @@
-"""One run of one scheduler, by the rules of the race.
+"""One measured run of one scheduler.
 
-The scheduler has synced (it has bound a pod) and stands still while all pods are made. The clock runs from the moment
-when it may go on to the last bind that the watcher sees. CPU and requests are counted until every pod has its
-Scheduled Event too, so that nothing is left to do.
+The scheduler has synced (it has bound a pod) and is paused while all pods are created. The clock runs from the moment
+when it is resumed to the last bind that the watcher sees. CPU and requests are counted until every pod has its
+Scheduled Event too, so that no work is left.
 
-Pods take their time to start, as on nodes that have an image to fetch: kubelets have machines of their own, and what
-kwok writes for them at once would be paid for by the two cores that the schedulers race on. START=0 shows that.
+Pods take their time to start, as on nodes that fetch an image: kubelets run on their own machines, and the writes that
+kwok would make for them at once would compete for the two cores of the schedulers. START=0 shows that effect.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ from tests.processes import Process
 
 SYNC_SECONDS: Final = 120.0
 IDLE: Final = 0.1
-"""Of a second: what a scheduler uses for watches and heartbeats when it has nothing to do."""
+"""Seconds of CPU per second that an idle scheduler uses for watches and heartbeats."""
 SILENT_SECONDS: Final = 20.0
-"""After so long without anything new the run ends, and tells what is missing."""
+"""After this many seconds without progress the run ends and reports what is missing."""
 GPU: Final = "nvidia.com/gpu"
 START_SECONDS: Final = 60
-"""From a pod's bind to its start."""
+"""Seconds from a pod's bind to its start."""
 STARTS_AFTER: Final = "pod-ready.stage.kwok.x-k8s.io/delay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run showed."""
+    """The result of one run."""
 
     bound: int
     events: int
     bind_seconds: float
-    """From the start to the last bind."""
+    """Seconds from the start to the last bind."""
     event_seconds: float
-    """From the start to the last Event."""
+    """Seconds from the start to the last Event."""
     cpu_seconds: float
     resident: int
-    """Bytes at the end."""
+    """Resident bytes at the end."""
     requests: Counter[str]
 
     def figures(self) -> dict[str, float]:
-        """Return what is compared."""
+        """Return the figures that are compared."""
         return {
             "pods_per_s": self.bound / self.bind_seconds,
             "cpu_ms_per_pod": 1000 * self.cpu_seconds / self.bound,
@@ -58,14 +58,14 @@ class Run:
 
 
 class Race:
-    """The track: one cluster, its nodes and the namespace of the pods."""
+    """One cluster, its nodes and the namespace of the pods."""
 
     def __init__(self, track: Track, *, pods: int, start: int = START_SECONDS) -> None:
         self._track, self._arena, self._log, self._pods = track, track.arena, track.log, pods
         self._annotations = {STARTS_AFTER: f"{start}s"}
 
     def run(self, who: Contestant) -> Run:
-        """Let a scheduler bind all pods; every object is fresh."""
+        """Let a scheduler bind all pods; every object is new."""
         asyncio.run(self._track.clear())
         process = who.start()
         try:
@@ -79,7 +79,7 @@ class Race:
         return found
 
     def _sync(self, who: Contestant, process: Process) -> None:
-        """Wait until the scheduler has bound a pod, for then it knows the cluster, and has nothing left to do."""
+        """Wait until the scheduler has bound a pod, which shows that it has read the cluster, and is idle."""
         asyncio.run(self._track.create([self._pod("probe", who)]))
         waiting.until(
             lambda: self._arena.get("pods", "probe")["spec"].get("nodeName"),
@@ -93,7 +93,7 @@ class Race:
     def _measure(self, who: Contestant, process: Process, watcher: Watcher) -> Run:
         process.pause()
         asyncio.run(self._track.create([self._pod(f"pod-{number}", who) for number in range(self._pods)]))
-        time.sleep(self._track.calm)  # for the control plane to finish what the preparations left it
+        time.sleep(self._track.calm)  # lets the control plane finish the work of the preparations
         position, used = self._log.position(), usage.cpu_seconds(process.pid)
         began = time.monotonic()
         process.resume()
@@ -130,7 +130,7 @@ class Race:
 
 
 def _is_idle(process: Process) -> bool:
-    """Return whether a process does next to nothing for a second."""
+    """Return whether a process uses almost no CPU for a second."""
     before = usage.cpu_seconds(process.pid)
     time.sleep(1.0)
     return usage.cpu_seconds(process.pid) - before < IDLE

@@ -1,9 +1,9 @@
 """How soon a new operator binds its first pod: `python -m tests.bench.restart`.
 
 NODES, PODS and REPEAT are read from the environment. Pods hold all cards but one, and one more pod waits. The clock
-runs from the start of the process to the bind, as a separate watch sees it: it includes the interpreter, imports, the
-election for a Lease that the process before released, the pause after a takeover, and the first lists. All timing is
-the operator's own default. The bind must be right: the one free card, and nothing held twice.
+runs from the start of the process to the bind, as a separate watch sees it. It includes the interpreter, imports, the
+election for a Lease that the previous process released, the pause after a takeover, and the first lists. All durations
+are the operator's defaults. The bind must be correct: the one free card, and no card held twice.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def main(opener: Opener = track.opened) -> None:
 
 
 def measure(track: Track, *, pods: int, repeat: int) -> dict[str, float]:
-    """Start an operator several times; give the median of the seconds, and the most."""
+    """Start an operator several times; return the median and the maximum of the seconds."""
     *held, free = crowd.cards(track)
     crowd.fill(track, crowd.holders(track.arena, held, pods))
     ours = contestants.ours(track.arena, track.folder, timing={})
@@ -44,7 +44,7 @@ def _start(track: Track, ours: Contestant, name: str, *, free: crowd.Card) -> fl
     """Return the seconds from the start of an operator to its first bind."""
     arena = track.arena
     arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
-    # The check of the start before read all pods, which is no part of this one.
+    # The check of the previous start read all pods; that load must not overlap this start.
     time.sleep(track.calm)
     with Watcher(arena.cluster, arena.namespace) as watcher:
         began = time.monotonic()

@@ -1,8 +1,8 @@
-"""kube-scheduler and ours side by side on one cluster: `python -m tests.bench.throughput`.
+"""kube-scheduler and Berth on the same cluster: `python -m tests.bench.throughput`.
 
-NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are read from the environment; PROFILE names a
-file for cProfile of our operator, whose figures then mean nothing. The rules are in `race`. Each repetition changes who
-goes first.
+NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are read from the environment. PROFILE names a
+file for a cProfile of Berth's operator; its figures mean nothing then. The rules are in `race`. The order of the
+schedulers alternates between repetitions.
 """
 
 import os
@@ -30,7 +30,7 @@ def main(opener: Opener = track.opened) -> None:
 def measure(
     track: Track, *, pods: int, repeat: int, start: int = START_SECONDS, profile: Path | None = None
 ) -> dict[str, Any]:
-    """Let both run, each `repeat` times; give the medians."""
+    """Run both schedulers `repeat` times each; return the medians."""
     race, ours = Race(track, pods=pods, start=start), contestants.ours(track.arena, track.folder)
     order = [contestants.kube_scheduler(track.arena, track.folder), ours.profiled(profile) if profile else ours]
     runs: dict[str, list[Run]] = {contestants.OURS: [], contestants.KUBE_SCHEDULER: []}

@@ -1,4 +1,4 @@
-"""The cluster of a race: nodes that kwok plays, an agent for all of them, and nobody else who schedules."""
+"""The cluster of a benchmark: nodes played by kwok, one agent for all of them, and no other scheduler."""
 
 import contextlib
 import os
@@ -22,26 +22,26 @@ GPUS: Final = 8
 PROFILE: Final = "a100"
 READY_SECONDS: Final = 1800.0
 RENEWALS: Final = 100
-"""A second at most: real agents do not take their time from the machine that is measured."""
+"""At most a second: real agents do not use the CPU of the machine that is measured."""
 QUICK: Final = 500
-"""Status writes a second while nothing is measured."""
+"""Status writes per second while nothing is measured."""
 
 Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """An open track."""
+    """An open cluster with the pods' namespace."""
 
     arena: Arena
     log: AuditLog
     folder: Path
     calm: float = 3.0
-    """Seconds for which nothing may happen before something is measured; 0 where figures mean nothing."""
+    """Seconds without activity before a measurement; 0 where figures do not matter."""
 
     @property
     def pods(self) -> str:
-        """Where the pods are."""
+        """Return the path of the pods."""
         return f"/api/v1/namespaces/{self.arena.namespace}/pods"
 
     async def clear(self) -> None:
@@ -51,7 +51,7 @@ class Track:
             await bulk.clear(f"/api/v1/namespaces/{self.arena.namespace}/events")
 
     async def read_all(self, path: str) -> list[Raw]:
-        """Read everything under a path."""
+        """Return everything under a path."""
         async with Bulk(self.arena.cluster) as bulk:
             return await bulk.read_all(path)
 
@@ -61,14 +61,14 @@ class Track:
             await bulk.create(self.pods, pods)
 
     def settle(self, ours: Contestant) -> None:
-        """Let an operator bring Nodes and Devices up to date, so that a run begins with nothing left over to write."""
+        """Let an operator bring Nodes and Devices up to date, so that no writes are left over when a run begins."""
         if self.calm:
             with self.settled(ours):
                 pass
 
     @contextlib.contextmanager
     def settled(self, ours: Contestant) -> Iterator[Process]:
-        """Return an operator that has brought Nodes and Devices up to date; it ends with the context."""
+        """Return an operator that has brought Nodes and Devices up to date; it stops with the context."""
         began, position = time.monotonic(), self.log.position()
         process = ours.start(f"--status-rate={QUICK}")
         process.logged('"event": "leading"', deadline=READY_SECONDS)
@@ -93,7 +93,7 @@ def opened(count: int) -> Iterator[Track]:
         log = AuditLog(folder)
         arguments = {
             "kube-apiserver": [*log.arguments, "--delete-collection-workers=8"],
-            # By default a claim waits up to 15 s for a volume that was made after it.
+            # By default a claim waits up to 15 s for a volume that was created after it.
             "kube-controller-manager": ["--pvclaimbinder-sync-period=1s"],
         }
         with Cluster(extra_args=arguments) as cluster:
@@ -105,11 +105,11 @@ def opened(count: int) -> Iterator[Track]:
 
 
 Opener = Callable[[int], contextlib.AbstractContextManager[Track]]
-"""Opens a track with so many nodes; a test gives all benchmarks the same."""
+"""Opens a track with this many nodes; a test passes the same track to all benchmarks."""
 
 
 def _make_nodes(cluster: Cluster, folder: Path, count: int) -> None:
-    """Make nodes, and let one agent tell of the cards of all."""
+    """Create nodes, and let one agent publish the cards of all of them."""
     cluster.install_crds(fleet.CRDS)
     pattern = f"node-[0-{count - 1}]"
     figures.say(f"making {count} nodes")
@@ -127,7 +127,7 @@ def _make_nodes(cluster: Cluster, folder: Path, count: int) -> None:
 
 
 def _count(cluster: Cluster, path: str) -> int:
-    """Count the objects under a path without reading them."""
+    """Return the number of objects under a path without reading them."""
     first = cluster.api.get(path, limit="1")
     return len(first["items"]) + int(first["metadata"].get("remainingItemCount", 0))
 
@@ -139,7 +139,7 @@ def _agent(file: Path, count: int) -> list[str]:
 
 
 def _end_default_scheduler(cluster: Cluster) -> None:
-    """Without pods of its own it would still read everything that the contestants do."""
+    """Stop the default scheduler: even without pods of its own it would read everything that the contestants do."""
     found = state.read(cluster.folder)
     if found is not None:
         os.kill(found.processes["kube-scheduler"], signal.SIGTERM)

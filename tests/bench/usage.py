@@ -1,4 +1,4 @@
-"""What a process has used so far, as the kernel counts it."""
+"""What a process has used so far, by the kernel's counters."""
 
 import os
 import re
@@ -10,25 +10,25 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process."""
+    """Return the user and system time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process holds."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process ever held."""
+    """Return the highest resident memory of a process in bytes."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return the memory that a process holds, with its share of what others hold too."""
+    """Return the memory of a process in bytes, with its share of pages that other processes map too."""
     found = re.search(r"Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
     assert found is not None
     return int(found[1]) * 1024

@@ -1,12 +1,12 @@
-"""How soon a place that falls free is taken: `python -m tests.bench.wake`.
+"""How soon freed capacity is used: `python -m tests.bench.wake`.
 
 NODES, WAITING and SAMPLES are read from the environment. Pods hold all cards, and `WAITING` pods of several hundred
-classes fit nowhere. A sample: a pod comes that asks for what one of the first holds, and is told that it has to wait;
-that pod is deleted, and a separate watch sees first the one go and then the other be bound. All that wait are older,
-so whoever is woken with it is decided before it.
+classes fit nowhere. For each sample a pod is created that requests what one bound pod holds, and reports that it has to
+wait. The bound pod is deleted, and a separate watch sees first its end and then the bind of the new pod. All other
+waiting pods are older, so every pod that wakes with the new one is decided before it.
 
-After that come eight kinds of events (`wake_events`), CLASSES pods waiting for each and EVENTS of them measured, with
-kube-scheduler on the same cluster. EVENTS=0 leaves them out.
+Then follow eight kinds of events (`wake_events`), with CLASSES pods waiting for each and EVENTS of them measured, and
+with kube-scheduler on the same cluster. EVENTS=0 leaves them out.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def measure(track: Track, ours: Contestant, *, waiters: int, samples: int) -> di
 
 
 def _sample(arena: Arena, watcher: Watcher, victim: str, name: str) -> float:
-    """Return the seconds from the end of a pod to the bind of the one that waits for its card."""
+    """Return the seconds from the end of a pod to the bind of the pod that waits for its card."""
     arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
     waiting.until(
         lambda: any(crowd.reasons([arena.get("pods", name)])),

@@ -1,8 +1,8 @@
-"""How soon a pod is bound after the event that it waits for, by kube-scheduler and by ours.
+"""How soon a pod is bound after the event that it waits for, by kube-scheduler and by Berth.
 
-Of each kind of event there is a scene: as many pods as there are classes, each a class of its own and each waiting on a
-node of its own (label `slot`) for an event of its own. The events happen one after the other, and a separate watch sees
-when the event took place and when its pod was bound.
+Each kind of event is a scene with one pod for each class; each pod waits for its own event on its own node (label
+`slot`). The events happen one after the other, and a separate watch records when the event took place and when its pod
+was bound.
 """
 
 import asyncio
@@ -42,18 +42,18 @@ class Stage:
         self.nodes: list[str] = [each["metadata"]["name"] for each in nodes]
 
     def label_slots(self) -> None:
-        """Return each node the number of its slot."""
+        """Give each node the number of its slot as a label."""
         for number, name in enumerate(self.nodes):
             self.arena.merge("nodes", name, {"metadata": {"labels": {SLOT: str(number)}}})
 
     def pod(self, number: int, requests: Mapping[str, str] | None = None, **fields: Any) -> Raw:
-        """Return a pod that can only be on the node of its slot."""
+        """Return a pod that can only run on the node of its slot."""
         fields = {"nodeSelector": {SLOT: str(number)}, **fields}
         own = {"cpu": f"{100 + number}m"} if requests is None else requests
         return self.arena.pod(f"waits-{number}", requests=own, scheduler_name=self._who.scheduler_name, **fields)
 
     def holder(self, number: int, requests: Mapping[str, str] | None = None, **fields: Any) -> Raw:
-        """Return a pod that is already on the node of a slot."""
+        """Return a bound pod on the node of a slot."""
         return self.arena.pod(f"holds-{number}", requests=requests, nodeName=self.nodes[number], **fields)
 
     def holder_leaves(self, number: int) -> None:
@@ -66,15 +66,15 @@ class Scene:
     """One kind of event."""
 
     pod: Callable[[Stage, int], Raw]
-    """The pod that waits."""
+    """Returns the pod that waits."""
     event: Callable[[Stage, int], object]
     happened: Callable[[Watcher, Stage, int], float | None]
-    """Returns when the watch saw it."""
+    """Returns when the watch saw the event."""
     prepare: Callable[[Stage, int], object] = lambda _stage, _number: None
-    """Makes that the pod has to wait."""
+    """Creates the reason why the pod has to wait."""
     clean: Callable[[Stage, int], object] = lambda _stage, _number: None
     holder: Callable[[Stage, int], Raw] | None = None
-    """A pod that is on the node of the slot to begin with."""
+    """Returns a pod that is bound to the node of the slot from the beginning."""
 
 
 # --- the scenes ----------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _new_node(stage: Stage, number: int) -> str:
 
 def _add_node(stage: Stage, number: int) -> None:
     label = {SLOT: _new_node(stage, number)}
-    # It is there, for a scheduler, when the node controller has taken its first taint away.
+    # A scheduler can use the node once the node controller has removed its first taint.
     stage.arena.cluster.create_nodes([_new_node(stage, number)], labels=label)
 
 
@@ -170,7 +170,7 @@ def _drop_claim(stage: Stage, number: int) -> None:
         ("persistentvolumes", f"{stage.arena.id}-{number}"),
     ):
         stage.arena.delete(kind, name)
-        # One that finalizers still hold would take what is applied under its name with it.
+        # An object that finalizers still hold would be deleted together with what is applied under its name.
         stage.arena.wait(functools.partial(_is_gone, stage, kind, name), what=f"{name} to go")
 
 
@@ -229,7 +229,7 @@ SCENES: Final[Mapping[str, Scene]] = {
 }
 
 
-# --- what the watch looks for --------------------------------------------------------------------------------------
+# --- what the watch records ----------------------------------------------------------------------------------------
 
 
 def _node_says(node: Raw) -> list[str]:
@@ -244,7 +244,7 @@ def _claim_says(claim: Raw) -> list[str]:
 
 
 def _watched(track: Track) -> dict[str, Signals]:
-    """Return what else is watched, and what each object there says."""
+    """Return the other paths to watch, and the function that reads each object there."""
     claims = f"/api/v1/namespaces/{track.arena.namespace}/persistentvolumeclaims"
     return {"/api/v1/nodes": _node_says, claims: _claim_says}
 
@@ -274,7 +274,7 @@ def _play(track: Track, who: Contestant, scene: Scene, classes: int, count: int)
     process = who.start()
     try:
         crowd.wait_for_reasons(track, [scene.pod(stage, number) for number in slots])
-        time.sleep(track.calm)  # kube-scheduler's first back-off is over by then, too
+        time.sleep(track.calm)  # kube-scheduler's first back-off has passed by then, too
         with Watcher(track.arena.cluster, track.arena.namespace, _watched(track)) as watcher:
             took = [_sample(stage, scene, watcher, number) for number in slots[:count]]
     finally:
@@ -286,7 +286,7 @@ def _play(track: Track, who: Contestant, scene: Scene, classes: int, count: int)
 
 
 async def _clear(track: Track) -> None:
-    """Delete all pods, without grace: kwok would let them end one by one."""
+    """Delete all pods without grace: otherwise kwok would end them one by one."""
     async with Bulk(track.arena.cluster) as bulk:
         await bulk.clear(track.pods)
         await bulk.clear(f"/api/v1/namespaces/{track.arena.namespace}/events")
@@ -310,7 +310,7 @@ def _sample(stage: Stage, scene: Scene, watcher: Watcher, number: int) -> float:
             return math.inf
         raise
     seen = scene.happened(watcher, stage, number)
-    # Two watches: that of the bind may be heard first.
+    # These are two watches: that of the bind may report first.
     return max(0.0, watcher.bound[pod] - (seen or 0.0))
 
 

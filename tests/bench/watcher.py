@@ -1,7 +1,7 @@
-"""A separate pair of eyes: when pods were bound and when their Events came, whoever did it.
+"""An independent observer: records when pods were bound and when their Events were created, by any scheduler.
 
-It watches metadata only, with selectors that an object enters at the moment in question, so that each new object in
-the stream is one bind or one Event.
+It watches metadata only, with selectors that an object enters at the moment in question, so that each new object in the
+stream is one bind or one Event.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ _OK: Final = 200
 
 Raw = dict[str, Any]
 Signals = Callable[[Raw], list[str]]
-"""Returns what an object says, as far as anybody wants to know when it first did."""
+"""Returns the state of an object, if the benchmark needs to know when it first had it."""
 NO_SIGNALS: Final[Mapping[str, Signals]] = {}
 
 
 class Watcher:
-    """Counts in a thread of its own while it is open, from what is there when it opens."""
+    """Records binds and Events in a thread of its own while it is open, starting from what is there when it opens."""
 
     def __init__(self, cluster: Cluster, namespace: str, signals: Mapping[str, Signals] = NO_SIGNALS) -> None:
-        """Watch also the whole objects under some paths, for what each says."""
+        """Create a watcher that also watches the whole objects under some paths, and the state that each reports."""
         self.bound: dict[str, float] = {}
-        """Pod -> when its bind was seen, by the monotonic clock."""
+        """Pod -> when its bind was seen, by the monotonic clock in seconds."""
         self.gone: dict[str, float] = {}
-        """The same of the ends of bound pods."""
+        """The same for the ends of bound pods."""
         self.told: dict[str, float] = {}
-        """The same of Scheduled Events, by their own names."""
+        """The same for Scheduled Events, by their own names."""
         self.heard_at = 0.0
         """When the last of all these was seen."""
         self.signaled: dict[str, float] = {}
-        """What an object under one of the paths says -> when it was first seen to say it."""
+        """State of an object under one of the paths -> when it was first seen."""
         self._signals = signals
         self._cluster, self._namespace = cluster, namespace
         self._open: set[str] = set()
@@ -65,7 +65,7 @@ class Watcher:
         self._loop.close()
 
     def check(self) -> None:
-        """Raise what ended a watch: from then on the counts mean nothing."""
+        """Raise the error that ended a watch: after it the counts are incomplete."""
         if self._error is not None:
             raise RuntimeError("a watch of the benchmark ended") from self._error
 
@@ -77,7 +77,7 @@ class Watcher:
         except BaseException as error:  # noqa: BLE001 - `check` raises it in the other thread
             self._error = error
         finally:
-            self._loop.run_until_complete(asyncio.sleep(0.01))  # some turns, for sockets to close
+            self._loop.run_until_complete(asyncio.sleep(0.01))  # a few iterations of the loop, so that sockets close
 
     async def _watch_all(self) -> None:
         tls = ssl.create_default_context(cafile=str(self._cluster.ca_file))
@@ -102,9 +102,9 @@ class Watcher:
     async def _watch(
         self, session: aiohttp.ClientSession, path: str, note: Callable[[Raw], None], accept: str = METADATA
     ) -> None:
-        """Note every event.
+        """Record every event.
 
-        A watch that the server ends, for it found it slow, is taken up where it was.
+        A watch that the server ends because it was slow continues where it stopped.
         """
         url = self._cluster.server + path.format(self._namespace)
         async with session.get(url, params={"limit": "1"}, headers={"Accept": "application/json"}) as listed:
@@ -123,7 +123,7 @@ class Watcher:
                     _hang_up(response)
 
     def _note(self, event: Raw, seen: Mapping[str, dict[str, float]]) -> None:
-        """Note an object that comes or goes."""
+        """Record an object that appears or disappears."""
         if event["type"] in seen:
             self.heard_at = seen[event["type"]][event["object"]["metadata"]["name"]] = time.monotonic()
 
@@ -135,6 +135,6 @@ def _version(event: Raw) -> str:
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Close a connection without the goodbyes of TLS, which would outlive the loop."""
+    """Close a connection without TLS shutdown, which would outlive the event loop."""
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()

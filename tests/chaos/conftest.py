@@ -1,4 +1,4 @@
-"""A world of its own for each test, and the shipped fence around its operator's account."""
+"""A world of its own for each test, and the shipped fence for its operator's account."""
 
 import functools
 import secrets
@@ -18,7 +18,7 @@ ACCOUNT = "operator"
 
 @pytest.fixture
 def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
-    """An empty arena; the test starts its operators and agents."""
+    """Return an empty arena; the test starts its operators and agents."""
     own = World(arena=arena, folder=tmp_path)
     yield own
     own.close()
@@ -27,7 +27,7 @@ def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def account(arena: Arena) -> Iterator[Path]:
-    """The kubeconfig of an account whose Bindings the API server fences."""
+    """Return the kubeconfig of an account whose Bindings the API server fences."""
     kubeconfig = arena.service_account(ACCOUNT, "cluster-admin")
     documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
     arena.apply(documents)
@@ -40,7 +40,7 @@ def account(arena: Arena) -> Iterator[Path]:
 
 
 def _stands(arena: Arena) -> bool:
-    """Try a Binding of a term that never was, on a pod of its own: one that is let through is gone for good."""
+    """Return whether the API server refuses a Binding of a term that never was; the probe pod is deleted."""
     probe = arena.pod(f"probe-{secrets.token_hex(4)}", scheduler_name="nobody")
     name = arena.create([probe])[0]["metadata"]["name"]
     metadata = {
@@ -52,7 +52,9 @@ def _stands(arena: Arena) -> bool:
     try:
         arena.cluster.api.post(f"/api/v1/namespaces/{arena.namespace}/pods/{name}/binding", body)
     except ApiError as error:
-        return "no params found" in str(error)  # and not that its kind is unknown, as for up to 30 s
+        return "no params found" in str(
+            error
+        )  # The message must name the term: for up to 30 s it may instead report that the kind is unknown.
     finally:
         arena.delete("pods", name, grace_seconds=0)
     return False

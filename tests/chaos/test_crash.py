@@ -1,4 +1,4 @@
-"""The operator is killed at any moment while pods arrive: none is lost, and no card is given twice."""
+"""The operator is killed at any moment while pods arrive: no pod is lost, and no card is allocated twice."""
 
 import random
 import time
@@ -12,14 +12,14 @@ from tests.processes import Process
 
 KILLS: Final = 20
 TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}
-"""Long enough that no leader loses its term to a busy machine: this test is about those that are killed."""
+"""Long enough that no leader loses its term on a busy machine: this test is about leaders that are killed."""
 SEED: Final = 20_260
 NATURAL: Final = 10
-"""Every so many kills the Lease runs out by itself; else the test releases it, since that takes twelve seconds."""
+"""After this many kills the Lease expires by itself, which takes twelve seconds; otherwise the test releases it."""
 LONGEST: Final = 0.25
-"""Seconds after taking over within which a leader is killed: binds of a batch take about as long."""
+"""Longest time in seconds from a takeover to the kill: the binds of a batch take about as long."""
 
-# What there is, and what asks for it. Of each kind a known number fits, in whatever order they come.
+# The cluster and its pods. A known number of each kind fits, in whatever order they arrive.
 POOLS: Final = {"whole": 5, "half": 6, "none": 1}
 PODS: Final = {
     "whole": (50, {"nvidia.com/gpu": "1"}),
@@ -61,7 +61,7 @@ def _follower(world: World) -> Process:
 
 
 def _batches(world: World, chance: random.Random) -> Iterator[list[Manifest]]:
-    """All pods in a random order, in as many parts as there are kills."""
+    """Return all pods in a random order, in as many batches as there are kills."""
     pods = [
         world.arena.pod(f"{kind}-{number}", requests=requests, limits=requests, nodeSelector={"pool": kind})
         for kind, (count, requests) in PODS.items()
@@ -78,7 +78,7 @@ def _bound(world: World) -> dict[str, int]:
 
 
 def _check(world: World) -> None:
-    """Let the independent audit look at everything."""
+    """Run the independent audit on all pods and nodes."""
     findings = audit(
         pods=world.arena.list("pods"),
         nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
@@ -89,14 +89,14 @@ def _check(world: World) -> None:
 
 
 def _check_events(world: World) -> None:
-    """A killed operator may take a Scheduled Event with it, but no pod has two."""
+    """Check that no pod has two Scheduled Events; a killed operator may leave a pod without one."""
     subjects = [each["involvedObject"]["uid"] for each in world.arena.list("events") if each["reason"] == "Scheduled"]
     assert len(subjects) == len(set(subjects))
     assert len(subjects) >= sum(FIT.values()) / 2
 
 
 def _check_that_nothing_leaks(world: World) -> None:
-    """Whoever leaves makes room for exactly one that waits."""
+    """Check that each pod that leaves frees capacity for exactly one that waits."""
     bound = sorted(world.bound_names())
     leaving = {kind: next(name for name in bound if name.startswith(kind)) for kind in ("whole", "half")}
     for name in leaving.values():

@@ -1,7 +1,7 @@
 """Cards are renumbered, lost, replaced and returned, and operator and agents killed, while pods come and go.
 
-Every bind is audited by the UUIDs in the allocations of all bound pods, by code that the product has no part in. How
-many binds there are is told by BERTH_BINDS; the test prints one line of JSON: `{"chaos": "devices", "binds", "faults",
+Every bind is audited by the UUIDs in the allocations of all bound pods, by code that the product does not share.
+BERTH_BINDS sets the number of binds; the test prints one line of JSON: `{"chaos": "devices", "binds", "faults",
 "double_bookings"}`.
 """
 
@@ -27,11 +27,11 @@ BINDS: Final = int(os.environ.get("BERTH_BINDS", "120"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "13"))
 NODES: Final = 3
 CARDS: Final = 5
-"""On each node at first."""
+"""Cards on each node at first."""
 WAITING: Final = 12
-"""So many pods wait at any time: whatever seems to be free is taken at once."""
+"""Number of pods that wait at any time, so that any device that seems free is allocated at once."""
 TURN: Final = 1.0
-"""Seconds at most between two faults."""
+"""Longest time in seconds between two faults."""
 OPERATOR_EVERY: Final = 12
 """Turns between two kills of the operator."""
 REQUESTS: Final = (
@@ -43,7 +43,7 @@ REQUESTS: Final = (
 
 
 class DeviceAudit(Watcher):
-    """Looks at each bind, in the order of the API server, whether a UUID is held beyond a whole card."""
+    """Checks at each bind, in the order of the API server, that no UUID is charged more than a whole card."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         super().__init__(cluster, namespace)
@@ -87,7 +87,7 @@ class Machine:
     def __init__(self, world: World, node: str, fixture: NvmlFixture) -> None:
         self._world, self._node, self._fixture = world, node, fixture
         self._drawer: list[Gpu] = []
-        """Cards that were taken out, and may come back."""
+        """Cards that were removed, and may come back."""
         fixture.write()
         self._agent = self._started()
 
@@ -101,7 +101,7 @@ class Machine:
         self._agent = self._started()
 
     def change(self, fault: str, chance: random.Random, fresh: str) -> None:
-        """Lose, replace or return a card, and number those that are there in another order."""
+        """Lose, replace or return a card, and number the cards in another order."""
         cards = self._fixture.gpus
         chance.shuffle(cards)
         if fault in ("lose", "replace") and len(cards) > 1:
@@ -124,7 +124,7 @@ class Machine:
 
 
 class Chaos:
-    """Pods that come and go, and what happens to the cards and programs below them."""
+    """Pods that come and go, and faults of the cards and programs that they depend on."""
 
     def __init__(self, world: World, folder: Path, audit: DeviceAudit) -> None:
         self._world, self._audit = world, audit
@@ -141,7 +141,7 @@ class Chaos:
         self._operator.logged(LEADING)
 
     def turn(self, number: int) -> None:
-        """Let some pods go and others come, do some harm, and wait for binds."""
+        """Delete some pods and create others, inject a fault, and wait for binds."""
         before = self._audit.binds
         self._come_and_go()
         self._harm()
@@ -173,7 +173,7 @@ class Chaos:
         fault = self._chance.choice(("permute", "lose", "replace", "return"))
         fresh = a100(next(self._uuids)).uuid
         if kills:
-            # As a reboot does: the agent sees the cards only once they have other numbers.
+            # As after a reboot: the agent sees the cards only once they have other numbers.
             machine.kill_agent()
             self.faults["agent killed"] += 1
         machine.change(fault, self._chance, fresh)

@@ -16,12 +16,12 @@ HALF = {"kubernetes.io/gpu": "50"}
 
 
 def token(kubeconfig: Path) -> str:
-    """The token in a kubeconfig."""
+    """Return the token in a kubeconfig."""
     return next(line.split("token:")[1].strip() for line in kubeconfig.read_text().splitlines() if "token:" in line)
 
 
 def check(world: World) -> None:
-    """Let the independent audit look at everything."""
+    """Run the independent audit on all pods and nodes."""
     findings = audit(
         pods=world.arena.list("pods"),
         nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
@@ -42,8 +42,8 @@ def test_leader_paused_between_decision_and_write_changes_nothing(
     world.pod("p", {"nvidia.com/gpu": "1"})
     bind.wait()
 
-    # It has given card 0 to `p` and sent so. It stands still; another takes over and gives card 0 to a pod that is
-    # more urgent.
+    # The leader has decided card 0 for `p` and sent the Binding. It is paused; another takes over and allocates card 0
+    # to a pod with a higher priority.
     first.pause()
     world.pod("urgent", {"nvidia.com/gpu": "1"}, labels={"genius/priority": "9"})
     second = world.operator(kubeconfig=account, takeover_pause=0.5, **QUICK_TERMS)
@@ -64,7 +64,7 @@ def test_leader_paused_between_decision_and_write_changes_nothing(
 
 
 def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: World, account: Path) -> None:
-    """The pod still waits and its card is still free: nothing but the fence keeps the old decision out."""
+    """The pod still waits and its card is still free: only the fence keeps the old decision out."""
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(0)])
     first = world.operator(kubeconfig=proxy.kubeconfig(token(account)), **QUICK_TERMS)
@@ -73,7 +73,7 @@ def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: Wo
     world.pod("p", HALF)
     bind.wait()
     first.pause()
-    # The next leader takes the term, and waits so long before it reads that only the old decision is there.
+    # The next leader takes the term, and waits so long before it reads that only the old decision can arrive.
     second = world.operator(kubeconfig=account, takeover_pause=60, wait=False, **QUICK_TERMS)
     second.logged('"event": "term changed"')
     before = _versions(world)
@@ -95,7 +95,7 @@ def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: Wo
 
 
 def _settled(world: World) -> dict[str, str]:
-    """The pods' versions, once all run: from there on nobody but an operator would write to them."""
+    """Return the pods' resourceVersions once all run: from then on only an operator would write to them."""
     world.wait(
         lambda: all(each["status"]["phase"] == "Running" for each in world.arena.list("pods")), what="all to run"
     )
@@ -121,7 +121,7 @@ def test_lost_answer_binds_once(proxy: FaultProxy, world: World, cluster: Cluste
     world.wait(lambda: all(world.events(name, "Scheduled") for name in names), what="the Events")
     world.wait_allocated(node, "2")
     assert [len(world.events(name)) for name in names] == [1] * 4
-    # The same Binding again, a 409, and a look at the pod: nothing was decided anew.
+    # The same Binding again, a 409, and a read of the pod: nothing was decided again.
     assert len(proxy.sent("POST", "/binding$")) == 4 + 3
     check(world)
 
@@ -152,7 +152,7 @@ def test_cards_stay_charged_while_the_answer_is_unknown(proxy: FaultProxy, world
     world.pod("p", {"nvidia.com/gpu": "1"})
     broken.wait()
 
-    # Nobody knows whether `p` is bound, so nobody else gets its card.
+    # It is unknown whether `p` is bound, so no other pod gets its card.
     world.pod("q", {"nvidia.com/gpu": "1"})
     world.waits("q", "too few free GPUs")
     broken.wait(3)
@@ -172,7 +172,7 @@ def test_two_replicas_bind_once(world: World, account: Path) -> None:
     world.pods([f"a{number}" for number in range(4)], HALF)
     world.wait(lambda: len(world.bound_names()) == 4, what="the first to bind")
 
-    # Asked to end, a leader gives its Lease back, and the other need not wait for it to run out.
+    # A leader that receives SIGTERM releases its Lease, so the other need not wait until it expires.
     first.stop()
     second.logged('"event": "leading"')
     world.pods([f"b{number}" for number in range(4)], HALF)

@@ -1,4 +1,4 @@
-"""What becomes of a decision, whatever the API server answers."""
+"""How decisions become Bindings, for every answer of the API server."""
 
 import asyncio
 from itertools import pairwise
@@ -382,11 +382,11 @@ async def test_a_class_of_a_thousand_pods_costs_one_decision() -> None:
         assert len({name for _, name, _ in api.patches}) == 1000
         world.cluster.remove_node("nobody")
         await asyncio.sleep(5)
-        # Nobody is woken, and the review of reasons decides the class once more.
+        # No pod wakes, and the review of reasons decides the class once more.
         assert fleet.looks == 2 * one
         world.add_node("second")
         await asyncio.sleep(5)
-    # The new node woke it; its reasons were new with that decision.
+    # The new node woke the pod; that decision refreshed its reasons.
     assert fleet.looks == 3 * one
 
 

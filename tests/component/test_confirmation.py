@@ -13,7 +13,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def unseen(world: World, *, seconds: float = 30) -> None:
-    """Bind pod `a` unseen by any watch, and look after it for a while."""
+    """Bind pod `a` without any watch event, and check it for a while."""
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
     task = asyncio.create_task(confirmation.run(world.cluster, world.api))

@@ -1,4 +1,4 @@
-"""The debug API over HTTP: its paths, its refusals, and its manners toward those who share the loop."""
+"""The debug API over HTTP: its paths, its refusals, and that it does not block others that share the event loop."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def many() -> Fleet:
 
 
 class Shown:
-    """A Fleet; `on_asked` is called when it is about to be shown."""
+    """A Fleet; `on_asked` is called before it is shown."""
 
     def __init__(self, of: Fleet, on_asked: Callable[[], object] = lambda: None) -> None:
         self.fleet, self.on_asked = of, on_asked
@@ -51,7 +51,7 @@ class Shown:
 
 
 class Gate(Guard):
-    """Lets in who says so."""
+    """A guard that admits requests by their own header."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -64,7 +64,7 @@ class Gate(Guard):
 
 @contextlib.asynccontextmanager
 async def serving(shown: Shown, guard: Guard | None = None) -> AsyncIterator[Callable[..., Any]]:
-    """Serve, and give what asks: path and options in, (status, answer, headers) out."""
+    """Serve, and yield a function that sends a request: path and options in, (status, answer, headers) out."""
     served = DebugApi(snapshots=lambda: shown, guard=guard)
     async with TestServer(served.application()) as server, aiohttp.ClientSession() as session:
 
@@ -107,7 +107,7 @@ async def test_what_there_is_not_is_told_in_json(path: str, method: str, status:
     shown = Shown(many())
     async with serving(shown) as ask:
         assert (await ask(path, method))[:2] == (status, {"message": message})
-    # What is no name is not asked for: it would get into a selector.
+    # An invalid name is not looked up: it would get into a selector.
     assert shown.asked in ([], ["unheard-of"])
 
 
@@ -140,7 +140,7 @@ async def test_others_have_their_turns_while_a_large_cluster_is_told() -> None:
     assert turns >= NODES // SLICE
 
 
-# --- who may ----------------------------------------------------------------------------------------------------
+# --- access -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_guard_is_asked_before_anything_is_told() -> None:
@@ -150,7 +150,7 @@ async def test_a_guard_is_asked_before_anything_is_told() -> None:
         status, body, headers = await ask(PATH)
         assert (status, body, headers["WWW-Authenticate"]) == (401, {"message": "no"}, "Bearer")
         assert (await ask(f"{PATH}/n0", headers={"Authorization": "Bearer bad"}))[0] == 403
-        # Strangers learn not even which paths there are.
+        # Without access, not even the existing paths can be discovered.
         assert (await ask("/nothing"))[0] == 401
         assert (await ask(f"{PATH}/n0", headers=good))[0] == 200
         assert (await ask("/nothing", headers=good))[0] == 404

@@ -1,4 +1,4 @@
-"""The device plugin and a kubelet, at real sockets."""
+"""The device plugin and a kubelet, on real sockets."""
 
 import asyncio
 import tempfile
@@ -34,7 +34,7 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
 class Choices:
-    """A Chooser that does as the test says."""
+    """A Chooser whose answers the test sets."""
 
     def __init__(self) -> None:
         self.preferred: list[str] = []
@@ -44,7 +44,7 @@ class Choices:
         self.kept: frozenset[str] = frozenset()
         self.admitted: list[tuple[str, list[str]]] = []
         self.looks = 0
-        """How often the plugin asked what is withheld: once in each round."""
+        """How often the plugin read the withheld cards: once in each round."""
 
     async def prefer(
         self,
@@ -68,7 +68,7 @@ class Choices:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets."""
+    """Return a folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="berth-") as path:
         (Path(path) / "plugins").mkdir()
         yield Path(path)
@@ -93,7 +93,7 @@ def reading(found: DeviceSpec, *findings: Finding) -> Reading:
 
 @pytest.fixture
 async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., PluginManager]]:
-    """Start plugins; they end with the test."""
+    """Start plugins that stop with the test."""
     running: list[asyncio.Task[None]] = []
 
     def start(found: DeviceSpec, *, check_interval: float = CHECK_INTERVAL, **settings: Any) -> PluginManager:
@@ -127,7 +127,7 @@ def finding(plugin: PluginManager, found: DeviceSpec) -> tuple[str, str]:
 
 
 def withheld(plugin: PluginManager) -> tuple[int, ...]:
-    """Return the cards of a node with two that the plugin tells to be withheld."""
+    """Return the cards of a node with two cards that the device plugin is to withhold."""
     use = plugin.with_withheld(replace(reading(spec(2)), use=NodeUse(boot_id="boot"))).use
     assert use is not None
     return use.withheld
@@ -164,7 +164,7 @@ async def test_a_resource_that_kubelet_dropped_is_registered_again(kubelet: Kube
     assert GPU not in kubelet.capacity()
     await kubelet.sees(lambda told: GPU in told)
     assert [each.resource_name for each in kubelet.requests].count(GPU) == 2
-    # What kubelet still watches is left alone.
+    # What kubelet still watches is not changed.
     assert len(kubelet.requests) == 3
 
 
@@ -215,7 +215,7 @@ async def test_all_resources_are_registered_with_a_new_kubelet(kubelet: Kubelet,
 
 
 async def test_a_new_kubelet_is_registered_with_before_the_next_check(kubelet: Kubelet, begin: Any) -> None:
-    # It must be faster than kubelet, which refuses what it finds before it is told.
+    # It must be faster than kubelet, which refuses plugins that it finds before they register.
     begin(spec(2), check_interval=10 * DEADLINE)
     await kubelet.sees(lambda told: GPU in told)
     await kubelet.restart()
@@ -228,7 +228,7 @@ async def test_cards_are_withheld_while_kubelet_would_refuse_pods(kubelet: Kubel
     plugin.on_kubelet = lambda: heard.append(withheld(plugin))
     assert withheld(plugin) == (0, 1)
     await kubelet.sees(lambda told: GPU in told)
-    # It listens, but is too young to know which of its pods are gone.
+    # It listens, but started too recently to know which of its pods are gone.
     assert withheld(plugin) == (0, 1)
     await until(lambda: withheld(plugin) == ())
     assert kubelet.age >= SETTLING
@@ -293,7 +293,7 @@ async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices
 
 @asynccontextmanager
 async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncIterator[PluginServer]:
-    """Run the server of one card alone, so that a test can end it."""
+    """Run the server of one card alone, so that a test can stop it."""
     options = Options()
     [offer] = resources.offers(spec(1), options).offers
     machine = AllocationContext(spec=spec(1), options=options)
@@ -378,7 +378,7 @@ async def test_numa_nodes_are_reported_only_on_request(
     assert [kubelet.numa["GPU-0"], kubelet.numa["GPU-7"]] == expected
 
 
-# --- what kubelet asks ------------------------------------------------------------------------------------------
+# --- kubelet's calls --------------------------------------------------------------------------------------------
 
 
 async def test_the_choosers_units_are_preferred(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
@@ -406,7 +406,7 @@ async def test_an_allocation_is_admitted_and_answered(kubelet: Kubelet, begin: A
     assert dict(found.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-3,GPU-1"}
     assert len(found.cdi_devices) == 2
     assert choices.admitted == [(GPU, ["GPU-3", "GPU-1"])]
-    # The key of the annotation is new each time, as two containers of a pod may have one each.
+    # The annotation's key is new each time, because two containers of a pod may have one each.
     assert found.annotations.keys() != (await kubelet.allocate("GPU-3", "GPU-1")).annotations.keys()
 
 

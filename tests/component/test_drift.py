@@ -1,4 +1,4 @@
-"""Pods that hold other devices than they were allocated: exchanged, or charged and told."""
+"""Pods that hold other devices than they were allocated: swapped, or charged and reported."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ Raw = dict[str, Any]
 
 
 class World:
-    """A node of four cards, its keeper and its reporter."""
+    """A node of four cards, with its cluster state and reporter."""
 
     def __init__(self, *, confined: bool = False) -> None:
         self.api = Api()
@@ -49,11 +49,11 @@ class World:
         self.api.on_bound.append(self.seen)
 
     def seen(self, changed: Raw) -> None:
-        """Tell the state of a change a moment later."""
+        """Pass a change to the state a moment later."""
         asyncio.get_running_loop().call_later(LATENCY, self.pods.apply, "MODIFIED", copy.deepcopy(changed))
 
     def bind(self, name: str, *minors: int) -> None:
-        """Let a pod be bound with these cards, all of which its one container sees."""
+        """Bind a pod with these cards; its one container sees all of them."""
         seen = {f"main{names.VISIBLE_SUFFIX}": ",".join(f"GPU-{minor}" for minor in minors)}
         made = pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), annotations=seen)
         self.api.pods[name] = made

@@ -1,4 +1,4 @@
-"""Pods on cards that failed for good, under virtual time."""
+"""Pods on cards that failed permanently, under virtual time."""
 
 import asyncio
 from typing import Any
@@ -65,7 +65,7 @@ class Ward:
         self.put(entry(0), entry(1), generation=self.generation)
 
     async def after(self, seconds: float) -> list[str]:
-        """Let it work so long; give whom it asked to leave."""
+        """Run the evictor for this many seconds; return the pods that it evicted."""
         task = asyncio.create_task(self.evictor.run())
         await asyncio.sleep(seconds)
         task.cancel()

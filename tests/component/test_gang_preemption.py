@@ -1,4 +1,4 @@
-"""From a gang that does not fit to the binds of all its members in the place of others, or of none."""
+"""Preemption for gangs that do not fit: all members are bound in the place of other pods, or none."""
 
 import asyncio
 import copy
@@ -20,7 +20,7 @@ LEAVING = " preemption: pod group is waiting for preemption to complete"
 
 
 def crowded(*priorities: int, nodes: int = 2, minimum: int = 4, grace: float = GRACE) -> Crowded:
-    """Return nodes whose cards are all held, by pods with these priorities one node after the other, and a PodGroup."""
+    """Return a world with a PodGroup, whose cards are all held by pods with these priorities, node by node."""
     world = Crowded(grace=grace)
     cards = len(priorities) // nodes
     for number in range(nodes):
@@ -67,7 +67,7 @@ async def test_nobody_leaves_while_not_all_would_fit() -> None:
         assert world.deleted() == []
         assert api.nominations == []
         assert api.messages("m0")[-1].endswith(" preemption: No preemption victims found for incoming preemptor.")
-        # The pod that it could not evict goes by itself.
+        # The pod that it could not evict ends by itself.
         world.delete("p2")
         await asyncio.sleep(1)
         assert sorted(world.deleted()) == ["p0", "p1", "p3"]
@@ -102,7 +102,7 @@ async def test_what_leaves_for_a_gang_is_kept_for_it() -> None:
         await asyncio.sleep(1)
         world.submit(high("equal"), high("lower", priority=5))
         for number in range(3):
-            # Some leave early, and each wakes whoever waits for a card.
+            # Some end early, and each wakes all pods that wait for a card.
             world.delete(f"p{number}")
             await asyncio.sleep(1)
         assert api.binds == []
@@ -122,7 +122,7 @@ async def test_while_pods_leave_for_it_a_gang_costs_next_to_nothing() -> None:
         for number in range(60):
             world.delete(f"p{number}")
             await asyncio.sleep(0.1)
-        # Each time that it is woken it is asked for its one class, and no what-if.
+        # Each time it wakes, it decides its one class, and asks no what-if.
         assert world.fleet.looks - looks < 10 * 60
         await asyncio.sleep(60)
     assert len(bound_members(world)) == 64
@@ -175,7 +175,7 @@ async def test_a_pod_above_takes_a_place_and_the_gang_looks_for_others_as_a_whol
         assert set(api.nominations) == {("m0", "n0"), ("m1", "n1")}
         world.submit(high("higher", priority=20))
         await asyncio.sleep(1)
-        # What leaves already costs nothing; the second place costs the next pod.
+        # Evicting a pod that already ends costs nothing; the second placement costs the next pod.
         assert {node for name, node in api.nominations[2:] if name != "higher"} == {"n1", "n2"}
         assert world.deleted() == ["p0", "p1", "p2"]
         await asyncio.sleep(30)
@@ -212,7 +212,7 @@ async def test_members_beyond_those_that_it_needs_evict_nobody() -> None:
 
 
 def taken_over(*nodes: str, count: int = 4) -> Crowded:
-    """Return what a new leader finds: pods that leave for a gang, whose members tell for which node they wait."""
+    """Return what a new leader reads: pods that end for a gang, and members with their nominated nodes."""
     world = crowded(0, 0, 0, 0, 0, 0, grace=20)
     for each, node in zip(members(count), nodes, strict=False):
         world.submit({**each, "status": {"nominatedNodeName": node}})
@@ -241,7 +241,7 @@ async def test_a_new_leader_keeps_no_part_of_what_the_last_one_kept() -> None:
     world = taken_over("n0", "n0", "n1", "gone")
     async with world.running() as api:
         await asyncio.sleep(1)
-        # It chooses anew, as a whole; what leaves already costs it nothing.
+        # It is decided again, as a whole; pods that already end cost nothing.
         assert {name for name, _ in api.nominations} == {"m0", "m1", "m2", "m3"}
         assert len(world.cluster.fleet.nominees) == 4
         assert world.deleted() == []

@@ -1,4 +1,4 @@
-"""Gangs from their members' arrival to their binding, whatever the API server answers."""
+"""Gangs from their members' arrival to their binding, for every answer of the API server."""
 
 import asyncio
 from dataclasses import replace
@@ -34,7 +34,7 @@ def annotated(name: str, minimum: str = "2", group: str = "g", **fields: Any) ->
 def filled(
     count: int = 4, *, nodes: int = 1, cards: int = 8, policy: Policy = DEFAULT, watch: bool = True, **group: Any
 ) -> World:
-    """Return a world with nodes, a PodGroup that needs so many members, and these."""
+    """Return a world with nodes, a PodGroup with a minimum of members, and these members."""
     world = World(policy=policy, watch=watch)
     for i in range(nodes):
         world.add_node(f"node{i}", cards=cards, labels={"kubernetes.io/hostname": f"node{i}"})
@@ -86,7 +86,7 @@ async def test_members_that_come_later_are_bound_as_they_come() -> None:
         world.submit(member("late"))
         await asyncio.sleep(1)
         assert len(api.bound()) == 3
-        # More than fit: each waits as any pod does, and keeps no other.
+        # More than fit: each of the rest waits as any pod does, and blocks no other.
         world.submit(*(member(f"later{i}") for i in range(8)))
         await asyncio.sleep(20)
         assert len(api.bound()) == 8
@@ -131,7 +131,7 @@ async def test_a_gang_waits_for_its_members_and_holds_nothing() -> None:
     world.delete("m3")
     async with world.running() as api:
         await asyncio.sleep(1)
-        assert api.messages("m0") == []  # they come one by one: not worth a word yet
+        assert api.messages("m0") == []  # they arrive one by one: too early for a report
         await asyncio.sleep(10)
         assert api.messages("m0") == ["PodGroup ns/g: waiting for members: 3 of 4"]
         assert api.events_of("m2", "FailedScheduling") == ["PodGroup ns/g: waiting for members: 3 of 4"]
@@ -308,7 +308,7 @@ async def test_a_gang_with_a_member_that_is_always_refused_is_undone(k: int) -> 
             assert note.startswith("PodGroup ns/g could not be completed within 60 s: 3 of 4 members were bound")
         assert world.users() == 0
         assert api.bound() == {}
-        # Their controller makes them anew; by now nobody refuses.
+        # Their controller creates them again; by now no bind is refused.
         del api.always[f"bind m{k}"]
         world.submit(*(member(name, uid=f"uid-new-{name}") for name in others))
         await asyncio.sleep(2)
@@ -388,13 +388,13 @@ async def test_a_bind_without_an_answer_is_sent_again_for_as_long_as_it_takes() 
     async with world.running() as api:
         await asyncio.sleep(4)
         assert world.users() == 4
-        # The others go when the time is up, but this one may be bound yet.
+        # The others are deleted at the timeout, but this one may still be bound.
         await asyncio.sleep(6)
         assert world.users() == 1
         del api.always["bind m0"]
         await asyncio.sleep(2.5)
         assert api.bound() == {"m0": "node0"}
-        # It is a part of a gang again, and the gang's time begins anew.
+        # It is part of a gang again, and the gang's timeout begins again.
         await asyncio.sleep(10)
     assert world.users() == 0
     assert [name for _, name in api.deletions].count("m0") == 1
@@ -458,7 +458,7 @@ async def test_a_member_that_dies_is_replaced_near_the_others() -> None:
         await asyncio.sleep(1)
         (node,) = set(api.bound().values())
         world.delete("m2")
-        # For as long as it takes: what has formed is not undone.
+        # It waits without a limit: a gang that has formed is not aborted.
         await asyncio.sleep(5 * TIMEOUT)
         assert len(api.bound()) == 3
         world.submit(member("new"))
@@ -538,7 +538,7 @@ async def test_a_refused_replacement_backs_off_and_costs_the_others_nothing() ->
 
 
 def left_behind(*bound: str, phase: str = "", minimum: int = 4, cards: int = 8, **fields: Any) -> World:
-    """Return what a new leader finds: some members bound, whom no bind of its own brought there."""
+    """Return what a new leader reads: some members are bound, by an earlier leader."""
     world = World(**fields)
     world.add_node("node", cards=cards)
     relist(world.groups, [pod_group(minimum=minimum, status={"phase": phase})])
@@ -571,7 +571,7 @@ async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:
 
 
 def left_by_annotations() -> World:
-    """Return what a new leader finds of a gang that had formed and lost a member; nothing tells that it had."""
+    """Return what a new leader reads of a gang that formed and lost a member; no object records that it formed."""
     world = World()
     world.add_node(cards=2)
     for minor, name in enumerate(("m0", "m1")):
@@ -585,7 +585,7 @@ async def test_a_gang_by_annotations_has_its_whole_time_from_the_leaders_start_o
     world = left_by_annotations()
     async with world.running() as api:
         await asyncio.sleep(TIMEOUT / 2)
-        # A member that comes and finds no place does not shorten it.
+        # A member that arrives and does not fit does not shorten it.
         world.submit(annotated("m2", "3"))
         await asyncio.sleep(TIMEOUT / 2 - 1)
         assert api.deletions == []

@@ -1,4 +1,4 @@
-"""kopf's thread starts and ends in order, whenever the term ends."""
+"""kopf's thread starts and stops in order, whenever the term ends."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ users: [{name: u, user: {token: t}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 """
-"""Of an API server that is away: kopf keeps trying."""
+"""Address of an API server that is away: kopf keeps trying."""
 
 
 def memo(folder: Path, failures: list[BaseException]) -> Memo:

@@ -1,4 +1,4 @@
-"""A plug-in that fails keeps only those waiting who ask for its devices, and only as long as it fails."""
+"""A plug-in that fails delays only the pods that request its devices, and only while it fails."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ TOLD = f"{OWNER} failed in {{}}: ZeroDivisionError: division by zero"
 
 
 class Faulty(World):
-    """A world with a node of NPUs and a GPU, and a plug-in that fails in the calls of its `broken`."""
+    """A world with a node of NPUs and a GPU, and a plug-in that fails in the calls listed in `broken`."""
 
     def __init__(self, *broken: str, npus: int = 4) -> None:
         self.broken = set(broken)

@@ -1,4 +1,4 @@
-"""Kubelet's PodResources over a real socket, and kubelets that are away, hang, die, or answer at length."""
+"""Kubelet's PodResources over a real socket, and kubelets that are away, hang, die, or send long answers."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ async def test_devices_of_the_plugin_are_listed_across_numa_nodes(
 
 
 async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResourcesServer) -> None:
-    # 5 MB: gRPC's default bound is 4.
+    # 5 MB: gRPC's default limit is 4 MB.
     ids = [f"GPU-{number:036}" for number in range(1000)]
     with kubelet:
         kubelet.given = {("ns", f"pod-{number}", "main"): {GPU: ids} for number in range(100)}

@@ -1,4 +1,4 @@
-"""From a pod that fits nowhere to its bind in the place of others, whatever the API server answers."""
+"""Preemption, from a pod that fits nowhere to its bind in the place of others, for every answer of the API server."""
 
 import asyncio
 import copy
@@ -19,14 +19,14 @@ GRACE = 5.0
 
 
 class Crowded(World):
-    """A world whose pods leave when they are told to, within their grace period."""
+    """A world whose pods end when they are deleted, within their grace period."""
 
     def __init__(self, *, grace: float = GRACE) -> None:
         super().__init__()
         self.grace = grace
 
     def hold(self, *pods: Raw) -> None:
-        """Have pods that are bound."""
+        """Add bound pods."""
         for each in pods:
             self.api.pods[each["metadata"]["name"]] = each
             self.pods.apply("ADDED", copy.deepcopy(each))
@@ -136,7 +136,7 @@ async def test_while_victims_leave_no_more_are_chosen() -> None:
         await asyncio.sleep(1)
         first = world.deleted()
         for _ in range(3):
-            # Each of these wakes whoever waits for a card.
+            # Each of these wakes all pods that wait for a card.
             world.hold(pod("passing", on="node"))
             world.delete("passing")
             await asyncio.sleep(1)
@@ -183,7 +183,7 @@ async def test_a_pod_above_takes_the_node_and_the_nominee_looks_for_another() ->
         assert api.nominations == [("high", "a")]
         world.submit(high("higher", priority=20))
         await asyncio.sleep(1)
-        # What leaves already costs nothing, so the higher one takes it.
+        # Evicting a pod that already ends costs nothing, so the pod with the higher priority takes the card.
         assert set(api.nominations[1:]) == {("higher", "a"), ("high", "b")}
         assert world.deleted() == ["low", "dearer"]
         await asyncio.sleep(25)
@@ -199,7 +199,7 @@ async def test_a_nominee_stays_where_it_waits() -> None:
     world.submit(high())
     async with world.running() as api:
         await asyncio.sleep(1)
-        # Somebody else has the other node's pod deleted, and the nominee is woken.
+        # Another client deletes the other node's pod, and the nominee wakes.
         world.terminate("dearer")
         world.cluster.put_node(node("b", labels={"new": ""}))
         await asyncio.sleep(1)
@@ -214,7 +214,7 @@ async def test_a_thousand_pods_that_nobody_could_make_room_for_cost_one_what_if(
     world.submit(*(high(f"high-{i}", cards=2) for i in range(1000)))
     async with world.running():
         await asyncio.sleep(1)
-    # The one decision, the search for victims and the dry run that explains why there are none.
+    # The decision, the search for victims and the dry run that explains why there are none.
     assert world.fleet.looks <= 10
 
 
@@ -289,7 +289,7 @@ async def test_a_pod_that_nobody_could_make_room_for_is_helped_once_a_pod_above_
         world.hold(pod("passing", on="node"))
         world.delete("passing")
         await asyncio.sleep(1)
-        # Nothing to be had by the loss of a pod below them.
+        # Evicting a pod with a lower priority would not help.
         assert world.fleet.looks == looks
         world.delete("above")
         await asyncio.sleep(1)
@@ -298,7 +298,7 @@ async def test_a_pod_that_nobody_could_make_room_for_is_helped_once_a_pod_above_
     assert api.bound()["high"] == "node"
 
 
-# --- what the API server answers ------------------------------------------------------------------------------------
+# --- answers of the API server --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["condition low", "delete low"])

@@ -1,4 +1,4 @@
-"""A configuration file that changes: what is new is used, what is wrong changes nothing."""
+"""A configuration file that changes: valid changes are used, invalid ones change nothing."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ TWO = NONE + "profiles: [{schedulerName: a, preemption: false}, {schedulerName: 
 
 
 class Following:
-    """A file that is followed, and what came of it."""
+    """A configuration file that is watched, and the policies read from it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "berth.yaml"
@@ -34,13 +34,13 @@ class Following:
 
     @classmethod
     async def begun(cls, folder: Path) -> "Following":
-        """Begin between two looks, so that each change has its own."""
+        """Start between two polls, so that each poll sees one change."""
         made = cls(folder)
         await asyncio.sleep(PERIOD / 2)
         return made
 
     async def becomes(self, text: str | None, looks: int = 1) -> list[str]:
-        """Change the file, or remove it, and let it be looked at; give the errors logged meanwhile."""
+        """Change the file, or remove it, and run a poll; return the errors logged meanwhile."""
         if text is None:
             self.path.unlink()
         else:
@@ -83,7 +83,7 @@ async def test_what_cannot_be_used_changes_nothing_and_is_told_once(
     assert valid() == 1
     assert await following.becomes(text, looks=5) == [f"{following.path}: {error}"]
     assert (following.used, valid()) == ([], 0)
-    # As it was, so there is nothing to use.
+    # It is as it was, so there is nothing to use.
     assert await following.becomes(ONE) == []
     assert (following.used, valid()) == ([], 1)
     assert await following.becomes(text) == [f"{following.path}: {error}"]

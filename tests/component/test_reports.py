@@ -1,4 +1,4 @@
-"""What users are told: once, in time, and never what is no longer so."""
+"""What users see in Events and conditions: once, in time, and never outdated."""
 
 import asyncio
 from collections.abc import Iterable
@@ -284,7 +284,7 @@ async def test_nothing_is_decided_while_nothing_changes() -> None:
 
 
 def crowd(world: World, count: int, prefix: str = "p") -> list[str]:
-    """Let the API server have so many pods, and give their names."""
+    """Create this many pods on the API server, and return their names."""
     names = [f"{prefix}{number}" for number in range(count)]
     world.api.pods |= {name: pod(name) for name in names}
     return names
@@ -460,7 +460,7 @@ async def test_reasons_of_a_pod_make_one_series_of_events() -> None:
         for i in range(5):
             tell(world, ["a0"], f"reason {i}")
             await asyncio.sleep(20)
-        assert api.counts("a0") == [2]  # the second is shown at once, and those after it are only counted
+        assert api.counts("a0") == [2]  # the second is reported at once, and those after it are only counted
         await asyncio.sleep(SERIES)
     assert api.counts("a0") == [5]
     assert len(api.series) == 2
@@ -517,7 +517,7 @@ async def test_an_event_whose_answer_got_lost_is_recorded_once() -> None:
     assert api.counts("a0") == [2]
 
 
-# --- what fails -------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_condition_is_tried_again_as_long_as_its_pod_waits() -> None:
@@ -588,7 +588,7 @@ async def test_a_nominated_node_is_written_with_the_reason_and_at_once() -> None
 
 
 class Recorder:
-    """Takes every Event."""
+    """Records every Event."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

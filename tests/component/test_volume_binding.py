@@ -1,4 +1,4 @@
-"""From decision to Binding of pods with claims, against an API server in memory and in virtual time."""
+"""From decision to Binding of pods with claims, on an API server in memory and in virtual time."""
 
 import asyncio
 import contextlib
@@ -32,10 +32,10 @@ def now() -> float:
 
 
 class Server:
-    """Claims and volumes in memory; every change reaches the operator's picture after `lag` seconds, as by a watch."""
+    """Claims and volumes in memory; every change reaches the operator's state after `lag` seconds, as by a watch."""
 
     storage: Storage
-    """What is shown what happens there."""
+    """The state that is shown every change."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Raw] = {}
@@ -44,10 +44,10 @@ class Server:
         """What the next patches answer."""
         self.lag = 0.01
         self.controller: Callable[[str], None] = self.bind_soon
-        """What the volume controller does about a path that changed."""
+        """What the volume controller does when a path changes."""
         self.version = 100
 
-    # --- what the operator calls ------------------------------------------------------------------------------
+    # --- calls of the operator --------------------------------------------------------------------------------
 
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         self.calls.append((now(), f"patch {path.rpartition('/')[2]}"))
@@ -82,7 +82,7 @@ class Server:
         self.calls.append((now(), f"condition {name}: {patch['status']['conditions'][0]['message']}"))
         return patch
 
-    # --- what happens there -----------------------------------------------------------------------------------
+    # --- changes on the server --------------------------------------------------------------------------------
 
     def put(self, raw: Raw) -> None:
         """Create an object, seen at once."""
@@ -105,7 +105,7 @@ class Server:
         asyncio.get_running_loop().call_later(3.0, self.bind_claim, path)
 
     def bind_claim(self, path: str) -> None:
-        """Be the volume controller: bind the claim that a volume is for."""
+        """Act as the volume controller: bind the claim that a volume is for."""
         if (ref := self.objects[path]["spec"].get("claimRef")) is None:
             return
         claim = f"/api/v1/namespaces/ns/persistentvolumeclaims/{ref['name']}"
@@ -119,7 +119,7 @@ class Server:
 
 
 class World:
-    """The scheduler of a node, its server, and what a test does to them."""
+    """The scheduler of a node, its server, and the actions of tests."""
 
     def __init__(self) -> None:
         self.server = Server()
@@ -202,7 +202,7 @@ async def test_a_volume_is_set_aside_and_the_pod_bound_once_its_claim_is(world: 
     assert written["spec"]["claimRef"]["uid"] == "uid-claim"
     await asyncio.sleep(2)
     assert world.server.told() == ["patch volume", "bind p"]
-    # Soon after the controller's three seconds: nothing is polled for.
+    # Soon after the controller's three seconds: the operator does not poll.
     assert world.server.at("bind p") == pytest.approx(3.05, abs=0.03)
 
 
@@ -261,7 +261,7 @@ async def test_after_ten_minutes_the_pod_is_told_and_decided_again(world: World)
     ]
     await asyncio.sleep(2)
     assert world.charged == {"uid-p"}
-    assert world.server.told() == ["patch claim"]  # it names the node still
+    assert world.server.told() == ["patch claim"]  # it still names the node
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ async def test_a_claim_that_cannot_be_bound_costs_no_member_of_its_gang_its_life
     world.server.put(raw_claim("a", spec={"storageClassName": "made"}))
     world.pod("a", "a", **GANG)
     world.pod("plain", **GANG)
-    # Longer than the gang's own time, which begins with the first Binding.
+    # Longer than the gang's own timeout, which begins with the first Binding.
     await asyncio.sleep(60)
     assert world.charged == {"uid-a", "uid-plain"}
     world.server.change(world.path("a"), annotations={})
@@ -518,7 +518,7 @@ async def test_a_claim_of_several_pods_is_written_once(world: World, labels: Raw
 
 
 def provide(world: World, claim: str, **spec: Any) -> None:
-    """Be the provisioner and the volume controller."""
+    """Act as the provisioner and the volume controller."""
     ref = {"namespace": "ns", "name": claim, "uid": f"uid-{claim}"}
     world.server.put(raw_volume(spec={**MANY, "claimRef": ref, **spec}))
     annotations = {**world.server.objects[world.path(claim)]["metadata"]["annotations"], BOUND_ANNOTATION: "yes"}
@@ -554,7 +554,7 @@ async def test_a_volume_that_does_not_reach_all_members_binds_none(world: World)
     assert world.server.told("bind") == []
     (told,) = world.server.told("condition")
     assert told.endswith('binding volumes: pv "volume" node affinity doesn\'t match node "other"')
-    # From now on it is decided by where the volume is.
+    # From now on the volume's node affinity decides.
     world.cluster.put_node(node("node", labels={"kubernetes.io/hostname": "node"}, allocatable={"pods": "2"}))
     keeper = asyncio.create_task(world.keeper.run())
     await asyncio.sleep(5)

@@ -1,4 +1,4 @@
-"""The scheduler, its reporter and its state, on an API server in memory that fails to order, under virtual time."""
+"""The scheduler, its reporter and state, on an API server in memory with configurable failures, under virtual time."""
 
 import asyncio
 import contextlib
@@ -40,18 +40,18 @@ def refusal(status: int = 422, message: str = "no") -> ApiError:
 
 
 class LostError(Unreachable):
-    """The request was carried out, but its answer got lost."""
+    """The request was carried out, but its answer was lost."""
 
 
 class Api:
-    """Pods and Events in memory. It implements what the binder and the reporter need of a client."""
+    """Pods and Events in memory, with the methods of a client that the binder and the reporter call."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Raw] = {}
         self.binds: list[tuple[float, str, Raw]] = []
         """(when, pod, Binding) of every attempt."""
         self.events: list[tuple[float, Raw]] = []
-        """Those that were stored."""
+        """Bindings that were stored."""
         self.series: list[tuple[float, str]] = []
         """(when, name) of Events whose series was patched."""
         self.in_flight: set[str] = set()
@@ -61,9 +61,9 @@ class Api:
         self.nominations: list[tuple[str, str | None]] = []
         """(pod, node) in the order in which they were stored."""
         self.deletes: list[tuple[float, str]] = []
-        """(when, pod) of those that were done."""
+        """(when, pod) of deletions that were carried out."""
         self.faults: dict[str, list[Exception]] = {}
-        """What the next calls for a pod answer: `bind NAME`, `get`, `annotate`, `event`, `condition`, `delete`."""
+        """The next answers for a pod, by call: `bind NAME`, `get`, `annotate`, `event`, `condition`, `delete`."""
         self.always: dict[str, Exception] = {}
         """What every call for a pod answers."""
         self.annotated: list[tuple[float, str]] = []
@@ -77,7 +77,7 @@ class Api:
         self.latency = LATENCY
 
     async def _answer(self, what: str) -> Exception | None:
-        """Let time pass; fail before anything is done, or give the failure that comes after it."""
+        """Wait for the latency, then raise the next failure; return it if the request is still carried out."""
         await asyncio.sleep(self.latency)
         queued = self.faults.get(what)
         fault = queued.pop(0) if queued else self.always.get(what)
@@ -182,7 +182,7 @@ class Api:
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {body}")
 
-    # --- what tests ask -----------------------------------------------------------------------------------------
+    # --- requests of tests --------------------------------------------------------------------------------------
 
     def bound(self) -> dict[str, str]:
         return {name: pod["spec"]["nodeName"] for name, pod in self.pods.items() if pod["spec"].get("nodeName")}
@@ -208,7 +208,7 @@ class Api:
 
 
 class CountingFleet(Fleet):
-    """Counts decisions: each asks twice for the taints, and twice more if it fails."""
+    """Counts decisions: each reads the taints twice, and twice more if the pod does not fit."""
 
     looks = 0
 
@@ -218,7 +218,7 @@ class CountingFleet(Fleet):
 
 
 class World:
-    """All of one operator that decides and binds, but its watches: the API tells the state of binds by itself."""
+    """All parts of an operator that decide and bind, without watches: the API itself reports the state of binds."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class World:
             self.api.on_bound.append(self.seen_bound)
 
     def seen_bound(self, pod: Raw) -> None:
-        """Tell the state of a bind a moment later."""
+        """Pass the state of a bind to the cluster state a moment later."""
         asyncio.get_running_loop().call_later(2 * LATENCY, self.pods.apply, "MODIFIED", copy.deepcopy(pod))
 
     def add_node(self, name: str = "node", cards: int = 1, **fields: Any) -> None:
@@ -293,7 +293,7 @@ class World:
         self.pods.apply("DELETED", pod)
 
     def terminate(self, name: str) -> None:
-        """Let a bound pod end, which takes a while."""
+        """Delete a bound pod, which takes its time to end."""
         pod = self.api.pods[name]
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
         self.pods.apply("MODIFIED", copy.deepcopy(pod))
@@ -304,7 +304,7 @@ class World:
             self.delete(name)
 
     def end(self, name: str, phase: str = "Succeeded") -> None:
-        """Let a bound pod end by itself."""
+        """End a bound pod that completes by itself."""
         pod = self.api.pods[name]
         self.pods.apply("DELETED", copy.deepcopy(pod))
         pod["status"]["phase"] = phase

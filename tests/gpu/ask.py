@@ -1,6 +1,6 @@
-"""Asks one libnvidia-ml all that the agent asks, and prints each answer: `python -m tests.gpu.ask`.
+"""Asks one libnvidia-ml everything that the agent asks, and prints each answer: `python -m tests.gpu.ask`.
 
-It is a program, since a process can load only one such library: that of BERTH_AGENT_NVML_LIBRARY, else the linker's.
+It is a program, because a process can load only one such library: that of BERTH_AGENT_NVML_LIBRARY, else the linker's.
 An answer is a value, or `error 3`. Questions have names: `card 0 nvmlDeviceGetName`.
 """
 
@@ -25,18 +25,18 @@ CONTROL: Final = Path("/dev/nvidiactl")
 VARIABLE: Final = "BERTH_AGENT_NVML_LIBRARY"
 FIXTURE: Final = ROOT / "tests/nvml/nvml.c"
 PATIENCE: Final = 120
-"""Seconds: a driver that nothing keeps awake takes some for each card."""
+"""Seconds: a driver without persistence mode takes some for each card."""
 HANDLE: Final = "handle"
 NO_LIBRARY: Final = "library"
-"""The only question where there is none."""
+"""The only question if there is no library."""
 WITHOUT_CARDS: Final = 1
 P2P_READ: Final = 0
 WAIT: Final = 10
 """Milliseconds."""
 EVENTS: Final = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError
-"""Of a card at rest, none of these comes."""
+"""Event types that an idle card does not report."""
 SHORT: Final = 4
-"""Bytes of a buffer that holds no answer."""
+"""Bytes of a buffer that is too small for any answer."""
 CODES: Final = (-1, *range(40), 999, 1000)
 LINKS: Final = (*range(n.NVML_NVLINK_MAX_LINKS + 1), 99)
 CAUSES: Final = (0, 1)
@@ -60,7 +60,7 @@ INSTANCE: Final = (n.nvmlDeviceGetGpuInstanceId, n.nvmlDeviceGetComputeInstanceI
 
 
 def ask(variables: Mapping[str, str]) -> Answers:
-    """Ask in a process of its own, with these variables set."""
+    """Ask in a separate process, with these environment variables set."""
     command = [sys.executable, "-m", "tests.gpu.ask"]
     environment = os.environ | variables
     had_control = CONTROL.exists()
@@ -68,7 +68,7 @@ def ask(variables: Mapping[str, str]) -> Answers:
         command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE
     )
     if not had_control:
-        # The real library makes it as root, also where there is no driver.
+        # The real library creates it as root, even where there is no driver.
         CONTROL.unlink(missing_ok=True)
     return dict(json.loads(done.stdout))
 
@@ -92,7 +92,7 @@ def _everything() -> Iterator[Answer]:
 
 
 def _library() -> Iterator[Answer]:
-    """Ask what needs no driver. Of the functions, those count that the fixture has."""
+    """Ask what needs no driver. Only functions that the fixture has are compared."""
     yield "nvmlSystemGetNVMLVersion", re.sub(r"\d+(\.\d+)+", "a version", _text("nvmlSystemGetNVMLVersion", 80))
     yield "nvmlSystemGetNVMLVersion short", _text("nvmlSystemGetNVMLVersion", SHORT)
     for code in CODES:
@@ -140,7 +140,7 @@ def _card(card: Handle) -> Iterator[Answer]:
         yield from _link(card, link)
     for function in DEVICE:
         yield f"{function.__name__} short", _text(function.__name__, SHORT, card)
-    # A card is no instance.
+    # A physical card is not a MIG instance.
     for function in INSTANCE:
         yield function.__name__, _answer(function, card)
     yield (
@@ -180,7 +180,7 @@ def _pair(card: Handle, other: Handle) -> Iterator[Answer]:
 
 
 def _events(cards: list[Handle]) -> Iterator[Answer]:
-    """Ask for events; none is expected to come."""
+    """Ask for events; none is expected to arrive."""
     events = n.nvmlEventSetCreate()
     for at, card in enumerate(cards):
         types = _answer(n.nvmlDeviceGetSupportedEventTypes, card)
@@ -213,7 +213,7 @@ def _failed(answer: Any) -> bool:
 
 
 def _text(name: str, room: int, *device: Handle) -> str:
-    """Call a function that fills a buffer of so many bytes."""
+    """Call a function that fills a buffer of this many bytes."""
     buffer = ctypes.create_string_buffer(room)
     code = n._nvmlGetFunctionPointer(name)(*device, buffer, ctypes.c_uint(room))
     return f"error {code}" if code else buffer.value.decode()

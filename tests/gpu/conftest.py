@@ -1,4 +1,4 @@
-"""What is true only of a machine with a GPU: `make test-gpu`. Nothing here changes a setting of a card."""
+"""Tests that need a machine with a GPU: `make test-gpu`. None of them changes a setting of a card."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.gpu import machine
 
 @pytest.fixture(scope="session")
 def _gpu() -> None:
-    """Skip, in plain words, where there is no GPU."""
+    """Skip with the reason if there is no GPU."""
     if reason := machine.obstacle():
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Describes a machine as a fixture, out of what its library answered: the fixture must then answer alike. Pure."""
+"""Describes a machine as a fixture, from the answers of its library; the fixture must give the same answers. Pure."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ _OTHERS: Final = {
     **{name: name for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetFieldValues")},
 }
 _MAY_FAIL: Final = {function.__name__: function.__name__ for function in CARD} | _OTHERS
-"""Functions of a card that can be refused, and their names in the library."""
+"""Functions of a card that can fail, and their names in the library."""
 OLDEST_CODES: Final = 28
-"""So many codes had texts in the oldest drivers that the agent meets; later ones added some."""
+"""Number of error codes with a text in the oldest drivers that the agent supports; later drivers added some."""
 UNTOLD: Final = 2**64 - 1
-"""NVML_VALUE_NOT_AVAILABLE: so much memory has a process of which the driver does not tell."""
+"""NVML_VALUE_NOT_AVAILABLE: the memory of a process if the driver does not report it."""
 _ENDS: Final = {0: "gpu", 2: "switch"}
 
 
@@ -29,12 +29,12 @@ class _Card:
         self._answers = {name.removeprefix(start): each for name, each in answers.items() if name.startswith(start)}
 
     def get(self, name: str, default: Any) -> Any:
-        """Return an answer, and something else where the card was asked in vain."""
+        """Return an answer, or the default if the call failed."""
         answer = self._answers.get(name, default)
         return default if _is_error(answer) else answer
 
     def fails(self) -> dict[str, int]:
-        """Return the functions that the card refuses, and the codes."""
+        """Return the functions that fail for the card, and their error codes."""
         return {
             function: int(str(answer).split()[1])
             for name, function in _MAY_FAIL.items()
@@ -124,7 +124,7 @@ def _migs(card: _Card) -> Iterator[MigDevice]:
 
 
 def _place(gpus: list[Gpu], at: int, card: _Card) -> None:
-    """Note how one card reaches the others."""
+    """Record how one card reaches the others."""
     for to, other in enumerate(gpus):
         if to != at:
             gpus[at].topology[other.uuid] = card.get(f"to {to} nvmlDeviceGetTopologyCommonAncestor", 0)
@@ -136,7 +136,7 @@ def _is_error(answer: Any) -> bool:
 
 
 def differences(real: Answers, fixture: Answers) -> list[str]:
-    """Name each question to which the two answer differently, and not because one is older."""
+    """Return each question to which the two answers differ, except where one library is only older."""
     return [
         f"{name}: real {mine!r}, fixture {its!r}"
         for name in sorted(real.keys() | fixture.keys())
@@ -145,6 +145,6 @@ def differences(real: Answers, fixture: Answers) -> list[str]:
 
 
 def _is_age(name: str, *answers: Any) -> bool:
-    """Return whether one of the two does not know yet what a code means."""
+    """Return whether the answers differ only because one library is too old to know a code."""
     question, _, code = name.partition(" ")
     return question == "nvmlErrorString" and int(code) >= OLDEST_CODES and "Unknown Error" in answers

@@ -1,6 +1,6 @@
 """Holds one card with a CUDA context and some memory until its input ends: `python -m tests.gpu.holder UUID`.
 
-It needs the driver's libcuda alone, no toolkit. It says `held` once it holds the card.
+It needs only the driver's libcuda, no toolkit. It prints `held` once it holds the card.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ MEMORY: Final = 64 << 20
 
 
 def hold(cuda: ctypes.CDLL) -> None:
-    """Make a context on the one card that is visible, and take memory of it."""
+    """Create a context on the one visible card, and allocate memory of it."""
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     _check("cuInit", cuda.cuInit(0))
     _check("cuDeviceGet", cuda.cuDeviceGet(ctypes.byref(device), 0))

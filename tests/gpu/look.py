@@ -1,7 +1,7 @@
-"""The agent's look at the machine that it runs on, in nvidia-smi's words: `python -m tests.gpu.look`.
+"""The agent's reading of the machine that it runs on, in nvidia-smi's terms: `python -m tests.gpu.look`.
 
-It is a program, since a process can load only one libnvidia-ml, and other tests may have loaded the fixture.
-BERTH_AGENT_NVML_LIBRARY and BERTH_AGENT_SYSFS_ROOT lead it elsewhere, as they lead the agent.
+It is a program, because a process can load only one libnvidia-ml, and other tests may have loaded the fixture.
+BERTH_AGENT_NVML_LIBRARY and BERTH_AGENT_SYSFS_ROOT redirect it, as they redirect the agent.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.gpu.smi import MACHINE, Facts
 ROOT: Final = Path(__file__).parents[2]
 NODE: Final = "here"
 PATIENCE: Final = 120
-"""Seconds that a look may take, the start of Python included."""
+"""Longest time in seconds of a reading, including the start of Python."""
 WORDS: Final = {
     "SameBoard": "PSB",
     "SingleSwitch": "PIX",
@@ -39,25 +39,25 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look found."""
+    """The result of one reading."""
 
     facts: Facts
     processes: dict[str, list[int]]
-    """Process ids by the UUIDs of the cards that they compute on."""
+    """Process ids, by the UUIDs of the cards that they compute on."""
     foreign: list[str]
-    """UUIDs of the cards that the agent would tell as used by processes of no pod."""
+    """UUIDs of the cards that the agent would report as used by processes outside pods."""
 
 
 def look() -> Look:
-    """Look in a process of its own."""
+    """Read in a separate process."""
     command = [sys.executable, "-m", "tests.gpu.look"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
-    # Before it, the agent logs.
+    # The agent's log lines come before the result.
     return Look(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def facts(reading: Reading) -> Facts:
-    """Say a reading in nvidia-smi's words."""
+    """Return a reading in nvidia-smi's terms."""
     troubles = [f"{each.type}: {each.reason} {each.message}" for each in reading.findings if not each.ok]
     machine = {
         "driver_version": reading.spec.driver_version,
@@ -91,7 +91,7 @@ def _card(card: DeviceInfo, reading: Reading) -> dict[str, str]:
 
 
 def smi_address(address: str) -> str:
-    """Write the kernel's `0000:3b:00.0` as nvidia-smi does: `00000000:3B:00.0`."""
+    """Convert the kernel's `0000:3b:00.0` to nvidia-smi's `00000000:3B:00.0`."""
     domain, _, rest = address.partition(":")
     return f"{domain:0>8}:{rest}".upper()
 
@@ -108,7 +108,7 @@ def _links(card: DeviceInfo, indices_by_minor: dict[int, str]) -> dict[str, str]
 
 
 def word(link: Link) -> str:
-    """Call a link as `nvidia-smi topo -m` does."""
+    """Return the name of a link in `nvidia-smi topo -m`."""
     return f"NV{link.count}" if link.type == "NVLink" else WORDS[link.type]
 
 

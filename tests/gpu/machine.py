@@ -4,6 +4,6 @@ from pathlib import Path
 
 
 def obstacle() -> str:
-    """Say why there is nothing to test with; nothing where there is. From here on whatever fails is a failure."""
-    # Not /dev/nvidiactl: NVIDIA's library itself makes that one as root, driver or none.
+    """Return why tests cannot run here; empty if they can. With a GPU, every further failure fails the test."""
+    # Not /dev/nvidiactl: NVIDIA's library itself creates that one as root, with or without a driver.
     return "" if list(Path("/dev").glob("nvidia[0-9]*")) else "no GPU: this machine has no /dev/nvidia0"

@@ -1,4 +1,4 @@
-"""What nvidia-smi would print of the fixture's machine, so that the comparison is proven without a card."""
+"""What nvidia-smi would print for the fixture's machine, so that the comparison is tested without a card."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from tests.gpu.look import WORDS
 from tests.nvml.fixture import MIB, REMAPS, Gpu, NvmlFixture, common_ancestor
 
 LEVELS = dict(zip((0, 10, 20, 30, 40, 50), WORDS.values(), strict=True))
-"""nvidia-smi's words for NVML's levels of a common ancestor."""
+"""nvidia-smi's names for NVML's levels of a common ancestor."""
 ACTIONS = dict(enumerate(("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset")))
 
 
 def texts(fixture: NvmlFixture) -> smi.Texts:
-    """Print what each command would."""
+    """Return what each command would print."""
     return {
         "query": "".join(f"{_row(fixture, index)}\n" for index in range(len(fixture.gpus))),
         "details": _details(fixture),

@@ -1,4 +1,4 @@
-"""What nvidia-smi tells of a machine, out of what it prints: pure, but for `ask`.
+"""Reads a machine from the output of nvidia-smi: pure, except `ask`.
 
 Both sides of the comparison are Facts: by the UUID of a card, and by MACHINE, the value of each field.
 """
@@ -12,12 +12,12 @@ from xml.etree import ElementTree as ET
 
 Facts = dict[str, dict[str, str]]
 Texts = Mapping[str, str]
-"""What each of the COMMANDS printed."""
+"""The output of each of the COMMANDS."""
 Row = dict[str, str]
 
 MACHINE: Final = "machine"
 FIELDS: Final = ("index", "name", "pci.bus_id", "memory.total", "compute_cap", "mig.mode.current")
-"""Fields of a card that are compared as they stand."""
+"""Fields of a card that are compared without conversion."""
 RETIRED: Final = ("retired_pages.single_bit_ecc.count", "retired_pages.double_bit.count", "retired_pages.pending")
 QUERY: Final = ("uuid", "driver_version", *FIELDS, *RETIRED)
 COMMANDS: Final = {
@@ -28,16 +28,16 @@ COMMANDS: Final = {
     "peers": ("topo", "-p2p", "r"),
 }
 PATIENCE: Final = 60
-"""Seconds that nvidia-smi may take: without a persistent driver it wakes each card."""
+"""Longest time in seconds of nvidia-smi: without persistence mode it initializes each card."""
 TOO_MANY_PAGES: Final = 60
-"""From so many retired pages on NVIDIA replaces a card."""
+"""Number of retired pages from which NVIDIA replaces a card."""
 ACTIONS: Final = {
     "Reset": {"DriverNeedsReset"},
     "Reboot": {"DriverNeedsReboot"},
     "Drain P2P": {"DriverNeedsDrain"},
     "Drain and Reset": {"DriverNeedsReset"},
 }
-"""Faults by the words of gpu_recovery_action."""
+"""Faults by the values of gpu_recovery_action."""
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _GAP: Final = re.compile(r"[\t ]{2,}|\t")
@@ -57,7 +57,7 @@ def _run(*arguments: str) -> str:
 
 
 def facts(texts: Texts) -> Facts:
-    """Put together what nvidia-smi tells."""
+    """Return what nvidia-smi reports, by card and field."""
     log = ET.fromstring(texts["details"])  # noqa: S314 -- nvidia-smi's own words, not a stranger's
     cards = {each["uuid"]: each for each in query(texts["query"])}
     details = {_text(each, "uuid"): each for each in log.iter("gpu")}
@@ -75,16 +75,16 @@ def facts(texts: Texts) -> Facts:
 
 
 def query(text: str) -> list[Row]:
-    """Read the answer to QUERY: one row for each card."""
+    """Return the answer to QUERY: one row for each card."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
     return [{name: _told(value) for name, value in zip(QUERY, line, strict=True)} for line in lines if line]
 
 
 def matrix(text: str) -> dict[str, Row]:
-    """Read a table of `nvidia-smi topo`: its rows by name, the cells of each by the names of the columns.
+    """Return a table of `nvidia-smi topo`: its rows by name, the cells of each by the names of the columns.
 
-    Columns stand apart by tabs, or by spaces where somebody aligned them. What has no value at the end of a row has no
-    cell: a machine without NUMA.
+    Columns are separated by tabs, or by spaces if the output was aligned by hand. Empty values at the end of a row have
+    no cell, as on a machine without NUMA.
     """
     lines = iter(_cells(line) for line in _COLOUR.sub("", text).splitlines())
     columns = next(line for line in lines if line[0] == "GPU0")
@@ -115,7 +115,7 @@ def _card(card: Row, details: ET.Element, row: Row, peers: Row) -> Row:
 
 
 def _faults(card: Row, details: ET.Element) -> set[str]:
-    """Return the names of the faults that the agent has for what nvidia-smi tells."""
+    """Return the names of the agent's faults for what nvidia-smi reports."""
     retired = sum(int(card[name]) for name in RETIRED[:2] if card[name] != "N/A")
     found = {
         "PageRetirementPending": card["retired_pages.pending"] == "Yes",
@@ -127,7 +127,7 @@ def _faults(card: Row, details: ET.Element) -> set[str]:
 
 
 def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
-    """Return the MIG devices of a card: UUIDs and profiles are in the list, and whose instances they are elsewhere."""
+    """Return the MIG devices of a card, from two outputs: one lists UUIDs and profiles, the other the card of each."""
     places = {
         _text(each, "index"): f"{_text(each, 'gpu_instance_id')}/{_text(each, 'compute_instance_id')}"
         for each in details.iter("mig_device")
@@ -138,7 +138,7 @@ def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
 
 
 def _node(text: str) -> str:
-    """Return the one NUMA node that a card is at; one that is at several is at none."""
+    """Return the one NUMA node of a card; none if it is at several."""
     return text if text.isdecimal() else "N/A"
 
 
@@ -147,13 +147,13 @@ def _text(element: ET.Element, path: str) -> str:
 
 
 def _told(text: str) -> str:
-    """Spell in one way what nvidia-smi does not tell."""
+    """Return one spelling for every value that nvidia-smi does not report."""
     plain = text.strip().removeprefix("[").removesuffix("]")
     return "N/A" if plain in _UNTOLD else plain
 
 
 def differences(ours: Facts, theirs: Facts) -> list[str]:
-    """Name each field in which the agent and nvidia-smi do not agree."""
+    """Return each field in which the agent and nvidia-smi differ."""
     return [
         f"{whose} {field}: agent {mine!r}, nvidia-smi {smi!r}"
         for whose in sorted(ours.keys() | theirs.keys())

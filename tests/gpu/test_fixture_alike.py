@@ -1,4 +1,4 @@
-"""The fixture and NVIDIA's own library answer alike, with a card, and as far as that goes without a driver, too."""
+"""The fixture and NVIDIA's own library give the same answers, with a card and, as far as possible, without a driver."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from tests.nvml.fixture import Gpu, NvmlFixture, a100, h100, t4
 
 MODELS = {each.name: each for each in (a100(0), h100(0), t4(0))}
 OF_MODELS = ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPages", "nvmlDeviceGetRetiredPagesPendingStatus")
-"""What a card refuses because of its model, and not of the machine that it is in."""
+"""Questions that a card refuses because of its model, not because of its machine."""
 
 
 @pytest.fixture(scope="module")
 def real() -> Answers:
-    """The answers of NVIDIA's library; no machine with a card is without."""
+    """Return the answers of NVIDIA's library, which every machine with a card has."""
     answers = ask({})
     reason = f"no library of NVIDIA's ({VARIABLE} may name it): {answers.get(NO_LIBRARY)}"
     if NO_LIBRARY in answers and machine.obstacle():
@@ -40,7 +40,7 @@ def test_what_the_fixture_exports_is_there(real: Answers) -> None:
 
 @pytest.mark.usefixtures("_gpu")
 def test_a_model_of_the_fixture_refuses_what_the_real_card_refuses(real: Answers, tmp_path: Path) -> None:
-    """What is described is copied from the card; how a model was imagined is not."""
+    """The description is copied from the card; the imagined properties of a model are not."""
     described = describe(real, tmp_path)
     known = [(card, MODELS[card.name]) for card in described.gpus if card.name in MODELS]
     if not known:

@@ -1,4 +1,4 @@
-"""The agent and nvidia-smi tell the same of this machine."""
+"""The agent and nvidia-smi report the same for this machine."""
 
 import pytest
 

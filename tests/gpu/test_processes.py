@@ -1,4 +1,4 @@
-"""A process that holds a card is told of as long as it does."""
+"""A process that holds a card is reported as long as it does."""
 
 import subprocess
 import sys
@@ -18,12 +18,12 @@ from tests.gpu.look import ROOT, Look, look
 pytestmark = [pytest.mark.usefixtures("_gpu"), pytest.mark.timeout(1800)]
 
 SEEN_WITHIN: Final = 120.0
-"""Seconds, of which most are those that a look takes on a slow machine."""
+"""Seconds, most of which are those of a reading on a slow machine."""
 
 
 @contextmanager
 def holding(device: str) -> Iterator[int]:
-    """Hold a card, or an instance, with a process; its id is given."""
+    """Hold a card, or an instance, with a process; yield its process id."""
     command = [sys.executable, "-m", "tests.gpu.holder", device]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -35,7 +35,7 @@ def holding(device: str) -> Iterator[int]:
 
 
 def cards(found: Look) -> dict[str, str]:
-    """Return by the UUID of each card what of it can be held: itself, or its first instance in MIG mode."""
+    """Return by the UUID of each card what a process can hold: the card, or its first instance in MIG mode."""
     return {uuid: holdable(uuid, found.facts[uuid]) for uuid in found.processes}
 
 

@@ -1,4 +1,4 @@
-"""Each benchmark runs to its end, tiny, on one cluster: so none of them rots. Their figures mean nothing here."""
+"""Each benchmark runs to its end with small sizes on one cluster, so that it keeps working. Figures mean nothing."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ FIGURES = {"pods_per_s", "cpu_ms_per_pod", "rss_mb", "requests_per_pod"}
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Track]:
-    """A track of the module's own."""
+    """Open a track of the module's own."""
     with track.opened(NODES) as made:
         yield made
 
 
 @pytest.fixture
 def open_track(own_cluster: Track) -> Iterator[Callable[[float], Opener]]:
-    """Opens the module's track, whatever the size, with a namespace of the test's own and so many seconds of calm."""
+    """Return an opener of the module's track, with a namespace of the test's own and any number of seconds of calm."""
     arena = Arena(cluster=own_cluster.arena.cluster, folder=own_cluster.folder)
     arena.open()
     own = replace(own_cluster, arena=arena)
@@ -41,7 +41,7 @@ def open_track(own_cluster: Track) -> Iterator[Callable[[float], Opener]]:
 
 @pytest.fixture
 def result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Result:
-    """Runs a benchmark with sizes from the environment, as `make` does, and gives what its last line holds."""
+    """Return a function that runs a benchmark with sizes from the environment, and returns its last line."""
 
     def run(main: Callable[[], None], **sizes: int) -> dict[str, object]:
         for name, value in sizes.items():

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-# The session's cluster is not used, but whoever asks for it gets the programs built outside of any test's timeout.
+# The session's cluster is not used, but requesting it builds the programs outside of any test's timeout.
 @pytest.mark.usefixtures("cluster")
 def test_make_demo_ends_well() -> None:
     done = subprocess.run(

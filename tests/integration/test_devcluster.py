@@ -1,4 +1,4 @@
-"""The development cluster behaves as a cluster does, and leaves no process behind, however it ends."""
+"""The development cluster behaves like a cluster, and leaves no process behind, however it ends."""
 
 import json
 import os
@@ -244,7 +244,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _listening() -> list[tuple[str, str]]:
-    """Return inode and local address of every listening TCP socket; addresses in the kernel's hexadecimal."""
+    """Return inode and local address of every listening TCP socket, with addresses in the kernel's hexadecimal."""
     tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()]
     return [(row[9], row[1]) for row in rows if row[3] == "0A"]

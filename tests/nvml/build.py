@@ -1,4 +1,4 @@
-"""Builds the fixture library once per version of its sources."""
+"""Builds the fixture library once for each version of its sources."""
 
 import hashlib
 import subprocess
@@ -15,7 +15,7 @@ SOURCES: Final = sorted(HERE.glob("*.c"))
 HEADERS: Final = sorted(HERE.glob("*.h"))
 FLAGS: Final = [
     *("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-pthread"),
-    # The name that nvidia-ml-py asks the linker for: a library that is loaded under it already will do.
+    # The name under which nvidia-ml-py asks the linker: a library that is already loaded under it is used.
     f"-Wl,-soname,{NAME}",
 ]
 
@@ -35,7 +35,7 @@ def _version() -> str:
 
 
 def _compile(path: Path) -> None:
-    """Compile beside the goal and rename, so that test runs side by side never see half a library."""
+    """Compile next to the target and rename, so that test runs in parallel never see half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / NAME
         subprocess.run([*compiler.command(), *FLAGS, "-o", str(made), *map(str, SOURCES)], check=True)

@@ -1,10 +1,10 @@
-"""Drives the NVML fixture: describes a machine, writes it for the library to read, and changes it at will.
+"""Drives the NVML fixture: describes a machine, writes it for the library to read, and changes it.
 
-    fixture = NvmlFixture(folder, gpus=[a100(0), a100(1)])
-    fixture.write()                       # environment() tells a program where to find it
-    fixture.lose(0)                       # each change is visible at the program's next call
+        fixture = NvmlFixture(folder, gpus=[a100(0), a100(1)])
+        fixture.write()                       # environment() shows how a program finds it
+        fixture.lose(0)                       # each change is visible at the program's next call
 
-The fake sysfs beside it has what the kernel would show of the same cards: their place below PCIe switches and root
+The fake sysfs next to it has what the kernel would show of the same cards: their place below PCIe switches and root
 complexes, their NUMA nodes, and their binding to the driver.
 """
 
@@ -31,12 +31,12 @@ SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvLink:
-    """One NVLink of a card: what is at its other end."""
+    """One NVLink of a card, and its remote end."""
 
     end: str
     """`gpu` or `switch`."""
     remote: str
-    """PCI address of the other end, as NVML writes it."""
+    """PCI address of the remote end, as NVML writes it."""
     active: bool = True
 
 
@@ -71,7 +71,7 @@ class Process:
 
 @dataclass(slots=True, kw_only=True)
 class Gpu:
-    """One card. Numbers carry NVML's units: bytes, milliwatts, degrees Celsius, percent."""
+    """One card. Numbers have NVML's units: bytes, milliwatts, degrees Celsius, percent."""
 
     uuid: str
     name: str
@@ -96,7 +96,7 @@ class Gpu:
     cores: int = 6912
     lost: bool = False
     virtualization: int = 0
-    """nvmlGpuVirtualizationMode_t: 0 is none, 1 a card of a hypervisor's, 2 a part of one."""
+    """nvmlGpuVirtualizationMode_t: 0 is none, 1 a card passed through to a virtual machine, 2 a vGPU."""
     event_types: int = 0x1F
     mig_capable: bool = False
     mig_mode: bool = False
@@ -119,15 +119,15 @@ class Gpu:
     migs: list[MigDevice] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     fails: dict[str, int] = field(default_factory=dict)
-    """Functions that fail for this card, and with which code."""
+    """Functions that fail for this card, with their error codes."""
     topology: dict[str, int] = field(default_factory=dict)
-    """Common ancestor with the cards of these UUIDs; the others follow from `sysfs` and `numa`."""
+    """Common ancestor with the cards of these UUIDs; for others it follows from `sysfs` and `numa`."""
     p2p: dict[str, int] = field(default_factory=dict)
     """P2P status with the cards of these UUIDs; 0 (OK) with the others."""
 
     @property
     def address(self) -> str:
-        """PCI address as the kernel writes it."""
+        """Return the PCI address as the kernel writes it."""
         return self.bus_id[4:].lower()
 
 
@@ -136,7 +136,7 @@ LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs
 
 
 REMAPS: Final = {"nvmlDeviceGetRetiredPages": NOT_SUPPORTED, "nvmlDeviceGetRetiredPagesPendingStatus": NOT_SUPPORTED}
-"""What cards refuse that remap rows of memory, from the A100 on; those before retire pages."""
+"""Functions that fail on cards that remap rows of memory, from the A100 on; older cards retire pages."""
 
 
 def a100(index: int = 0, *, switch: bool = True) -> Gpu:
@@ -161,7 +161,7 @@ def a100(index: int = 0, *, switch: bool = True) -> Gpu:
 
 
 def rack(count: int) -> list[Gpu]:
-    """Return so many A100s: eight-card machines beside each other, each in a PCI domain of its own."""
+    """Return this many A100s: eight-card machines, each in a PCI domain of its own."""
     return [_in_domain(a100(index % 8), domain=index // 8, index=index) for index in range(count)]
 
 
@@ -232,59 +232,59 @@ class NvmlFixture:
     cuda: int = 12080
     loaded: bool = True
     wait_error: int = 0
-    """With which code waiting for events fails."""
+    """The error code with which waiting for events fails."""
     event_poll_ms: int = 20
-    """How often the library looks for events, which a driver would tell it of."""
+    """Interval in milliseconds at which the library polls for events, which a driver would signal."""
     events: list[str] = field(default_factory=list)
 
     @property
     def state(self) -> Path:
-        """The file that the library reads."""
+        """Return the path of the file that the library reads."""
         return self.folder / "nvml.state"
 
     @property
     def sysfs(self) -> Path:
-        """Root of the fake sysfs."""
+        """Return the root of the fake sysfs."""
         return self.folder / "sys"
 
     @property
     def library(self) -> Path:
-        """The library, built when needed."""
+        """Return the library, built when needed."""
         return build.library()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables under which any program uses the fixture as its NVML."""
+        """Return the environment variables with which any program uses the fixture as its NVML."""
         return {"BERTH_NVML_STATE": str(self.state), "LD_LIBRARY_PATH": str(self.library.parent)}
 
     def agent_options(self) -> list[str]:
-        """Return the options that point `berth-agent` at the fixture; it needs BERTH_NVML_STATE beside them."""
+        """Return the options that point `berth-agent` at the fixture; it also needs BERTH_NVML_STATE."""
         return ["--nvml-library", str(self.library), "--sysfs-root", str(self.sysfs)]
 
     def write(self) -> None:
-        """Put the machine in force: sysfs, then the state file, in one step each."""
+        """Write the machine: sysfs, then the state file, each atomically."""
         self._write_sysfs()
         temporary = self.state.with_suffix(".new")
         temporary.write_text("".join(f"{line}\n" for line in self._lines()))
         temporary.replace(self.state)
 
     def lose(self, index: int) -> None:
-        """Let a card fall off the bus."""
+        """Make a card fall off the bus."""
         self.gpus[index].lost = True
         self.write()
 
     def restore(self, index: int) -> None:
-        """Bring a lost card back."""
+        """Return a lost card to the bus."""
         self.gpus[index].lost = False
         self.write()
 
     def remove(self, index: int) -> Gpu:
-        """Take a card out of the machine."""
+        """Remove a card from the machine."""
         gpu = self.gpus.pop(index)
         self.write()
         return gpu
 
     def add(self, gpu: Gpu) -> None:
-        """Put a card into the machine."""
+        """Add a card to the machine."""
         self.gpus.append(gpu)
         self.write()
 
@@ -299,14 +299,14 @@ class NvmlFixture:
         self.write()
 
     def fail(self, index: int, function: str, code: int = UNKNOWN) -> None:
-        """Let one NVML function fail for one card."""
+        """Make one NVML function fail for one card."""
         self.gpus[index].fails[function] = code
         self.write()
 
     def xid(
         self, index: int, number: int, *, gpu_instance: int = WHOLE_CARD, compute_instance: int = WHOLE_CARD
     ) -> None:
-        """Report a critical error of a card to all who wait for events."""
+        """Report a critical error of a card to all programs that wait for events."""
         self._happen(index, kind=XID, data=number, where=f"{gpu_instance} {compute_instance}")
 
     def double_bit_error(self, index: int) -> None:
@@ -314,7 +314,7 @@ class NvmlFixture:
         self._happen(index, kind=DOUBLE_BIT_ECC, data=0, where=f"{WHOLE_CARD} {WHOLE_CARD}")
 
     def unbind(self, index: int) -> None:
-        """Let the driver let go of a card, until the next `write`."""
+        """Unbind a card from the driver, until the next `write`."""
         (self.sysfs / "bus/pci/drivers/nvidia" / self.gpus[index].address).unlink()
 
     def _happen(self, index: int, *, kind: int, data: int, where: str) -> None:
@@ -346,7 +346,7 @@ class NvmlFixture:
         ]
 
     def _write_sysfs(self) -> None:
-        """Build the tree anew for the cards of now; a lost card stays on its bus as far as the kernel tells."""
+        """Build the tree again for the current cards; a lost card stays on its bus as far as the kernel reports."""
         fresh = self.folder / f"sys.{len(list(self.folder.glob('sys.*')))}"
         fresh.mkdir(parents=True)
         for gpu in self.gpus:
@@ -378,7 +378,7 @@ def _mig_line(mig: MigDevice) -> str:
 
 
 def common_ancestor(one: Gpu, other: Gpu) -> int:
-    """Tell the level at which the PCIe paths of two cards meet."""
+    """Return the level at which the PCIe paths of two cards meet."""
     if other.uuid in one.topology:
         return one.topology[other.uuid]
     here, there = one.sysfs.split("/"), other.sysfs.split("/")

@@ -1,4 +1,4 @@
-"""What tests need to look at a machine with the agent's eyes."""
+"""What tests need to read a machine as the agent does."""
 
 import queue
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.nvml.fixture import NvmlFixture
 
 NODE = "node-a"
 ALARM_WITHIN = 5.0
-"""Seconds."""
+"""Longest time in seconds until a fault event."""
 
 
 class Probe:
@@ -25,19 +25,19 @@ class Probe:
         self.inventory.listen(self._fault_events.put)
 
     def fault_event(self) -> FaultEvent:
-        """Wait for the next alarm.
+        """Return the next fault event.
 
         Raises:
-            queue.Empty: none came within the time that is allowed.
+                queue.Empty: none came within the time that is allowed.
         """
         return self._fault_events.get(timeout=ALARM_WITHIN)
 
     async def read(self) -> Reading:
-        """Look at the machine."""
+        """Return a reading of the machine."""
         return (await self.inventory.read())[NODE]
 
 
 Machine = Callable[..., NvmlFixture]
-"""Puts a machine with the given cards in force."""
+"""Writes a machine with the given cards."""
 Start = Callable[..., Probe]
 """Starts the inventory on a machine."""

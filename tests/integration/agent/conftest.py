@@ -16,7 +16,7 @@ from tests.nvml.fixture import NvmlFixture
 
 
 class RunningAgent:
-    """An agent process, its log, and its end."""
+    """An agent process, its log, and its exit."""
 
     def __init__(self, *, arena: Arena, options: list[str], environment: dict[str, str]) -> None:
         self.lease_namespace = f"{arena.id}-leases"
@@ -35,7 +35,7 @@ class RunningAgent:
         return self._log.read_text()
 
     def stop(self) -> int:
-        """End it as kubelet does, and return its status."""
+        """Stop the agent as kubelet does, and return its exit code."""
         self.signal(signal.SIGTERM)
         return self.ended()
 
@@ -44,7 +44,7 @@ class RunningAgent:
         self._process.send_signal(number)
 
     def ended(self) -> int:
-        """Wait for its end, and return its status."""
+        """Wait until it exits, and return its exit code."""
         return self._process.wait(30)
 
     def end(self) -> None:
@@ -57,7 +57,7 @@ StartAgent = Callable[..., RunningAgent]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets."""
+    """Return a folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="berth-") as path:
         yield Path(path)
 
@@ -72,7 +72,7 @@ async def kubelet(folder: Path) -> AsyncIterator[Kubelet]:
 
 @pytest.fixture
 def start(arena: Arena) -> Iterator[StartAgent]:
-    """Start agents on the arena's cluster; they end with the test."""
+    """Start agents on the arena's cluster; they stop with the test."""
     agents: list[RunningAgent] = []
 
     def begin(*options: str, **environment: str) -> RunningAgent:
@@ -117,7 +117,7 @@ def device(arena: Arena) -> Callable[[str], dict[str, Any]]:
 
 @pytest.fixture
 def fleet_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write a fleet file, in one step."""
+    """Write a fleet file atomically."""
 
     def write(*nodes: str) -> Path:
         fresh = tmp_path / "fleet.new"

@@ -1,4 +1,4 @@
-"""The benchmark of the agent runs to its end, short, so that it does not rot. Its figures mean nothing here."""
+"""The agent's benchmark runs to its end with small sizes, so that it keeps working. Its figures mean nothing here."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""From an Xid to the Device, and back, on a real API server."""
+"""From an Xid error to the Device, and back, on a real API server."""
 
 import asyncio
 import contextlib
@@ -25,13 +25,13 @@ Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]
 
 WITHIN = 5.0
-"""Seconds from an Xid to the Device."""
+"""Longest time in seconds from an Xid to the Device."""
 SLOW = ("--poll-interval", "60")
-"""No reading comes by itself within a test, so what is seen was brought by an event."""
+"""Within a test the agent does not read by itself, so every change that is seen came from an event."""
 
 
 def reasons(device: dict[str, Any]) -> list[str]:
-    """Why each card is unhealthy, or nothing where it is well."""
+    """Return why each card is unhealthy; empty if it is healthy."""
     cards = device["spec"]["devices"]
     return ["" if card["health"] else card["conditions"][0]["reason"] for card in cards]
 
@@ -198,7 +198,7 @@ def test_labels_of_others_are_left_to_them(arena: Arena, start_nvml: Start, devi
 
 
 class Hanging:
-    """An inventory that answers once, and whose next reading never comes back."""
+    """An inventory that answers once, and whose next reading never returns."""
 
     def __init__(self, node: str) -> None:
         card = DeviceInfo(type="gpu", minor=0, id="GPU-0", health=True, model="NVIDIA A100-SXM4-80GB")
@@ -218,7 +218,7 @@ class Hanging:
         self.fault_event = listener
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 async def test_an_xid_is_published_while_a_reading_hangs_in_the_driver(arena: Arena) -> None:

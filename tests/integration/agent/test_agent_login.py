@@ -1,4 +1,4 @@
-"""How an agent proves to a real API server who it is."""
+"""How an agent authenticates to a real API server."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from devcluster import Arena, waiting
 
 Start = Callable[..., Any]
 START = 60.0
-"""Seconds that an agent may take to start, or to try again, on a busy machine."""
+"""Longest time in seconds for an agent to start, or to retry, on a busy machine."""
 
 
 def token_of(arena: Arena, account: str) -> str:
-    """Create an account that may do everything, and give a token of it."""
+    """Create an account with all rights, and return a token of it."""
     return str(yaml.safe_load(arena.service_account(account, "cluster-admin").read_text())["users"][0]["user"]["token"])
 
 
 def exchange(file: Path, token: str) -> None:
-    """Return a token file other contents in one step, as kubelet does."""
+    """Replace the contents of a token file atomically, as kubelet does."""
     fresh = file.with_suffix(".new")
     fresh.write_text(token)
     fresh.rename(file)
@@ -57,7 +57,7 @@ def test_an_agent_takes_up_each_token_that_its_file_holds(arena: Arena, start: S
 
 
 async def allowed(client: ApiClient, namespace: str) -> bool:
-    """Return whether a namespace can be read; a fresh account may do nothing for a moment."""
+    """Return whether a namespace can be read; a new account has no rights for a moment."""
     try:
         return list(await cluster.list_metadata(client, cluster.NAMESPACES, only=namespace)) == [namespace]
     except CallError as error:

@@ -1,4 +1,4 @@
-"""NICs and FPGAs keep their minors over restarts of the agent and hot-plug, on a real API server."""
+"""NICs and FPGAs keep their minors across restarts of the agent and hot-plug, on a real API server."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from tests.sysfs_tree import SysfsTree
 
 Start = Callable[..., Any]
 START = 60.0
-"""Seconds that an agent may take to start on a busy machine."""
+"""Longest time in seconds for an agent to start on a busy machine."""
 NIC_A, NIC_B, NIC_C = "0000:2b:00.0", "0000:3b:00.0", "0000:1b:00.0"
 FPGA_A, FPGA_B = "0000:5b:00.0", "0000:4b:00.0"
 
 
 class Machine:
-    """A node whose agent looks for NICs and FPGAs only."""
+    """A node whose agent publishes only NICs and FPGAs."""
 
     def __init__(self, arena: Arena, start: Start, tree: SysfsTree) -> None:
         (self.node,) = arena.nodes(1)
@@ -36,7 +36,7 @@ class Machine:
         return self._arena.get("devices", self.node) if self._arena.cluster.api.exists(path) else {}
 
     def minors(self) -> dict[str, str]:
-        """Return the published devices by id: `rdma/0`."""
+        """Return the published devices by id, such as `rdma/0`."""
         devices = self.device().get("spec", {}).get("devices", [])
         return {each["id"]: f"{each['type']}/{each['minor']}" for each in devices}
 
@@ -115,7 +115,7 @@ def test_nothing_is_numbered_before_the_device_was_read(arena: Arena, machine: M
     machine.tree.unplug(NIC_A)
     before = machine.device()["metadata"]["resourceVersion"]
 
-    # Nodes can be listed, and Devices cannot.
+    # Nodes can be listed, but Devices cannot.
     away = proxy.answer("GET", r"/devices(\?|/)", status=503)
     machine.agent("--kubeconfig", str(proxy.kubeconfig(arena.cluster.token)))
     away.wait(count=5, timeout=START)

@@ -118,7 +118,7 @@ async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
 async def test_a_shared_card_is_withheld_after_a_reboot_without_the_first_card(
     arena: Arena, start_nvml: Start, kubelet: Kubelet, folder: Path, tmp_path: Path
 ) -> None:
-    """The driver numbers the others from 0; kubelet must not hand out the card of which a pod has a half."""
+    """The driver numbers the other cards from 0; kubelet must not allocate the card of which a pod has a half."""
     (node,) = arena.nodes(1)
     cards = [a100(0), a100(1), a100(2)]
     half = [{"minor": 1, "id": cards[1].uuid, "resources": {"kubernetes.io/gpu-core": "50"}}]

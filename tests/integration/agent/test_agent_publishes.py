@@ -1,4 +1,4 @@
-"""An agent process on the NVML fixture keeps the Device of its node."""
+"""An agent process on the NVML fixture keeps the Device of its node up to date."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def condition(device: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def apply_as(arena: Arena, manager: str, node: str, body: dict[str, Any], *, status: bool = False) -> None:
-    """Apply fields of a Device as somebody else."""
+    """Apply fields of a Device with another field manager."""
     arena.cluster.api.request(
         "PATCH",
         f"{DEVICES}/{node}/status" if status else f"{DEVICES}/{node}",

@@ -1,4 +1,4 @@
-"""An agent beside a kubelet tells on the real API server what pods hold."""
+"""An agent next to a kubelet reports on the real API server what pods hold."""
 
 import asyncio
 import re
@@ -22,18 +22,18 @@ GPU = "nvidia.com/gpu"
 IDS = [f"GPU-a1000000-0000-4000-8000-{minor:012d}" for minor in range(4)]
 RBAC = Path(__file__).parents[3] / "manifests/base/agent-rbac.yaml"
 NOT_STARTED = {"pod-ready.stage.kwok.x-k8s.io/delay": "1h"}
-"""Keeps kwok from starting a pod: one that has started is not the next that kubelet admits."""
+"""Keeps kwok from starting a pod: the next pod that kubelet admits is one that has not started."""
 START = 30.0
-"""Seconds that an agent may take to start on a busy machine."""
+"""Longest time in seconds for an agent to start on a busy machine."""
 SOON = 2.0
-"""Seconds within which a change is told."""
+"""Longest time in seconds until a change is reported."""
 
 Start = Callable[..., Any]
 
 
 @pytest.fixture
 def resources() -> Iterator[PodResourcesServer]:
-    """Return what kubelet tells, in a folder whose path is short enough for sockets."""
+    """Return kubelet's PodResources, in a folder whose path is short enough for sockets."""
     with (
         tempfile.TemporaryDirectory(prefix="berth-") as path,
         PodResourcesServer(Path(path) / "kubelet.sock") as running,
@@ -43,7 +43,7 @@ def resources() -> Iterator[PodResourcesServer]:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Return a procfs of this boot with no process."""
+    """Return a procfs of this boot without processes."""
     kernel = tmp_path / "proc/sys/kernel/random"
     kernel.mkdir(parents=True)
     (kernel / "boot_id").write_text("boot-1\n")
@@ -57,7 +57,7 @@ def process(proc: Path, pid: int, cgroup: str) -> None:
 
 @pytest.fixture
 def begin(start_nvml: Start, resources: PodResourcesServer, proc: Path, tmp_path: Path) -> Start:
-    """Start the agent of a node with four cards beside the kubelet."""
+    """Start the agent of a node with four cards next to the kubelet."""
 
     def agent(node: str, *options: str, processes: tuple[Process, ...] = ()) -> Any:
         cards = [a100(minor) for minor in range(4)]
@@ -70,7 +70,7 @@ def begin(start_nvml: Start, resources: PodResourcesServer, proc: Path, tmp_path
 
 
 def bound(arena: Arena, node: str, name: str, count: int = 1, **fields: Any) -> dict[str, Any]:
-    """Create a pod that is on a node already."""
+    """Create a pod that is bound to a node already."""
     limits = {GPU: str(count)}
     return arena.create([arena.pod(name, limits=limits, requests=limits, nodeName=node, **fields)])[0]
 

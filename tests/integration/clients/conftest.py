@@ -37,7 +37,7 @@ async def proxied(cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[kube.Kub
 
 @dataclass(kw_only=True)
 class Fenced:
-    """An arena with a fence of its own around the binds of one account."""
+    """An arena with a fence of its own for the binds of one account."""
 
     arena: Arena
     kubeconfig: Path
@@ -66,7 +66,7 @@ class Fenced:
         label: str | None = None,
         pod: str | None = None,
     ) -> int:
-        """Bind a pod, new unless named; return the status, 201 where it was let through."""
+        """Bind a pod, a new one unless named; return the HTTP status, 201 if it is accepted."""
         pod = pod or self.pod()
         binding = self.binding(pod, epoch=epoch, label=label)
         try:
@@ -76,7 +76,7 @@ class Fenced:
         return 201
 
     async def until_active(self, *, epoch: object, label: str | None) -> None:
-        """Wait until the API server has compiled the policies: a second, and more on a busy machine."""
+        """Wait until the API server has compiled the policies, which takes a second, or more on a busy machine."""
         deadline = time.monotonic() + ACTIVE_SECONDS
         while await self.bind(epoch=epoch, label=label) == 201:
             assert time.monotonic() < deadline
@@ -100,6 +100,6 @@ async def fenced(arena: Arena) -> AsyncIterator[Fenced]:
 
 
 def manifests(name: str) -> list[dict[str, Any]]:
-    """Read one file of manifests/base."""
+    """Return the documents of one file of manifests/base."""
     path = Path(__file__).parents[3] / "manifests/base" / name
     return list(yaml.safe_load_all(path.read_text()))

@@ -14,7 +14,7 @@ from tests.integration.clients.test_leader import candidate, running
 from tests.proxy import FaultProxy
 
 TAKEOVER_PAUSE = 1.0
-"""What a new leader waits before it reads; the fence must stand well before."""
+"""Seconds that a new leader waits before it reads; the fence must be in force well before."""
 
 
 def leases(arena: Arena) -> str:
@@ -155,7 +155,7 @@ async def test_a_candidate_stopped_before_its_write_binds_nothing_two_terms_late
     task = asyncio.create_task(stopped.run())
     await asyncio.to_thread(held.wait)
     async with running(candidate(admin, arena, "second")) as its_number:
-        pass  # the number that the held write has, too
+        pass  # the same number as in the held write
     async with running(candidate(admin, arena, "third")) as term:
         await until_seen(fenced, term)
         held.release()

@@ -1,4 +1,4 @@
-"""The client's calls as the real API server understands them."""
+"""The client's calls on the real API server."""
 
 import pytest
 
@@ -75,4 +75,4 @@ async def test_a_lost_answer_is_unreachable_and_the_bind_stands(
     with pytest.raises(Unreachable):
         await proxied.bind(arena.namespace, "p", binding("p", uid))
     assert (await proxied.get_pod(arena.namespace, "p"))["spec"]["nodeName"] == "nowhere"
-    assert len(lost.caught) == len(proxy.sent("POST", r"/binding$")) == 1  # not sent again by itself
+    assert len(lost.caught) == len(proxy.sent("POST", r"/binding$")) == 1  # the client does not send it again

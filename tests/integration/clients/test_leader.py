@@ -47,7 +47,7 @@ async def test_take_release_take(admin: kube.KubeClient, arena: Arena) -> None:
     assert spec.get("holderIdentity", "") == ""
     assert spec["leaseDurationSeconds"] == 1
     async with running(candidate(admin, arena, "b")) as second:
-        assert second > first  # a write whose answer got lost took a number too
+        assert second > first  # a write whose answer was lost increments the number too
 
 
 async def test_a_leader_that_cannot_renew_is_succeeded(
@@ -59,7 +59,7 @@ async def test_a_leader_that_cannot_renew_is_succeeded(
         new = candidate(admin, arena, "new")
         async with running(new) as second:
             assert old.term is None
-            assert second > first  # a write whose answer got lost took a number too
+            assert second > first  # a write whose answer was lost increments the number too
             held.release()  # the renewals that were under way arrive late, and are refused
             await asyncio.sleep(0.5)
             assert (old.term, new.term) == (None, second)

@@ -1,4 +1,4 @@
-"""The shipped manifests: accepted by the API server, and granting what is needed and no more."""
+"""The shipped manifests: the API server accepts them, and they grant what is needed and no more."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def test_every_file_is_listed() -> None:
 
 async def test_the_api_server_accepts_every_manifest(admin: kube.KubeClient, arena: Arena) -> None:
     api = arena.cluster.api
-    arena.apply(manifests("namespace.yaml"))  # the others need them; nothing else is really made
+    arena.apply(manifests("namespace.yaml"))  # the others need them; nothing else is actually created
     for document in [document for name in [*FILES, DEBUG_API] for document in manifests(name)]:
         body = await admin.request(
             "PATCH",
@@ -131,7 +131,7 @@ def test_what_a_component_patches_is_there(name: str, file: str) -> None:
         found: Any = patched
         for part in outer:
             found = found[int(part)] if part.isdecimal() else found[part]
-        # A patch that says what is there already is one to forget.
+        # A patch that repeats what the base already has is outdated.
         assert (operation["value"] if last == "-" else last) not in found
         assert isinstance(found, list if last == "-" else dict)
 

@@ -1,4 +1,4 @@
-"""The faulty network does what it is told, and nothing else."""
+"""The faulty network applies the faults that it is given, and nothing else."""
 
 import asyncio
 import contextlib

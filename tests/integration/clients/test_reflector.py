@@ -1,4 +1,4 @@
-"""The reflector against the real API server: its picture is the server's."""
+"""The reflector against the real API server: its view equals the server's."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ MANY = 2 * lists.PAGE + 1
 
 
 class Snapshot:
-    """A sink that keeps the names and versions of what there is."""
+    """A sink that keeps the names and versions of all objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""What ships, installed, taken away and installed again on one API server, with real operators.
+"""The shipped manifests, installed, removed and installed again on one API server, with real operators.
 
-On a cluster of its own: the kind's definition and the names of manifests/base belong to the whole cluster.
+On a cluster of its own: the CRD and the names of manifests/base belong to the whole cluster.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Site:
         return file
 
     def operator(self, **flags: object) -> Process:
-        """Start an operator with the account and the names of manifests/base; flags as in its settings."""
+        """Start an operator with the account and the names of manifests/base; flags are named as in its settings."""
         flags = {"kubeconfig": self.kubeconfig(), "health": "", "metrics_port": 0, "debug_port": 0, **flags}
         options = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
         process = Process(
@@ -73,7 +73,7 @@ class Site:
 
     @functools.cached_property
     def account(self) -> Api:
-        """A client with the operator's rights."""
+        """Return a client with the operator's rights."""
         return Api(server=self.cluster.server, token=self.token(), ca=self.cluster.ca_file.read_text())
 
     def pod(self, name: str) -> None:
@@ -87,14 +87,14 @@ class Site:
         return "nodeName" in self.get(name)["spec"]
 
     def keeps_running(self) -> bool:
-        """Start the operator again if it ended, as its Deployment would; return whether it had not."""
+        """Start the operator again if it exited, as its Deployment would; return whether it had kept running."""
         running = self.operators[-1].exit_code is None
         if not running:
             self.operator(**QUICK_TERMS)
         return running
 
     def refusal(self, epoch: int) -> str:
-        """Return how the API server refuses the operator's Binding of a missing pod; empty if only for that."""
+        """Return the refusal of the operator's Binding of a missing pod; empty if only the pod is missing."""
         metadata = {
             "name": "missing",
             "labels": {"berth.dev/fenced-by": "berth-operator"},
@@ -144,7 +144,7 @@ def test_operator_binds_after_each_of_three_reinstallations(site: Site) -> None:
         operator.logged(LEADING)
         site.pod(f"p{number}")
         site.until_bound(f"p{number}")
-        operator.kill()  # as when its Deployment is deleted
+        operator.kill()  # as if its Deployment were deleted
         site.uninstall()
         site.install()
 
@@ -164,7 +164,7 @@ def test_paused_leader_binds_nothing_once_its_fence_was_deleted_and_is_back(
         bind.wait()
         paused.pause()
         site.api.delete(FENCE[deleted])
-        # It leads, and decides nothing within this test: only the old decision is there.
+        # It leads, and decides nothing within this test: only the old decision can arrive.
         successor = site.operator(takeover_pause=600, **QUICK_TERMS)
         successor.logged(said)
         site.install()
@@ -218,7 +218,7 @@ def test_pod_says_why_it_waits_while_the_kind_is_missing_and_is_bound_later(site
 
 
 def test_operator_that_elects_by_a_lease_binds_nothing_after_an_upgrade(site: Site) -> None:
-    """It sends the Lease's leaseTransitions, which the fence before compared with its parameter, that Lease."""
+    """It sends the Lease's leaseTransitions, which the previous fence compared with its parameter, that Lease."""
     site.cluster.kubectl("apply", "--server-side", "-f", "-", input=older_fence())
     lease = {"metadata": {"name": "berth-operator"}, "spec": {"leaseTransitions": 5}}
     site.api.post("/apis/coordination.k8s.io/v1/namespaces/berth-system/leases", lease)

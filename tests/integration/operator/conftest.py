@@ -1,4 +1,4 @@
-"""A world for each test: an arena of its own, or a module's with everything cleared away between tests."""
+"""A world for each test: an arena of its own, or a module's that is cleared between tests."""
 
 import sys
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from tests.integration.operator.world import World
 
 @pytest.fixture
 def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
-    """An empty arena; the test starts its operators and agents."""
+    """Return an empty arena; the test starts its operators and agents."""
     own = World(arena=arena, folder=tmp_path)
     yield own
     own.close()
-    # Shown by pytest where the test failed.
+    # pytest shows the output if the test failed.
     sys.stdout.write(own.processes.tails())
 
 
 @pytest.fixture(scope="module")
 def module_world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An arena with one operator and one agent that serve all tests of a module."""
+    """Start an arena with one operator and one agent that serve all tests of a module."""
     arena = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("arena"))
     arena.open()
     own = World(arena=arena, folder=arena.folder)
@@ -35,7 +35,7 @@ def module_world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def shared(module_world: World) -> Iterator[World]:
-    """The module's world, empty of nodes and pods."""
+    """Return the module's world, without nodes and pods."""
     yield module_world
     sys.stdout.write(module_world.processes.tails())
     module_world.clear()

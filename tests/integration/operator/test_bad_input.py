@@ -1,7 +1,7 @@
-"""Bad input gets a clear message on the object that has it, and changes nothing else.
+"""Invalid input gets a clear message on the object that has it, and changes nothing else.
 
-One operator serves the whole table. Beside each row stand bystanders: a bound pod, a pod with a mistake of its own,
-two nodes and their Devices. After the row they are, to the resourceVersion, what they were before.
+One operator serves the whole table. In addition to each row's objects there are bystanders: a bound pod, a pod with a
+mistake of its own, two nodes and their Devices. After the row their resourceVersions are what they were before.
 """
 
 import re
@@ -24,7 +24,7 @@ UNSUPPORTED: Final = NO_NODE + "pod uses "
 
 @pytest.fixture(scope="module")
 def table(module_world: World) -> World:
-    """The bystanders, and a third node without a Device, on which rows try theirs."""
+    """Return a world with the bystanders, and a third node without a Device, for the Devices of rows."""
     module_world.arena.nodes(3)
     _, second, _ = _nodes(module_world)
     for node in _nodes(module_world)[:2]:
@@ -42,7 +42,7 @@ def table(module_world: World) -> World:
 
 @pytest.fixture
 def rows(table: World) -> Iterator[World]:
-    """The table's world; checks after each row that nothing but the row's own objects changed."""
+    """Return the table's world; check after each row that nothing but the row's own objects changed."""
     before = _picture(table)
     yield table
     assert _picture(table) == before
@@ -59,55 +59,55 @@ def _nodes(world: World) -> list[str]:
 
 
 def _picture(world: World) -> dict[str, str]:
-    """The versions of all bystanders."""
+    """Return the resourceVersions of all bystanders."""
     first, second, _ = _nodes(world)
     objects = [world.arena.get("pods", name) for name in ("bystander", "mistaken")]
     objects += [world.arena.get(kind, name) for kind in ("nodes", "devices") for name in (first, second)]
     return {f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"] for each in objects}
 
 
-# --- pods whose request means nothing ---------------------------------------------------------------------------
+# --- pods with invalid requests ---------------------------------------------------------------------------------
 
 
 def pod_row(name: str, requests: dict[str, str], said: str, **options: Any) -> Any:
-    """A row: requests and whatever else, and the start of what the pod must say, as plain text."""
+    """Return a row: requests and other fields, and the start of the pod's message, as plain text."""
     return pytest.param(requests, options, said, id=name)
 
 
 def not_a_request(requests: dict[str, str]) -> str:
-    """What is said of resources that cannot be combined: all of them, and what is allowed."""
+    """Return the message for resources that cannot be combined: all of them, and what is allowed."""
     shown = ", ".join(f"{each}: {amount}" for each, amount in sorted(requests.items()))
     return f"invalid request: {shown} is not a request for GPUs; allowed are nvidia.com/gpu, "
 
 
 def combined(name: str, **amounts: str) -> Any:
-    """A row of resources that cannot be combined."""
+    """Return a row of resources that cannot be combined."""
     requests = {K + each.replace("_", "-").replace("shared", "gpu.shared"): amount for each, amount in amounts.items()}
     return pod_row(name, requests, not_a_request(requests))
 
 
 def foreign(name: str, requests: dict[str, str]) -> Any:
-    """The same with names of vendors."""
+    """Return the same row with vendors' resource names."""
     return pod_row(name, requests, not_a_request(requests))
 
 
 def annotated(name: str, key: str, value: str, said: str) -> Any:
-    """A row of one card and an annotation."""
+    """Return a row of one card and an annotation."""
     return pod_row(name, ONE_CARD, said, annotations={key: value})
 
 
 def labelled(name: str, key: str, value: str, said: str) -> Any:
-    """A row of one card and a label."""
+    """Return a row of one card and a label."""
     return pod_row(name, ONE_CARD, said, labels={key: value})
 
 
 def specified(name: str, said: str, **spec: Any) -> Any:
-    """A row of one card and a field of the pod's spec that is not supported."""
+    """Return a row of one card and a field of the pod's spec that is not supported."""
     return pod_row(name, ONE_CARD, UNSUPPORTED + said, **spec)
 
 
 def affinity(kind: str, terms: Any) -> dict[str, Any]:
-    """A required affinity."""
+    """Return a required affinity."""
     return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
@@ -143,7 +143,7 @@ PODS = [
     pod_row("rdma-150", {K + "rdma": "150"}, f"invalid request: {K}rdma: 150; {PART_OR_WHOLE}"),
     pod_row("fpga-101", {K + "fpga": "101"}, f"invalid request: {K}fpga: 101; {PART_OR_WHOLE}"),
     pod_row("rdma-150-gpu", {**ONE_CARD, K + "rdma": "150"}, f"invalid request: {K}rdma: 150; {PART_OR_WHOLE}"),
-    # Combinations that mean nothing.
+    # Combinations that have no meaning.
     combined("core-alone", gpu_core="50"),
     combined("memory-and-ratio", gpu_memory="1", gpu_memory_ratio="50"),
     combined("gpu-and-core", gpu="50", gpu_core="50"),
@@ -182,7 +182,7 @@ PODS = [
         {K + "rdma": "50", KOORDINATOR + "rdma": "50"},
         f"invalid request: {KOORDINATOR}rdma and {K}rdma are the same resource; request one of them",
     ),
-    # Shares that do not come out even.
+    # Shares that cannot be divided evenly.
     pod_row(
         "shared-uneven",
         {K + "gpu.shared": "3", K + "gpu-memory-ratio": "100"},
@@ -203,7 +203,7 @@ PODS = [
         {K + "gpu.shared": "2", K + "gpu-memory": "1"},
         f"invalid request: {K}gpu-memory: 1 is less than a byte on each of 2 cards",
     ),
-    # Pieces of cards that no node has.
+    # Subdevices that no node has.
     pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, f"{WITH_DEVICE}2 node(s) have no nvidia.com/gpu.shared"),
     pod_row("mig", {"nvidia.com/mig-1g.10gb": "1"}, f"{WITH_DEVICE}2 node(s) have no nvidia.com/mig-1g.10gb"),
     pod_row(
@@ -328,7 +328,7 @@ PODS = [
         f"{WITH_DEVICE}2 node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)",
         annotations={"berth.dev/gpu-topology": "nvlink"},
     ),
-    # Fields of the pod that would have to be honoured.
+    # Fields of the pod that Berth does not support.
     pod_row(
         "node-affinity",
         ONE_CARD,
@@ -401,12 +401,12 @@ def test_bad_pod_is_told_and_not_bound(rows: World, requests: dict[str, str], op
 
 
 def refused(name: str, change: Callable[[Manifest], None], said: str) -> Any:
-    """A row: a change that makes a good object wrong, and a pattern of the refusal."""
+    """Return a row: a change that makes a valid object invalid, and a pattern of the API server's refusal."""
     return pytest.param(change, said, id=name)
 
 
 def card(**fields: Any) -> Callable[[Manifest], None]:
-    """Change the Device's first card."""
+    """Return a change of the Device's first card."""
 
     def change(device: Manifest) -> None:
         device["spec"]["devices"][0].update(fields)
@@ -415,12 +415,12 @@ def card(**fields: Any) -> Callable[[Manifest], None]:
 
 
 def amount(value: Any, name: str = K + "gpu-memory") -> Callable[[Manifest], None]:
-    """Change a quantity of the first card."""
+    """Return a change of a quantity of the first card."""
     return lambda device: device["spec"]["devices"][0]["resources"].update({name: value})
 
 
 def cards(*found: Manifest) -> Callable[[Manifest], None]:
-    """Replace the cards."""
+    """Return a change that replaces the cards."""
     return lambda device: device["spec"].update({"devices": list(found)})
 
 
@@ -515,11 +515,11 @@ def test_bad_condition_is_refused(rows: World, condition: dict[str, str], said: 
         )
 
 
-# --- Devices that contradict themselves -------------------------------------------------------------------------
+# --- Devices with contradictions --------------------------------------------------------------------------------
 
 
 def contradiction(name: str, change: Callable[[Manifest], None], said: str, *, left: int = 1) -> Any:
-    """A row: a change that makes a good Device of two cards wrong, what it says, and how many cards stay usable."""
+    """Return a row: a change to a valid Device of two cards, its message, and how many cards stay usable."""
     return pytest.param(change, said, left, id=name)
 
 
@@ -588,10 +588,10 @@ def test_device_that_contradicts_itself_is_told(
     found = rows.wait_condition(node, "Valid", "False")
     assert found.startswith(said), found
     assert rows.shown(node)["status"]["healthy"] == left
-    # Its sound cards can be had, the others not; whoever asks for both waits.
+    # Its valid cards can be allocated, the others cannot; a pod that requests both waits.
     rows.pod("row", {"nvidia.com/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": node})
     assert "1 node(s) have too few healthy GPUs (2 requested)" in rows.waits("row")
-    # It is mended as soon as the Device is.
+    # The pod is bound as soon as the Device is corrected.
     rows.arena.merge("devices", node, {"spec": {"devices": [words.gpu(0, health=False), words.gpu(1, health=False)]}})
     rows.wait_condition(node, "Valid", "True")
 

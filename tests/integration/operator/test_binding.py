@@ -1,4 +1,4 @@
-"""What a pod asks for is what its annotations say it got: node, cards, amounts, each container's view, the term."""
+"""A bound pod's annotations record what it got: node, cards, amounts, each container's view, the term."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ GIB_80 = "80Gi"
 
 
 def card(core: int | None, memory: str, ratio: int, prefix: str = K) -> dict[str, str]:
-    """A pod's part of one card."""
+    """Return a pod's grant of one card."""
     parts = {"gpu-core": core, "gpu-memory": memory, "gpu-memory-ratio": ratio}
     return {prefix + name: str(amount) for name, amount in parts.items() if amount is not None}
 
@@ -61,7 +61,7 @@ def test_pod_gets_the_cards_it_asks_for(shared: World, requests: dict[str, str],
     annotations = pod["metadata"]["annotations"]
     assert annotations[f"main.{words.VISIBLE}"].split(",") == [each["id"] for each in cards]
     assert annotations[words.EPOCH] == _term(shared)
-    # Kubernetes copies a Binding's labels to its pod: the fence's mark, and nothing else.
+    # Kubernetes copies a Binding's labels to its pod: the fence's mark is the only one.
     assert pod["metadata"]["labels"] == {"berth.dev/fenced-by": shared.arena.lease_name}
 
 
@@ -136,7 +136,7 @@ def test_pod_without_devices_gets_no_allocation(shared: World) -> None:
     shared.pod("p", {"cpu": "1"})
 
     pod = shared.bound("p")
-    assert pod["spec"]["nodeName"] == plain  # nodes with devices are spared
+    assert pod["spec"]["nodeName"] == plain  # nodes with devices are avoided
     assert set(pod["metadata"]["annotations"]) == {words.EPOCH}
 
 
@@ -151,7 +151,7 @@ def test_two_sizes_of_card_are_each_accounted_by_their_own(shared: World) -> Non
 
 
 def shared_memory(pod: dict[str, Any]) -> tuple[int, str]:
-    """Minor and memory of a pod's only card."""
+    """Return minor and memory of a pod's only card."""
     [found] = words.allocation(pod)["gpu"]
     return found["minor"], found["resources"][K + "gpu-memory"]
 
@@ -204,12 +204,12 @@ def test_sixteen_halves_fill_eight_cards_one_by_one(shared: World) -> None:
     for number in range(16):
         shared.pod(f"p{number}", {K + "gpu": "50"})
         shared.bound(f"p{number}")
-        # A card that is begun is filled before the next.
+        # A card in use is filled before the next.
         assert sorted(_halves(shared).values()) == [*([1] if number % 2 == 0 else []), *[2] * ((number + 1) // 2)]
 
 
 def _halves(world: World) -> dict[int, int]:
-    """Pods on each card."""
+    """Return the number of pods on each card."""
     return Counter(words.minors(each)[0] for each in world.arena.list("pods") if each["spec"].get("nodeName"))
 
 

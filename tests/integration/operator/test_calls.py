@@ -1,4 +1,4 @@
-"""What the operator sends: one call for a bind, and no older word after a newer one."""
+"""What the operator sends: one call for each bind, and never an older message after a newer one."""
 
 import sys
 import time
@@ -26,8 +26,8 @@ def test_each_bind_is_one_call(proxy: FaultProxy, world: World, cluster: Cluster
     world.wait(lambda: len(world.bound_names()) == len(names), what="all to be bound")
     world.wait(lambda: all(world.events(name, "Scheduled") for name in names), what="the Events")
     world.wait_allocated(node, "6")
-    # Nothing else was written to a pod, and nothing was read of a single pod to do so.
-    # The dry runs are the test of the fence, once a term.
+    # Nothing else was written to a pod, and no single pod was read to do so.
+    # The dry runs are the test of the fence, once in each term.
     sent = [each for method in (*POD_WRITES, "GET") for each in proxy.sent(method, r"/pods/")]
     of_pods = [each for each in sent if "dryRun=All" not in each.path]
     assert Counter((each.method, each.path.split("?")[0]) for each in of_pods) == {
@@ -61,7 +61,7 @@ def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cl
         for name in world.bound_names():
             world.remove(name)
     assert done == set(names)
-    # Each was decided once and sent once: none was refused, forgotten or put off, so none waited for a back-off.
+    # Each was decided once and sent once: none was refused, forgotten or backed off.
     assert Counter(each.path for each in proxy.sent("POST", r"/binding$")) == {
         f"/api/v1/namespaces/{world.arena.namespace}/pods/{name}/binding": 1 for name in names
     }
@@ -88,7 +88,7 @@ def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cl
     world.pod("p", {"nvidia.com/gpu": "2"})
     slow.wait()
 
-    # The first reason is still on its way when it is no longer true.
+    # The first reason is still on its way when it is outdated.
     world.device(node, [words.gpu(0)])
     world.pod("q", {"nvidia.com/gpu": "2"})
     world.waits("q", ".*too few healthy GPUs .2 requested")
@@ -101,7 +101,7 @@ def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cl
 def test_late_reason_does_not_mark_a_bound_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
     [node] = world.arena.nodes()
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    # Refused as often as it takes: what is sent again must look whether it still holds.
+    # It is refused repeatedly; each retry must check whether the message still holds.
     busy = proxy.answer("PATCH", "/pods/p/status", status=500, count=2)
     world.pod("p", {"nvidia.com/gpu": "1"})
     busy.wait()
@@ -124,7 +124,7 @@ def test_refused_bind_is_told_and_tried_again(proxy: FaultProxy, world: World, c
 
     [event] = world.wait(lambda: world.events("p", "FailedBinding"), what="the Event")
     assert event["type"] == "Warning"
-    # Its cards are free meanwhile, and it comes back after its back-off.
+    # Its cards are free meanwhile, and it is decided again after its back-off.
     world.pod("whole", {"nvidia.com/gpu": "1"})
     world.bound("whole", deadline=1)
     world.remove("whole")
@@ -160,7 +160,7 @@ def test_pod_of_the_same_name_is_not_bound_by_an_old_decision(
     bind.wait()
     world.remove("p")
     world.wait(lambda: not world.arena.list("pods"), what="the pod to go")
-    # Its namesake asks for less; what was decided for the first must not reach it.
+    # The new pod of the same name requests less; the decision for the first must not reach it.
     world.pod("p", HALF)
 
     bind.release()

@@ -1,4 +1,4 @@
-"""Nodes change all the time while pods wait: what that costs the API server is bounded, and all say what is so now."""
+"""Nodes change continuously while pods wait: the writes are bounded, and all pods show the current reason."""
 
 import time
 
@@ -11,7 +11,7 @@ PODS = 40
 CHANGES = 41
 TAINT = {"key": "example.com/keep-off", "value": "yes", "effect": "NoSchedule"}
 CURRENT = 60.0
-"""Seconds in which all must say what is so; it is 15 on a quiet machine."""
+"""Seconds in which all pods must show the current reason; it takes 15 on a quiet machine."""
 
 
 def taint(world: World, node: str, *, on: bool) -> None:
@@ -34,7 +34,7 @@ def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World,
     for name in names:
         world.waits(name, "1 node.s. had untolerated taint.s., 2 node.s. have no Device")
 
-    # An odd number: the node is tainted in the end, as it was not when the pods were told first.
+    # An odd number: the node is tainted in the end, and it was not when the pods got their first reason.
     for number in range(CHANGES):
         taint(world, node, on=number % 2 == 0)
         time.sleep(0.25)

@@ -1,4 +1,4 @@
-"""The debug API of real operators: every replica answers, and only who may is answered where others can ask."""
+"""The debug API of real operators: every replica answers; if others can reach it, only authorized users get answers."""
 
 import json
 import ssl
@@ -30,7 +30,7 @@ class Door:
         self._tls, self._headers = tls, {"Authorization": f"Bearer {token}"} if token else {}
 
     def ask(self, path: str = PATH, method: str = "GET") -> Answer:
-        """Return status and body."""
+        """Return status and body of a request."""
         request = urllib.request.Request(self._url + path, method=method, headers=self._headers)  # noqa: S310 - loopback
         try:
             with urllib.request.urlopen(request, timeout=10, context=self._tls) as response:  # noqa: S310
@@ -39,7 +39,7 @@ class Door:
             return error.code, json.loads(error.read())
 
     def opened(self) -> "Door":
-        """Wait until it answers at all."""
+        """Wait until it answers."""
 
         def answers() -> bool:
             try:
@@ -81,7 +81,7 @@ def test_every_replica_tells_the_same(world: World) -> None:
     assert found["deviceUsedDetail"]["gpu"][str(minor)] == card["resources"]
     assert found["deviceTotal"]["kubernetes.io/gpu-memory"] == world.allocatable(node)["kubernetes.io/gpu-memory"]
 
-    # One that stands by has no pods in mind, and tells the same.
+    # A standby replica has no pods in memory, and answers the same.
     assert standby.node(node) == found
     assert standby.node(other) == leader.node(other)
     status, everything = standby.ask()
@@ -94,7 +94,7 @@ def test_every_replica_tells_the_same(world: World) -> None:
         assert door.ask("/apis/v1") == (404, {"message": "Not Found: GET /apis/v1"})
         assert door.ask(PATH, "POST") == (405, {"message": f"Method Not Allowed: POST {PATH}"})
 
-    # After a change of roles it goes on, by what the new leader decides by.
+    # After a change of roles it still answers, from the state by which the new leader decides.
     leader_process.stop()
     world.pod("second", HALF)
     world.bound("second")
@@ -104,7 +104,7 @@ def test_every_replica_tells_the_same(world: World) -> None:
 
 @pytest.fixture
 def reader_role(arena: Arena) -> Iterator[str]:
-    """The shipped role of readers under a name of its own."""
+    """Create the shipped role of readers under a name of its own."""
     [role] = [each for each in yaml.safe_load_all(RBAC.read_text()) if each["kind"] == "ClusterRole"]
     role["metadata"]["name"] = f"{arena.id}-debug-reader"
     arena.cluster.api.apply(role)
@@ -132,7 +132,7 @@ def test_on_an_address_that_others_reach_only_who_may_is_answered(world: World, 
     status, body = Door(port, tls=tls, token=stranger).ask()
     assert (status, f":stranger may not get the nonResourceURL /debug{PATH}" in str(body)) == (403, True)
     assert door.ask(f"{PATH}/unheard-of") == (404, {"message": "cannot find node unheard-of"})
-    # The role is for these paths alone.
+    # The role allows these paths only.
     assert door.ask("/metrics")[0] == 403
 
 

@@ -1,4 +1,4 @@
-"""Gangs on a real control plane: both protocols, waiting, repair, and undoing what cannot be completed."""
+"""Gangs on a real control plane: both protocols, waiting, repair, and aborting what cannot be completed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ CARD = {"nvidia.com/gpu": "1"}
 LABEL = "scheduling.x-k8s.io/pod-group"
 EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
-# As Kubeflow's training operator sends it: with an owner, an empty status, and times that are null.
+# As Kubeflow's training operator sends it: with an owner, an empty status, and timestamps that are null.
 KUBEFLOW = """
 apiVersion: scheduling.x-k8s.io/v1alpha1
 kind: PodGroup
@@ -50,7 +50,7 @@ def pod_group(world: World, name: str, minimum: int, **spec: Any) -> Manifest:
 
 
 def wait_status(world: World, name: str, **wanted: Any) -> Manifest:
-    """Wait until a PodGroup shows this."""
+    """Wait until a PodGroup has this status."""
 
     def look() -> Manifest | None:
         found: Manifest = world.arena.get("podgroups", name).get("status") or {}
@@ -112,7 +112,7 @@ def test_gang_that_does_not_fit_holds_nothing(groups: World) -> None:
     groups.pods(members(4), CARD, labels={LABEL: "g"})
     told = groups.waits("m0", "3 of the 4 required members fit")
     assert "0/1 nodes are available: 1 node(s) were taken by other members of the pod group" in told
-    # Another one may have all of it.
+    # Another pod may use all of it.
     groups.pod("other", {"nvidia.com/gpu": "3"})
     groups.bound("other")
     groups.remove("other")
@@ -184,7 +184,7 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     for name in others:
         world.bound(name)
     wait_status(world, "g", phase="Scheduling", scheduled=2)
-    # It keeps its card while it is tried again.
+    # It keeps its card while its bind is retried.
     world.pod("other", CARD)
     world.waits("other", "too few free GPUs")
 
@@ -196,7 +196,7 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     assert len(notes) == 2
     assert all("could not be completed within 3 s: 2 of 3 members were bound" in each for each in notes)
     world.waits("m1", "waiting for members: 1 of 3")
-    # Made anew, and nobody refuses any more.
+    # Created again, and no bind is refused any more.
     refused.remove()
     world.remove("other")
     world.pods(others, CARD, labels={LABEL: "g"})

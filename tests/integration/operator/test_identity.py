@@ -1,4 +1,4 @@
-"""On the real API server: what pods hold is found by id, whatever minors the driver gives the cards."""
+"""On the real API server, the devices that pods hold are found by id, whatever minors the driver gives the cards."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ def ids(pod: Manifest) -> list[str]:
 
 
 def uses(world: World, node: str) -> list[tuple[int, str, list[str]]]:
-    """Return what the Device shows: minor, id of a card that is gone, and who holds it."""
+    """Return what the Device shows: minor, id of a card that is gone, and the pods that hold it."""
     shown = world.shown(node).get("status", {}).get("devices", [])
     return [(each["minor"], each.get("id", ""), [one["name"] for one in each.get("holders", [])]) for each in shown]
 
 
 @pytest.fixture
 def node(world: World) -> str:
-    """A node of two cards, of which a pod holds the second."""
+    """Create a node of two cards, of which a pod holds the second."""
     [name] = world.arena.nodes()
     world.operator()
     publish(world, name, *CARDS[:2])
@@ -59,12 +59,12 @@ def test_a_card_that_is_gone_is_shown_with_its_holder_and_is_not_given_out_when_
     world: World, node: str
 ) -> None:
     publish(world, node, CARDS[1], CARDS[2])
-    # By `nvidia.com/gpu` it would wait: of the Node's two cards the pods there hold two, as kube-scheduler counts.
+    # With `nvidia.com/gpu` it would wait: kube-scheduler counts both cards of the Node as held by the pods there.
     world.pod("third", {"kubernetes.io/gpu": "100"})
     assert ids(world.bound("third")) == [CARDS[2]]
     expected: list[Any] = [(0, "", ["second"]), (1, "", ["third"]), (-1, CARDS[0], ["first"])]
     world.wait(lambda: sorted(uses(world, node)) == sorted(expected), what="the card that is gone to be shown")
-    # Never less than live pods request.
+    # Never less than the live pods request.
     world.wait_sum(node, "kubernetes.io/gpu", "300")
     publish(world, node, CARDS[2], CARDS[1], CARDS[0])
     world.pod("fourth", HALF)

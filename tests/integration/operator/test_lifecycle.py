@@ -1,4 +1,4 @@
-"""An agent that is not heard: its devices are not handed out, its pods are left alone, and it recovers by itself."""
+"""An agent that stops renewing its Lease: no device is allocated, its pods keep running, and it recovers by itself."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ HALF = {K + "gpu": "50"}
 QUICK_AGENT = {"lease_duration": 1, "renew_interval": 0.25}
 GRACE = 0.5
 STALE_WITHIN = 1 + GRACE + 1 + 1.5
-"""Lease, grace, the controller's period, and some for this machine."""
+"""Lease duration, grace period, the controller's period, and a margin for this machine."""
 FAR = ("1999-01-01T00:00:{:02d}.000000Z", "2999-01-01T00:00:{:02d}.000000Z")
 
 
@@ -29,7 +29,7 @@ def test_silent_agent_stops_new_pods_and_no_others(world: World) -> None:
     assert found["reason"] == "AgentNotHeard"
     world.pod("p", HALF)
     assert world.waits("p") == "0/1 nodes are available: 1 node(s) have a Device that is not ready."
-    # A pod that asks for no device has nothing to do with the agent.
+    # A pod without device requests does not depend on the agent.
     world.pod("plain", {"cpu": "1"})
     world.bound("plain")
     after = world.arena.get("pods", "runs")
@@ -71,7 +71,7 @@ def test_missing_lease_is_stale_after_the_grace(world: World) -> None:
     assert time.monotonic() - started >= 3.0
     world.pod("late", HALF)
     world.waits("late", "node.s. have a Device that is not ready")
-    # The first Lease that we see is a renewal to nobody; the second is one.
+    # The first Lease that the operator sees does not count as a renewal; the second does.
     world.renew(node, seconds=2, time=FAR[0].format(1))
     world.renew(node, seconds=2, time=FAR[0].format(2))
     world.bound("late", deadline=words.PROMPT)
@@ -101,7 +101,7 @@ def test_unknown_stays_over_a_restart_until_a_renewal_is_seen(world: World) -> N
     first.stop()
     world.pod("p", HALF)
 
-    # A Lease that is there but not renewed is no sign of life, and neither is the new start itself.
+    # A Lease that exists but is not renewed does not show a live agent, and neither does the operator's restart.
     world.operator(agent_grace=5.0)
 
     world.waits("p", "1 node.s. have a Device that is not ready")
@@ -122,7 +122,7 @@ def test_true_stays_over_a_restart_for_one_duration(world: World) -> None:
     world.wait_ready(node, "True")
     first.stop()
 
-    # From here on nobody renews.
+    # From here on the Lease is not renewed.
     world.operator(agent_grace=GRACE)
     led = time.monotonic()
     world.pod("early", HALF)
@@ -141,7 +141,7 @@ def test_clock_of_an_agent_does_not_matter(world: World) -> None:
         world.device(node, [words.gpu(0)], beating=False)
     seen = set()
 
-    # Twice a duration and grace long: what is believed is that it beats, not what it says.
+    # For twice the duration and grace period: only renewals count, not the times in the Lease.
     for beat in _for_seconds(3.0):
         world.renew(past, seconds=1, time=FAR[0].format(beat))
         world.renew(future, seconds=1, time=FAR[1].format(beat))
@@ -156,7 +156,7 @@ def test_clock_of_an_agent_does_not_matter(world: World) -> None:
 
 
 def _for_seconds(seconds: float) -> "itertools.takewhile[int]":
-    """Count, ten times a second, for some time."""
+    """Yield ten times a second, for some seconds."""
     end = time.monotonic() + seconds
 
     def goes_on(_: int) -> bool:

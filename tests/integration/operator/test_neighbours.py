@@ -1,4 +1,4 @@
-"""Pods that want to be near others, apart from them or evenly spread, and what wakes them when they wait."""
+"""Pods with affinity, anti-affinity and topology spread, and what wakes them when they wait."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def apart(**fields: Any) -> Manifest:
 
 
 def zones(world: World) -> list[str]:
-    """Return two nodes in a zone each."""
+    """Create two nodes, each in a zone of its own."""
     return [world.arena.nodes(1, labels={"zone": zone})[0] for zone in ("a", "b")]
 
 

@@ -1,4 +1,4 @@
-"""NICs beside GPUs, their virtual functions, and every NIC of a node, by what stands in the pods' annotations."""
+"""NICs together with GPUs, their virtual functions, and every NIC of a node, by the pods' annotations."""
 
 import json
 from typing import Any
@@ -13,12 +13,12 @@ GPUS, NICS = "nvidia.com/gpu", "koordinator.sh/rdma"
 
 
 def place(switch: str, node: int = 0) -> Manifest:
-    """Where a card sits."""
+    """Return the place of a card on the board."""
     return {"topology": {"socketID": 0, "nodeID": node, "pcieID": switch, "busID": ""}}
 
 
 def nic(minor: int, switch: str, **fields: Any) -> Manifest:
-    """A healthy NIC with two virtual functions."""
+    """Return a healthy NIC with two virtual functions."""
     functions = [{"minor": number, "busID": f"0000:{minor}f:00.{number}"} for number in (1, 0)]
     groups = [{"labels": {"net": "fast"}, "vfs": functions}]
     return {
@@ -34,7 +34,7 @@ def nic(minor: int, switch: str, **fields: Any) -> Manifest:
 
 
 def board(world: World) -> str:
-    """A node of three switches with a NIC each, and two GPUs under the second of them."""
+    """Create a node of three switches with a NIC each, and two GPUs under the second of them."""
     [node] = world.arena.nodes()
     under = {0: "A", 1: "B", 2: "B", 3: "C"}
     cards = [words.gpu(minor, **place(switch)) for minor, switch in under.items()]
@@ -48,14 +48,14 @@ def hinted(**rdma: Any) -> dict[str, str]:
 
 
 def held(world: World, name: str) -> dict[str, list[Any]]:
-    """What a pod's annotation says: minors of GPUs; of NICs with what is taken of them and their functions."""
+    """Return a pod's grants: minors of GPUs; of NICs the minors with their shares and functions."""
     found = words.allocation(world.bound(name))
     nics = [(each["minor"], each["resources"], each.get("extension")) for each in found.get("rdma", [])]
     return {"gpu": [each["minor"] for each in found.get("gpu", [])], "rdma": nics}
 
 
 def part(amount: int, minor: int, *functions: int) -> tuple[int, dict[str, str], Any]:
-    """So much of a NIC, with these of its virtual functions."""
+    """Return a grant of a share of a NIC, with these of its virtual functions."""
     vfs = [{"minor": number, "busID": f"0000:{minor}f:00.{number}"} for number in functions]
     return minor, {NICS: str(amount)}, {"vfs": vfs} if vfs else None
 
@@ -70,7 +70,7 @@ def test_nics_are_given_beside_gpus_by_function_and_all_of_them(shared: World) -
     assert held(shared, "function") == {"gpu": [], "rdma": [part(10, 0, 0)]}
     shared.audit(node)
 
-    # The NIC beside the pair is given whole, so that not every one has something left.
+    # The NIC next to the pair is allocated whole, so that not every NIC has something left.
     shared.pod("every", {NICS: "20"}, annotations=hinted(allocateStrategy="ApplyForAll", vfSelector={}))
     assert "node(s) have too little free on some RDMA devices (every one requested)" in shared.waits("every")
     shared.remove("pair")

@@ -1,4 +1,4 @@
-"""What Nodes and Devices show of each other, and who may write what."""
+"""How Nodes and Devices show each other's state, and who may write what."""
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
     shared.wait_sum(node, K + "gpu", "50")
     shared.pod("p", {"nvidia.com/gpu": "2"})
     assert shared.waits("p") == "0/1 nodes are available: 1 node(s) have no Device."
-    # It comes back: the half that still runs is charged, so two whole cards are not there.
+    # It comes back: the half that still runs is charged, so two whole cards are not free.
     shared.device(node, [words.gpu(0), words.gpu(1)])
     shared.waits("p", "too few free GPUs")
     shared.wait_sum(node, K + "gpu", "200")
@@ -161,7 +161,7 @@ def test_deleted_node_takes_its_device_along(shared: World) -> None:
     shared.forget(gone)
     shared.arena.delete("nodes", gone)
 
-    # It learns of new kinds, such as Devices, every 30 s.
+    # The node controller discovers new kinds, such as Devices, every 30 s.
     shared.wait(lambda: not shared.shown(gone), what="the garbage collector")
     shared.pod("p", {"nvidia.com/gpu": "1"})
     assert shared.bound("p")["spec"]["nodeName"] == stays
@@ -183,7 +183,7 @@ def test_node_that_returns_has_its_devices_again(shared: World) -> None:
     shared.waits("p", "no nodes available to schedule pods")
     shared.arena.cluster.create_nodes([node], labels=shared.arena.labels)
 
-    # Its Device outlived it, and what ran there may still run.
+    # Its Device outlived it, and pods that ran there may still run.
     shared.wait(lambda: shared.arena.get("nodes", node), what="the node")
     if "first" in shared.bound_names():
         shared.waits("p", "0/1 nodes are available")
@@ -191,7 +191,7 @@ def test_node_that_returns_has_its_devices_again(shared: World) -> None:
     shared.bound("p")
 
 
-# --- who owns what --------------------------------------------------------------------------------------------
+# --- who owns which fields ------------------------------------------------------------------------------------
 
 
 def test_agent_and_operator_own_their_conditions(shared: World) -> None:
@@ -240,7 +240,7 @@ def test_condition_that_another_manager_took_is_left_to_it(shared: World, taken:
         content_type=APPLY,
     )
 
-    # Decisions read no status, so pods come and go as before; the condition stays as it was set.
+    # Decisions do not read the status, so pods come and go as before; the condition stays as it was set.
     shared.pod("p", HALF)
     shared.bound("p")
     shared.wait_sum(node, K + "gpu", "800")
@@ -274,7 +274,7 @@ def _check_apart(shared: World, other: World) -> None:
     shared.wait_allocated(ours, "0.5")
     other.wait_allocated(theirs, "0.5")
 
-    # Nothing is left to write: two that disagreed would write for ever.
+    # Nothing is left to write: two writers that disagree would write forever.
     before = [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)]
     shared.pods(["waits"], {"nvidia.com/gpu": "2"})
     shared.waits("waits", "0/1 nodes are available")

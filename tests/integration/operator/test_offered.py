@@ -1,4 +1,4 @@
-"""Pods that ask for what a device plugin offers are bound only where the Node offers it."""
+"""Pods that request resources of a device plugin are bound only where the Node offers them."""
 
 import re
 
@@ -11,13 +11,13 @@ SHORT = f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
 def offer(world: World, node: str, amount: str) -> None:
-    """Write what kubelet would tell of its device plugin."""
+    """Write what kubelet would report of its device plugin."""
     both = {field: {GPU: amount} for field in ("capacity", "allocatable")}
     world.arena.merge("nodes", node, {"status": both}, subresource="status")
 
 
 def node_offering(world: World, amount: str | None) -> str:
-    """Create a node with eight healthy cards in its Device, of which its kubelet offers so many."""
+    """Create a node with eight healthy cards in its Device, of which its kubelet offers this many."""
     capacity = {"nvidia.com/other": "1"} if amount is None else {GPU: amount}
     return world.nodes(capacity=capacity)[0]
 
@@ -77,7 +77,7 @@ def test_a_resource_of_a_device_class_is_not_supported(shared: World) -> None:
     shared.api.post(classes, {"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
     try:
         shared.waits("p", re.escape(claimed))
-        # A device plugin of the node comes first.
+        # The node's own device plugin takes precedence.
         both = {field: {resource: "1"} for field in ("capacity", "allocatable")}
         shared.arena.merge("nodes", node, {"status": both}, subresource="status")
         shared.bound("p")

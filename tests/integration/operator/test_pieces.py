@@ -1,4 +1,4 @@
-"""Cards that are given out in pieces: instances under MIG and slices of time, beside whole cards."""
+"""Subdevices of cards, MIG instances and time-sliced replicas, next to whole cards."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
 
 def given(pod: dict[str, Any]) -> list[tuple[int, str, dict[str, str]]]:
-    """Minor, id and resources of each of a pod's GPUs."""
+    """Return minor, id and resources of each of a pod's GPUs."""
     return [(each["minor"], each["id"], each["resources"]) for each in words.allocation(pod)["gpu"]]
 
 
 def seen(pod: dict[str, Any]) -> list[str]:
-    """What the pod's container sees."""
+    """Return the devices that the pod's container sees."""
     return str(pod["metadata"]["annotations"][f"main.{words.VISIBLE}"]).split(",")
 
 
@@ -35,7 +35,7 @@ def test_two_pods_share_a_card_by_instances_and_whole_cards_go_elsewhere(shared:
     assert given(second) == [(0, names[2], {MIG_1G: "1"}), (0, names[1], {MIG_3G: "1"})]
     assert (seen(first), seen(second)) == ([names[0]], [names[2], names[1]])
     assert [(minor, uuid) for minor, uuid, _ in given(whole)] == [(1, gpus[1]["id"])]
-    assert shared.allocatable(node)["kubernetes.io/gpu"] == "100"  # the card in MIG mode is no part of these sums
+    assert shared.allocatable(node)["kubernetes.io/gpu"] == "100"  # the card in MIG mode is not in these sums
     shared.wait_allocated(node, "2")
     status = shared.shown(node)["status"]
     assert (status["gpus"], status["healthy"]) == (2, 2)
@@ -80,7 +80,7 @@ def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
     assert held[1:] == (shared.shown(single)["spec"]["devices"][0]["mig"]["instances"][0]["id"], {MIG_3G: "1"})
     shared.wait_allocated(sliced, "0.75")
     shared.wait_allocated(single, "0.5")
-    # A slice more of the other card's four, and no whole card any more.
+    # One more replica of the other card's four, and no whole card any more.
     shared.pod("slice", {SLICES: "1"})
     assert given(shared.bound("slice"))[0][1] == f"{cards[0]}::2"
     shared.pod("whole", {"kubernetes.io/gpu": "100"})

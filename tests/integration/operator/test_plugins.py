@@ -1,4 +1,4 @@
-"""The example plug-in, installed by pip from its own folder: its devices are published, given out and given back."""
+"""The example plug-in, installed by pip from its own folder: its devices are published, allocated and released."""
 
 import json
 import os
@@ -19,8 +19,8 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "npu"
 
 @pytest.fixture
 def npus(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file from which the example reads its NPUs, for an operator and an agent that have it installed."""
-    # In a folder of its own: the tests' environment stays without it.
+    """Install the example for an operator and an agent; return the file from which it reads its NPUs."""
+    # In a folder of its own, so that the tests' environment does not have it.
     site, found = tmp_path / "site", tmp_path / "npus.json"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--no-build-isolation", "--target", str(site), str(EXAMPLE)], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""What a kubelet and Prometheus ask an operator, whether it leads or stands by."""
+"""What an operator answers to kubelet and Prometheus, as leader and as standby."""
 
 import json
 import urllib.error
@@ -17,7 +17,7 @@ def test_replicas_answer_probes_leading_or_not(world: World) -> None:
     assert _answers(standby_port) == {"alive": True}
     assert "berth_leading 1.0" in words.fetch(f"http://127.0.0.1:{metrics_port}/metrics")
 
-    # The lease is released at once, so the other takes over; its probes go on in its new role.
+    # The Lease is released at once, so the other takes over; its probes work in its new role.
     leader.stop()
     standby.logged('"event": "leading"')
     assert _answers(standby_port) == {"alive": True}
@@ -28,7 +28,7 @@ def _health(port: int) -> str:
 
 
 def _answers(port: int) -> dict[str, bool]:
-    """Return the answer, which takes a moment at the start and at a change of roles."""
+    """Wait for the answer, which takes a moment at the start and at a change of roles; return it."""
 
     def answer() -> dict[str, bool]:
         try:

@@ -41,7 +41,7 @@ class Profiles:
         waiting.until(lambda: self._times("configuration in use") > before, what="the new configuration")
 
     def spoil(self, text: str) -> None:
-        """Write what is wrong and wait until it is refused."""
+        """Write an invalid file and wait until it is refused."""
         self._write(text)
         self.operator.logged("configuration refused")
 
@@ -65,14 +65,14 @@ def test_scheduler_names_come_and_go(world: World, tmp_path: Path) -> None:
     world.waits("parked", "too few free GPUs")
     assert world.bound_names() == {"first"}
 
-    # A new name: what waits for it is bound, and told by it.
+    # A new scheduler name: pods that wait for it are bound, with Events from it.
     profiles.change({}, {"schedulerName": profiles.second})
     world.bound("other")
     assert _teller(world, "other", "Scheduled") == profiles.second
     assert _teller(world, "first", "Scheduled") == profiles.first
     assert _teller(world, "parked", "FailedScheduling") == profiles.first
 
-    # A name that is gone: its pods are nobody's, even those that had been read.
+    # A name that is gone: its pods are not scheduled, even those that had been read.
     profiles.change({"schedulerName": profiles.second})
     world.pod("unread", {"cpu": "1"})
     world.arena.delete("pods", "first", grace_seconds=0)
@@ -121,7 +121,7 @@ def test_strategies_of_nodes_place_differently(world: World, tmp_path: Path, str
 
 
 def _cards(world: World, stem: str, requests: Mapping[str, str], count: int, **options: Any) -> int:
-    """Create so many pods, one after the other; count the cards that they are given."""
+    """Create pods one after the other; count the cards that they are given."""
     chosen = set()
     for number in range(count):
         world.pod(f"{stem}-{number}", requests, **options)

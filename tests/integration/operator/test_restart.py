@@ -1,4 +1,4 @@
-"""What stands in annotations survives any end of the operator: nothing is booked twice, and nothing leaks."""
+"""State in annotations survives any end of the operator: nothing is allocated twice, and nothing leaks."""
 
 import json
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ def test_state_is_rebuilt_from_annotations(world: World) -> None:
     world.wait_allocated(node, "2.5")
 
     first.stop()
-    # One leaves and three come while nobody looks: four halves are free then.
+    # One pod ends and three arrive while no operator runs: four halves are free then.
     world.remove("b")
     world.pods([f"late-{number}" for number in range(6)], HALF)
     world.operator()
@@ -50,7 +50,7 @@ def test_new_leader_reads_nothing_before_its_fence_stands(world: World) -> None:
 def test_leader_that_ended_in_order_is_followed_at_once(world: World) -> None:
     world.operator().stop()
 
-    # It would take longer than this waits, if it paused.
+    # A pause would take longer than this test waits.
     world.operator(takeover_pause=60)
 
 
@@ -61,7 +61,7 @@ def test_all_is_free_again_when_all_have_left(world: World) -> None:
     world.pods(["a", "b"], {"nvidia.com/gpu": "2"})
     world.wait_allocated(node, "4")
     first.kill()
-    # A killed leader's Lease is free at once for this test, which is not about elections.
+    # The killed leader's Lease is released at once, because this test is not about elections.
     world.free_lease()
     world.remove("a")
     world.operator()
@@ -95,7 +95,7 @@ def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World,
     node, other = shared.nodes(2, gpus=2, rdma=2)
     pinned = {"kubernetes.io/hostname": node}
 
-    # As if a Binding of ours had written it: else nobody would read it.
+    # As if Berth's Binding had written it: otherwise the operator would ignore it.
     shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations={words.EPOCH: "1", **annotations})
 
     said = shared.wait_condition(node, "Accounted", "False")
@@ -106,7 +106,7 @@ def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World,
     assert f"It requests gpu devices on {node}, but its allocation is missing, cannot be read" in event["message"]
     shared.pod("p", HALF, nodeSelector=pinned)
     assert "1 node(s) have pods whose GPU allocation is unknown" in shared.waits("p")
-    # Other nodes, and what the pod did not ask for, are as free as before.
+    # Other nodes, and what the pod did not request, are as free as before.
     shared.pod("elsewhere", HALF)
     assert shared.bound("elsewhere")["spec"]["nodeName"] == other
     shared.pod("nic", {K + "rdma": "100"}, nodeSelector=pinned)

@@ -1,4 +1,4 @@
-"""What the commands say of a real cluster is what the operator then does there."""
+"""The commands predict for a real cluster what the operator then does there."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ CARD, TWO, HALF = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}, {"kubernetes
 
 
 class Desk:
-    """The commands, run as people run them."""
+    """The commands, run as users run them."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world, self.folder = world, folder
@@ -89,11 +89,11 @@ def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
     assert status == 1
     assert sum(each["fits"] for each in said.values()) == 5
 
-    # What was to be left is left.
+    # The pods that were to stay are still there.
     after = {each["node"]: each["free"]["after"] for each in report["devices"]}
     _, now = desk.ask("simulate", "-f", desk.file(), *desk.live)
     assert {each["node"]: each["free"]["before"] for each in now["devices"]} == after
-    # Who could not be placed waits in the cluster now.
+    # The pods that could not be placed wait in the cluster now.
     assert [each["fits"] for each in now["waiting"]] == [False]
 
 
@@ -113,7 +113,7 @@ def test_what_is_advised_makes_room(desk: Desk) -> None:
     [move] = report["moves"]
     assert move["from"]["node"] == report["node"] != move["to"]["node"]
 
-    # As docs/simulation.md tells it: nobody comes back to a node that is being cleared.
+    # As docs/simulation.md describes: no pod returns to a node that is drained.
     world.cordon(report["node"], on=True)
     world.remove(move["pod"].partition("/")[2])
     world.wait(lambda: len(_on(world, move["to"]["node"])) == 2, what="the pod to be made anew elsewhere")
@@ -123,7 +123,7 @@ def test_what_is_advised_makes_room(desk: Desk) -> None:
 
 
 def _replicas(world: World, count: int) -> None:
-    """Have a ReplicaSet make pods of one card, and wait until they are bound."""
+    """Create a ReplicaSet of pods of one card, and wait until they are bound."""
     labels = {"app": "replica"}
     template = {"metadata": {"labels": labels}, "spec": world.arena.pod("x", requests=CARD, limits=CARD)["spec"]}
     world.arena.apply(

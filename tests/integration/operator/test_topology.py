@@ -1,4 +1,4 @@
-"""Cards that lie well to each other, on simulated machines as NVIDIA builds them."""
+"""Cards with good links to each other, on simulated machines as NVIDIA builds them."""
 
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
@@ -12,7 +12,7 @@ def gpus(count: int) -> dict[str, str]:
 
 
 def test_cards_with_nvlinks_among_all_of_them(shared: World) -> None:
-    """A DGX-1: two quads of cards, each linked all to all, and single links between the quads."""
+    """A DGX-1: two quads of cards, each fully connected, and single links between the quads."""
     shared.nodes(profile="v100")
 
     shared.pod("one", gpus(1))
@@ -44,7 +44,7 @@ def test_a_pod_whose_links_there_are_not_is_told_the_best_there_is(shared: World
 
 
 def test_partitions_of_an_nvswitch(shared: World) -> None:
-    """The table of the board is built in, by the model that the driver names."""
+    """The link table of the board is built in, by the model that the driver reports."""
     shared.nodes(profile="h100")
 
     shared.pod("one", gpus(1))

@@ -1,4 +1,4 @@
-"""What kubelet gave, as a node's agent tells it: what is charged, said and exchanged for it."""
+"""What kubelet gave, as a node's agent reports it: what is charged, reported and swapped for it."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from tests.integration.operator.world import World
 
 NVIDIA, HALF = {"nvidia.com/gpu": "1"}, {"kubernetes.io/gpu": "50"}
 SWAP_SECONDS = 2.0
-"""In which a swap that both GpuPods tell of must be exchanged."""
+"""Seconds within which a swap that both GpuPods report must be recorded."""
 
 
 def held(*minors: int) -> list[Manifest]:
@@ -20,7 +20,7 @@ def held(*minors: int) -> list[Manifest]:
 
 
 def node_of(world: World, count: int) -> str:
-    """Return a node with so many cards; the test is its agent."""
+    """Create a node with this many cards; the test acts as its agent."""
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(minor) for minor in range(count)])
     world.wait_ready(node, "True")
@@ -28,7 +28,7 @@ def node_of(world: World, count: int) -> str:
 
 
 def tell(world: World, node: str, **status: Any) -> None:
-    """Tell of kubelet in a Device's status, as an agent does."""
+    """Report kubelet's state in a Device's status, as an agent does."""
     body = {"apiVersion": "berth.dev/v1alpha1", "kind": "Device", "metadata": {"name": node}, "status": status}
     world.api.request(
         "PATCH",
@@ -74,7 +74,7 @@ def stranger(world: World, name: str, node: str) -> None:
 
 
 def forge(world: World, name: str, node: str, requests: dict[str, str], *minors: int, **options: Any) -> None:
-    """Create a pod that is on a node, and says itself that it has a hundredth of these cards."""
+    """Create a bound pod whose author claims a hundredth of these cards."""
     little = {"kubernetes.io/gpu-core": "1"}
     entries = [{"minor": minor, "id": words.gpu(minor)["id"], "resources": little} for minor in minors]
     world.pod(
@@ -87,7 +87,7 @@ def forge(world: World, name: str, node: str, requests: dict[str, str], *minors:
 
 
 def free_cards(world: World, node: str) -> list[int]:
-    """The minors of cards of which the Device shows nothing as taken."""
+    """Return the minors of cards that the Device shows as free."""
     uses = world.shown(node).get("status", {}).get("devices", [])
     return [each["minor"] for each in uses if each["free"]["kubernetes.io/gpu-core"] == "100"]
 
@@ -106,7 +106,7 @@ def test_a_gpu_pod_says_whether_its_pod_holds_what_it_was_allocated(shared: Worl
     assert found["message"].startswith("kubelet gave it gpu 2 (GPU-")
     [event] = shared.wait(lambda: shared.events("p", "DevicesDrifted"), what="the Event")
     assert event["type"] == "Warning"
-    # What it holds is charged, and its allocation is left as it is.
+    # What it holds is charged, and its allocation is not changed.
     shared.wait(lambda: free_cards(shared, node) == [0, 1], what="the true card to be charged")
     assert words.minors(shared.bound("p")) == [0]
     shared.pods(["q", "r"], NVIDIA)
@@ -218,7 +218,7 @@ def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, tru
     forge(world, "theirs", node, HALF, 0, scheduler_name="koord-scheduler")
     world.pod("ours", HALF)
     if trusted:
-        # What it says of its part is not asked: it requested half of the card.
+        # The share in its claim is ignored: it requested half of the card.
         assert words.minors(world.bound("ours")) == [0]
         assert accounted(world, node) == "True"
         world.pod("more", HALF)
@@ -258,12 +258,12 @@ def test_drift_is_counted_and_outlives_the_operator(world: World) -> None:
     wait_consistent(world, "p", "False")
     first.kill()
     world.free_lease()
-    # While nobody leads, the pod comes to hold what it was allocated after all.
+    # While no operator leads, the pod comes to hold what it was allocated after all.
     give(world, "p", 0)
     world.operator(metrics_port=port)
     wait_consistent(world, "p", "True")
     assert words.metrics(port, "berth_drifted_pods") == ["0.0"]
-    # Half of an exchange that a crash has left: the second half is made up for.
+    # A crash has left half of a swap: the second half is repaired.
     world.pod("q", NVIDIA)
     [other] = words.minors(world.bound("q"))
     text = world.bound("p")["metadata"]["annotations"][words.ALLOCATED]

@@ -1,4 +1,4 @@
-"""A card that fails under a running pod: the pod would survive a kubelet restart, and nobody else gets the card."""
+"""A card that fails under a running pod: the pod would survive a kubelet restart, and no other pod gets the card."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ HALF = {K + "gpu": "50"}
 
 
 def refused_by_kubelet(world: World, node: str) -> list[str]:
-    """Return the resources for which kubelet, after a restart, would find less than the node's pods request."""
+    """Return the resources of which kubelet, after a restart, would find less than the node's pods request."""
     found = world.arena.get("nodes", node)["status"]
     requested: Counter[str] = Counter()
     for pod in world.arena.list("pods"):
@@ -24,7 +24,7 @@ def refused_by_kubelet(world: World, node: str) -> list[str]:
         f"{field} {name}"
         for field in ("capacity", "allocatable")
         for name, amount in requested.items()
-        # What a device plugin offers is not Berth's to keep.
+        # Berth does not set the resources of a device plugin.
         if not is_of_plugin(name) and quantity.parse_milli(found[field].get(name, "0")) < amount
     ]
 

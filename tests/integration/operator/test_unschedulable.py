@@ -1,4 +1,4 @@
-"""A pod that fits nowhere says why, once; whatever frees a place wakes the pods that it helps, and no others."""
+"""A pod that fits nowhere reports why, once; freed capacity wakes the pods that it may help, and no others."""
 
 import functools
 from collections.abc import Iterator
@@ -92,12 +92,12 @@ def test_other_reason_is_told_after_ten_seconds_in_the_same_series(shared: World
     assert timedelta(seconds=9.5) <= quiet
 
 
-# --- what wakes -----------------------------------------------------------------------------------------------
+# --- waking ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def bystander(shared: World) -> Iterator[World]:
-    """A world with a pod that nothing here can help; it must still wait at the end."""
+    """Return a world with a pod that nothing here can help; it must still wait at the end."""
     shared.pod("hopeless", {"nvidia.com/gpu": "64"})
     shared.waits("hopeless")
     yield shared
@@ -164,7 +164,7 @@ def test_node_that_turns_ready_wakes(bystander: World) -> None:
 
     _set_node_ready(bystander, node, "True")
 
-    # The node controller takes its taint away a moment later.
+    # The node controller removes its taint a moment later.
     bystander.bound("p", deadline=2 * words.PROMPT)
 
 

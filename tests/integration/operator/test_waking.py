@@ -1,4 +1,4 @@
-"""Events wake the classes that they may help, and no others: counted in decisions of a real operator."""
+"""Events wake only the classes that they may help: counted in decisions of a real operator."""
 
 import time
 from typing import Final
@@ -9,7 +9,7 @@ from tests.integration.operator.world import World
 CLASSES: Final = 20
 EVENTS: Final = 40
 REVIEW_SECONDS: Final = 4.0
-"""How often a class at most is decided again whose reason alone may have changed."""
+"""Most decisions of a class whose reason alone may have changed."""
 
 
 def test_a_label_wakes_the_one_class_that_reads_it(world: World) -> None:

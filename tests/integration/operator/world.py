@@ -1,7 +1,7 @@
-"""An arena with devices in it, and words for what tests say about them.
+"""An arena with devices, and helpers for tests.
 
 Nodes come in two kinds: those of an agent, described in its fleet file, and those whose Device the test writes itself
-(`device`), where it needs an inventory that no agent would publish.
+(`device`), for an inventory that no agent would publish.
 """
 
 import itertools
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 POLL: Final = 0.03
 START: Final = 30.0
-"""Seconds that a process may take to start on a busy machine."""
+"""Longest time in seconds for a process to start on a busy machine."""
 PROMPT: Final = 5.0
-"""Seconds in which a freed place must be taken."""
+"""Longest time in seconds until freed capacity is used."""
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE: Final = "devices.berth.dev/visible"
@@ -39,7 +39,7 @@ OPERATOR_TYPES: Final = {"Ready", "Valid", "Accounted"}
 
 
 class World:
-    """One arena, its operators and agents, and the fleet file of the latter."""
+    """One arena, its operators and agents, and the fleet file of the agents."""
 
     def __init__(self, *, arena: Arena, folder: Path) -> None:
         self.arena = arena
@@ -50,10 +50,10 @@ class World:
         self._versions = itertools.count()
         self._write_fleet()
 
-    # --- what there is ----------------------------------------------------------------------------------------
+    # --- setup ------------------------------------------------------------------------------------------------
 
     def operator(self, **flags: Any) -> Process:
-        """Start an operator and wait until it leads, unless told `wait=False`."""
+        """Start an operator and `wait` until it leads."""
         return self.processes.operator(**flags)
 
     def agent(self, **flags: object) -> Process:
@@ -68,7 +68,7 @@ class World:
         capacity: Mapping[str, str] | None = None,
         **devices: Any,
     ) -> list[str]:
-        """Create nodes whose devices the agent plays; `profile` and `gpus` as in a fleet file."""
+        """Create nodes whose devices the agent plays; `profile` and `gpus` are as in a fleet file."""
         names = self.arena.nodes(count, labels=labels, capacity=capacity)
         for name in names:
             self.fleet[name] = {"profile": "a100", "gpus": 8, **devices}
@@ -82,7 +82,7 @@ class World:
         self._write_fleet()
 
     def forget(self, node: str) -> None:
-        """Take a node out of the fleet file."""
+        """Remove a node from the fleet file."""
         del self.fleet[node]
         self._write_fleet()
 
@@ -106,7 +106,7 @@ class World:
         )
 
     def renew(self, node: str, *, seconds: int, time: str = "2026-01-01T00:00:00.000000Z") -> None:
-        """Renew a node's Lease as its agent would, with whatever time."""
+        """Renew a node's Lease as its agent would, with any timestamp."""
         self._lease_namespace()
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -127,19 +127,19 @@ class World:
         return self.arena.create([manifest])[0]
 
     def pods(self, names: Iterable[str], requests: Mapping[str, str], **options: Any) -> None:
-        """Create several alike."""
+        """Create several equal pods."""
         self.arena.create(
             [self.arena.pod(each, requests=requests, limits=requests, **options) for each in names],
         )
 
-    # --- what became of it ------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------
 
     def wait(self, predicate: Callable[[], T], *, deadline: float = waiting.PATIENCE, what: str = "a condition") -> T:
-        """Wait for a condition, looking often."""
+        """Wait for a condition, with a short poll interval."""
         return waiting.until(predicate, deadline=deadline, what=what, poll=POLL)
 
     def bound(self, name: str, *, deadline: float = waiting.PATIENCE) -> Manifest:
-        """Wait until a pod is bound; give it."""
+        """Wait until a pod is bound; return it."""
 
         def look() -> Manifest | None:
             pod = self.arena.get("pods", name)
@@ -150,11 +150,11 @@ class World:
         return found
 
     def bound_names(self) -> set[str]:
-        """Names of the bound pods."""
+        """Return the names of the bound pods."""
         return {each["metadata"]["name"] for each in self.arena.list("pods") if each["spec"].get("nodeName")}
 
     def said(self, name: str) -> str:
-        """What a pod that waits says of itself."""
+        """Return the message of a waiting pod's condition."""
         found = condition(self.arena.get("pods", name), "PodScheduled")
         return str(found.get("message", "")) if found.get("status") == "False" else ""
 
@@ -166,33 +166,33 @@ class World:
         return self.said(name).partition(" preemption: ")[0]
 
     def _wait_for_pod(self, name: str, predicate: Callable[[], T], *, deadline: float, what: str) -> T:
-        """Wait; where that fails, tell what the pod says by then."""
+        """Wait; if that fails, report the pod's message."""
         try:
             return self.wait(predicate, deadline=deadline, what=what)
         except TimeoutError:
             raise AssertionError(f"pod {name} was {what} in {deadline:g} s; it says {self.said(name)!r}") from None
 
     def events(self, name: str, reason: str = "") -> list[Manifest]:
-        """The Events of a pod that exists, of one reason or all, the oldest first."""
+        """Return the Events of an existing pod, of one reason or all, oldest first."""
         uid = self.arena.get("pods", name)["metadata"]["uid"]
         found = [each for each in self.arena.list("events") if each["involvedObject"].get("uid") == uid]
         return sorted((each for each in found if reason in ("", each["reason"])), key=lambda each: each["eventTime"])
 
     def shown(self, node: str) -> Manifest:
-        """A Device; empty if there is none."""
+        """Return a Device; empty if there is none."""
         return next((each for each in self.arena.list("devices") if each["metadata"]["name"] == node), {})
 
     def ready(self, node: str) -> str:
-        """A Device's Ready."""
+        """Return a Device's condition Ready."""
         return str(condition(self.shown(node), "Ready").get("status", ""))
 
     def wait_ready(self, node: str, status: str, *, deadline: float = waiting.PATIENCE) -> Manifest:
-        """Wait until a Device's Ready has a status; give the condition."""
+        """Wait until a Device's Ready has a status; return the condition."""
         self.wait(lambda: self.ready(node) == status, deadline=deadline, what=f"Ready={status} of {node}")
         return condition(self.shown(node), "Ready")
 
     def wait_condition(self, node: str, kind: str, status: str, *, deadline: float = waiting.PATIENCE) -> str:
-        """Wait until a Device has a condition; give its message."""
+        """Wait until a Device has a condition; return its message."""
         self.wait(
             lambda: condition(self.shown(node), kind).get("status") == status,
             deadline=deadline,
@@ -201,14 +201,14 @@ class World:
         return str(condition(self.shown(node), kind)["message"])
 
     def wait_allocated(self, node: str, cards: str) -> None:
-        """Wait until a Device shows so many cards in use."""
+        """Wait until a Device shows this many cards in use."""
         self.wait(
             lambda: self.shown(node).get("status", {}).get("allocated") == cards,
             what=f"{cards} cards allocated on {node}; it shows {self.shown(node).get('status', {}).get('allocated')}",
         )
 
     def allocatable(self, node: str) -> dict[str, str]:
-        """A Node's sums of devices, without what device plugins offer."""
+        """Return a Node's sums of devices, without the resources of device plugins."""
         found: dict[str, str] = self.arena.get("nodes", node)["status"]["allocatable"]
         return {name: amount for name, amount in found.items() if "/" in name and not is_of_plugin(name)}
 
@@ -219,10 +219,10 @@ class World:
             what=f"{name}: {amount} on {node}; it shows {self.allocatable(node)}",
         )
 
-    # --- changing it ------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------
 
     def audit(self, *nodes: str) -> None:
-        """Check all pods and these nodes by the audit, which shares no code with the operator."""
+        """Audit all pods and these nodes with code that the operator does not share."""
         findings = audit(
             pods=self.arena.list("pods"),
             nodes=self.arena.list("nodes", labelSelector=self.arena.selector),
@@ -232,7 +232,7 @@ class World:
         assert not findings, "\n".join(map(str, findings))
 
     def cordon(self, node: str, *, on: bool) -> None:
-        """Cordon or uncordon a node; the latter is done when its taint is gone too."""
+        """Cordon or uncordon a node; uncordoning waits until its taint is gone too."""
         self.arena.merge("nodes", node, {"spec": {"unschedulable": on or None}})
         if not on:
             self.wait(lambda: not self._is_cordoned(node), what=f"{node} to lose the taint of its cordon")
@@ -246,11 +246,11 @@ class World:
         self.arena.delete("pods", name, grace_seconds=0)
 
     def free_lease(self) -> None:
-        """Release the LeaderLease in the place of an operator that is dead for certain."""
+        """Release the LeaderLease of an operator that is certainly dead."""
         self.arena.merge("leaderleases", self.arena.lease_name, {"spec": {"holderIdentity": ""}})
 
     def clear(self) -> None:
-        """Take away all pods, nodes and Devices, so that the next test finds nothing."""
+        """Delete all pods, nodes and Devices, so that the next test starts with none."""
         mine = {each["metadata"]["name"] for each in self.arena.list("nodes", labelSelector=self.arena.selector)}
         self.fleet = {}
         self._write_fleet()
@@ -263,29 +263,29 @@ class World:
         self.wait(lambda: not self.arena.list("pods"), what="pods to go")
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all programs."""
         self.processes.close()
 
 
 def condition(obj: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """One condition of an object; empty if it has none such."""
+    """Return one condition of an object; empty if it has none of that type."""
     found = (obj.get("status") or {}).get("conditions") or ()
     return next((dict(each) for each in found if each["type"] == kind), {})
 
 
 def allocation(pod: Manifest) -> dict[str, list[dict[str, Any]]]:
-    """A pod's allocation annotation."""
+    """Return a pod's allocation annotation."""
     found: dict[str, list[dict[str, Any]]] = json.loads(pod["metadata"]["annotations"][ALLOCATED])
     return found
 
 
 def minors(pod: Manifest, kind: str = "gpu") -> list[int]:
-    """The minors of a pod's cards."""
+    """Return the minors of a pod's cards."""
     return [each["minor"] for each in allocation(pod).get(kind, [])]
 
 
 def gpu(minor: int, **fields: Any) -> Manifest:
-    """A healthy A100 as an agent would publish it."""
+    """Return a healthy A100 as an agent would publish it."""
     return {
         "type": "gpu",
         "minor": minor,
@@ -302,7 +302,7 @@ def gpu(minor: int, **fields: Any) -> Manifest:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Return free ports of this machine."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in held]
     for each in held:
@@ -311,12 +311,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def metrics(port: int, name: str) -> list[str]:
-    """A metric's lines without its name, as an operator of this machine serves them."""
+    """Return a metric's lines without its name, as an operator of this machine serves them."""
     lines = fetch(f"http://127.0.0.1:{port}/metrics").splitlines()
     return [line.removeprefix(name).strip() for line in lines if line.startswith(name)]
 
 
 def fetch(url: str) -> str:
-    """What an address of this machine answers."""
+    """Return the response body of an address of this machine."""
     with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - loopback
         return str(response.read(), "utf-8")

@@ -9,12 +9,12 @@ from devcluster.api import Manifest
 from tests import policies
 
 ACTIVE_SECONDS = 30.0
-"""The API server looks for new policies once a second; more on a busy machine."""
+"""Longest time in seconds until policies are in force: the API server reads them once a second, slower if busy."""
 
 
 @pytest.fixture(scope="module")
 def arena(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """One for all tests of a module: a policy takes a second until it is in force."""
+    """Open one arena for all tests of a module: a policy takes a second until it is in force."""
     own = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("arena"))
     own.open()
     yield own
@@ -23,7 +23,7 @@ def arena(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def enforce(arena: Arena) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
-    """Put a file of policies in force, and wait until a probe shows it."""
+    """Apply a file of policies, and wait until a probe shows that they are in force."""
     applied: list[Manifest] = []
 
     def apply(file: str, probe: Callable[[], bool]) -> None:

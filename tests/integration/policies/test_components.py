@@ -1,4 +1,4 @@
-"""What a cluster may have besides, by policies or by the webhook: limits by HAMi-core, and a RuntimeClass."""
+"""Optional components, by policies or by the webhook: limits by HAMi-core, and a RuntimeClass."""
 
 import base64
 import functools
@@ -42,7 +42,7 @@ def admitted(arena: Arena, manifest: Manifest) -> Manifest:
 
 
 def answered(arena: Arena, manifest: Manifest) -> Manifest:
-    """The pod as the webhook has it, which is asked what the API server sends: a pod with its defaults."""
+    """Return the pod from the webhook, which gets what the API server sends: a pod with defaults."""
     spec = manifest["spec"] | {"schedulerName": "default-scheduler"}
     sent = admitted(arena, manifest | {"spec": spec})
     asked = orjson.dumps({"request": {"uid": "u", "object": sent}})
@@ -60,7 +60,7 @@ def admit(arena: Arena, request: pytest.FixtureRequest) -> Admit:
 def asks(
     arena: Arena, admit: Admit, requests: dict[str, str], labels: dict[str, str] | None = None, **fields: Any
 ) -> Manifest:
-    """The pod as it is admitted."""
+    """Return the pod as it is admitted."""
     container = {"name": "main", "image": "none", "resources": {"limits": requests}, **fields}
     return admit(arena.pod(labels=labels, containers=[container, {"name": "side", "image": "none"}]))
 
@@ -177,7 +177,7 @@ def test_the_webhook_makes_of_a_pod_what_the_policies_make(
         "initContainers": [{"name": "side", "image": "none"}],
         "volumes": [{**mine, "emptyDir": {}}],
     }
-    # A token's volume has another name in each pod.
+    # The volume of a token has another name in each pod.
     made = arena.pod(labels=labels, containers=[main], automountServiceAccountToken=False, **more)
     by_policies, by_webhook = admitted(arena, made)["spec"], answered(arena, made)["spec"]
     assert {**by_webhook, "schedulerName": arena.scheduler_name} == by_policies

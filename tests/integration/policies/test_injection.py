@@ -1,4 +1,4 @@
-"""The policy that puts the variable into pods, on the real API server, and beside the same in Python."""
+"""The policy that injects the variable into pods on the real API server gives the same result as the Python code."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ def pod(arena: Arena, *containers: Manifest, labels: dict[str, str] | None = Non
 
 
 def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    """What the API server makes of a pod; it is not kept."""
+    """Return the pod as the API server admits it, in a dry run."""
     path = f"/api/v1/namespaces/{arena.namespace}/pods"
     return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
 
@@ -137,7 +137,7 @@ def debugger(name: str, target: str = "", *env: Manifest) -> Manifest:
 
 
 def debugged(arena: Arena, name: str, *containers: Manifest) -> dict[str, list[Manifest]]:
-    """Put ephemeral containers into a pod, and give the variables of all that it has."""
+    """Add ephemeral containers to a pod, and return the variables of all its containers."""
     found = arena.cluster.api.request(
         "PATCH",
         f"/api/v1/namespaces/{arena.namespace}/pods/{name}/ephemeralcontainers",
@@ -173,11 +173,11 @@ def test_ephemeral_containers_of_other_pods_are_left_alone(arena: Arena, name: s
 
 
 def test_an_ephemeral_container_that_was_there_before_the_policy_stays(arena: Arena) -> None:
-    """It cannot be changed: a patch of it would keep out all that come later."""
+    """An invalid patch would block all later ephemeral containers, because an ephemeral container cannot be changed."""
     assert debugged(arena, "early", debugger("d1", "main")) == {"d0": [LITERAL], "d1": [seen("main")]}
 
 
-# --- beside the same in Python ----------------------------------------------------------------------------------
+# --- compared with the Python code ------------------------------------------------------------------------------
 
 ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, MAKES, seen("c0"), seen("c1")])
 AMOUNTS = st.dictionaries(

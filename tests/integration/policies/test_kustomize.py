@@ -1,4 +1,4 @@
-"""Base and components as kubectl puts them together, and as the API server takes them."""
+"""Base and components as kubectl combines them, and as the API server accepts them."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def build(cluster: Cluster, tmp_path: Path) -> Build:  # noqa: ARG001 - so that 
     kubectl = programs.ensure(["kubectl"])["kubectl"]
 
     def put_together(*components: str, patches: Sequence[Any] = ()) -> dict[str, Manifest]:
-        # kustomize takes no path that is absolute.
+        # kustomize accepts no absolute path.
         body = {
             "resources": [os.path.relpath(MANIFESTS / "base", tmp_path)],
             "components": [os.path.relpath(MANIFESTS / "components" / each, tmp_path) for each in components],

@@ -1,4 +1,4 @@
-"""Who may write what decides over devices, one subresource after the other, on the real API server."""
+"""Who may write the fields that decide over devices, by subresource, on the real API server."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ numbers = itertools.count()
 
 
 def user(arena: Arena, kubeconfig: Path) -> Api:
-    """A client that acts as whom a kubeconfig names."""
+    """Return a client that acts as the user of a kubeconfig."""
     token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
     return Api(server=arena.cluster.server, token=token, ca=arena.cluster.ca_file.read_text())
 
@@ -56,7 +56,7 @@ def operator(arena: Arena, operator_of: Callable[[Arena], Api]) -> Api:
 
 @pytest.fixture(scope="module")
 def early(arena: Arena) -> str:
-    """A pod that carried the annotations before the policy was there."""
+    """Return a pod that had the annotations before the policy was in force."""
     return create(arena, GUARDED, scheduler_name="default-scheduler")
 
 
@@ -83,7 +83,7 @@ def _in_force(
 
 
 def status(write: Callable[[], object]) -> int:
-    """The status of a write: 200 where it was let through."""
+    """Return the HTTP status of a write: 200 if it is accepted."""
     try:
         write()
     except ApiError as error:
@@ -112,7 +112,7 @@ def bind(arena: Arena, by: Api, annotations: dict[str, str], node: str, *, pod: 
 
 @pytest.fixture
 def bound(arena: Arena, operator: Api, node: str) -> str:
-    """A pod that the scheduler has bound; it does not run yet, for kwok's nodes cannot resize what runs."""
+    """Return a pod that the scheduler has bound; it does not run, because kwok's nodes cannot resize running pods."""
     return bind(arena, operator, GUARDED, node, pod=create(arena, {"pod-ready.stage.kwok.x-k8s.io/delay": "1h"}))
 
 
@@ -187,7 +187,7 @@ def test_a_saved_pod_is_applied_over_itself_and_not_as_a_new_one(arena: Arena, b
 
 @pytest.mark.parametrize("subresource", ["", "status"], ids=["pods", "pods-status"])
 def test_a_pod_with_very_many_annotations_is_no_matter(arena: Arena, subresource: str) -> None:
-    """The search of a policy has a limit: beyond it the API server would refuse what is none of ours."""
+    """A policy's search has a limit: beyond it the API server would refuse pods that are not Berth's."""
     many = {f"{number:x}": "" for number in range(10_000)}
     name = create(arena, many)
     path = pods(arena, name, *filter(None, [subresource]))
@@ -267,19 +267,19 @@ def test_other_subresources_change_no_allocation(
     path, by = pods(arena, bound, subresource), arena.cluster.api
     strategic = "application/strategic-merge-patch+json"
     forged = {"metadata": {"annotations": dict.fromkeys(GUARDED, "forged")}, "spec": spec}
-    # The API server itself takes of such a request what the subresource is about, and no more.
+    # Of such a request the API server reads only the fields of the subresource.
     assert status(lambda: by.request("PATCH", path, body=forged, content_type=strategic)) == HTTPStatus.OK
     found = arena.get("pods", bound)
     assert written(arena, bound) == GUARDED
     assert changed(found["spec"])
 
 
-# --- accounts that are listed -----------------------------------------------------------------------------------
+# --- accounts in the list ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def koordinator(arena: Arena) -> Iterator[Api]:
-    """Another scheduler, of whose account a second policy in another namespace knows."""
+    """Return another scheduler, whose account a second policy in another namespace lists."""
     client = user(arena, arena.service_account("koord-scheduler", "cluster-admin"))
     yield client
     client.close()
@@ -287,7 +287,7 @@ def koordinator(arena: Arena) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def migration(arena: Arena, koordinator: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """An arena whose policy lists that account, by the patch of docs/operations.md."""
+    """Return an arena whose policy lists that account, by the patch of docs/operations.md."""
     own = Arena(cluster=arena.cluster, folder=tmp_path_factory.mktemp("migration"))
     own.open()
     listed = f'["system:serviceaccount:{arena.namespace}:koord-scheduler"]'
@@ -329,7 +329,7 @@ def test_a_listed_account_leaves_pods_of_berth_alone(
 
 @pytest.fixture
 def broken(arena: Arena, tmp_path: Path) -> Iterator[Arena]:
-    """An arena whose policy has a list that cannot be evaluated."""
+    """Return an arena whose policy has a list that cannot be evaluated."""
     own = Arena(cluster=arena.cluster, folder=tmp_path)
     own.open()
     applied = own.apply(policies.policies("protection.yaml", own, {"trusted": 'dyn("no list").of.accounts'}))
@@ -368,11 +368,11 @@ def test_others_bind_what_is_theirs(arena: Arena, node: str, *, old_way: bool) -
     assert bind(arena, arena.cluster.api, {"example.com/other": "1"}, node, old_way=old_way)
 
 
-# --- what agents write ------------------------------------------------------------------------------------------
+# --- writes of agents -------------------------------------------------------------------------------------------
 
 
 def at(arena: Arena, node: str | None) -> Api:
-    """A client with the token that the agent's pod gets on a node; without one, of a pod nowhere."""
+    """Return a client with the token of the agent's pod on a node; without a node, of a pod that is not bound."""
     accounts = f"/api/v1/namespaces/{arena.namespace}/serviceaccounts"
     spec: Manifest = {"expirationSeconds": 3600}
     if node is not None:
@@ -391,7 +391,7 @@ def nodes(arena: Arena) -> list[str]:
 
 @pytest.fixture(scope="module")
 def agent(arena: Arena, nodes: list[str]) -> Iterator[Api]:
-    """The agent of the first node."""
+    """Return the agent of the first node."""
     client = at(arena, nodes[0])
     yield client
     client.close()

@@ -1,4 +1,4 @@
-"""An operator as it is shipped, between the policies as they are shipped."""
+"""The operator as shipped, with the policies as shipped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_pods_are_placed_once_they_are_injected(
     world = World(arena=arena, folder=tmp_path)
     try:
         world.agent()
-        # Without the flag of other tests, by which nothing need be injected.
+        # Without the flag of other tests that makes injection optional.
         world.operator(require_injection=None, kubeconfig=arena.service_account("berth-operator", "cluster-admin"))
         world.nodes(1, gpus=1)
         world.pod("early", HALF)

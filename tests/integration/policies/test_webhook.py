@@ -1,4 +1,4 @@
-"""The webhook on the real API server: what it makes of pods, and its certificate."""
+"""The webhook on the real API server: how it changes pods, and its certificate."""
 
 import base64
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.processes import Process, Processes
 COMPONENT = Path(__file__).parents[3] / "manifests/components/webhook/webhook.yaml"
 HALF = {GPU: "50"}
 SHORT = 6.0
-"""Seconds for which a certificate is good in these tests; it is renewed after a third of them."""
+"""Lifetime in seconds of a certificate in these tests; it is renewed after a third of it."""
 
 
 class Hook:
@@ -139,7 +139,7 @@ def test_its_own_certificate_is_renewed_and_no_pod_is_refused_meanwhile(hook: Ho
 
 
 def encoded(bundle: str) -> list[str]:
-    """The certificates of a bundle, each as in a Secret."""
+    """Return the certificates of a bundle, each encoded as in a Secret."""
     end = "-----END CERTIFICATE-----\n"
     return [base64.b64encode((each + end).encode()).decode() for each in bundle.split(end) if each]
 
