@@ -1,6 +1,6 @@
-"""Claims, volumes and classes with defaults that make sense: values of the core, and objects of the API server.
+"""Claims, volumes and classes with sensible defaults: values of the core, and objects of the API server.
 
-By default all is of the class "local", whose claims wait for their first consumer and for which nobody makes volumes.
+By default everything has the class "local", whose claims wait for their first consumer and which has no provisioner.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,25 +35,25 @@ def bound(name: str = "claim", to: str = "volume", **fields: Any) -> Claim:
 
 
 def volume(name: str = "volume", *, on: Sequence[str] | None = None, **fields: Any) -> Volume:
-    """Return a volume of 10 GiB that is nobody's; `on` names the zones of the nodes that reach it."""
+    """Return a volume of 10 GiB that is not bound; `on` names the zones of the nodes that reach it."""
     base = {"name": name, "storage_class": "local", "size": 10 * GI, "available": True}
     return Volume(**{**base, "modes": frozenset({"ReadWriteOnce"}), "affinity": zoned(on), **fields})
 
 
 def zoned(zones: Sequence[str] | None) -> tuple[NodeTerm, ...] | None:
-    """Return terms that the nodes of some zones match."""
+    """Return terms that match the nodes of some zones."""
     return None if zones is None else (NodeTerm(labels=(label("zone", "In", *zones),)),)
 
 
 def capacity(limit: int | None, zone: str, storage_class: str = "made") -> Capacity:
-    """Return what is left for a zone."""
+    """Return the capacity that is left in a zone."""
     return Capacity(
         key=f"ns/{storage_class}-{zone}", storage_class=storage_class, limit=limit, nodes=zoned([zone]) or ()
     )
 
 
 def mounts(*claims: str, own: Mapping[str, str] | None = None, disks: Sequence[Disk] = ()) -> Mounts:
-    """Return what a pod mounts; `own` are claims of ephemeral volumes, with the pod's UID."""
+    """Return the volumes of a pod; `own` are claims of ephemeral volumes, with the pod's UID."""
     uses = [Use(claim=f"ns/{name}") for name in claims]
     uses += [Use(claim=f"ns/{name}", owner=owner) for name, owner in (own or {}).items()]
     return Mounts(claims=tuple(uses), disks=tuple(disks))
@@ -70,12 +70,12 @@ def holds(name: str, *claims: str, node: str = "node", chosen: PodVolumes | None
 
 
 def csi(handle: str, driver: str = DRIVER) -> Attachable:
-    """Return a volume as its driver knows it."""
+    """Return a CSI volume as its driver identifies it."""
     return Attachable(driver=driver, handle=handle)
 
 
 def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None) -> Fleet:
-    """Tell the fleet of classes, claims, volumes and capacities; `limits` of the driver by node."""
+    """Add classes, claims, volumes and capacities to the fleet; `limits` of the driver by node."""
     store = fleet.volumes
     for each in (LOCAL, MADE, AT_ONCE, *objects):
         match each:
@@ -96,7 +96,7 @@ def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None)
 
 
 def raw_claim(name: str = "claim", *, version: int = 1, **fields: Any) -> Raw:
-    """Return a PersistentVolumeClaim; `annotations`, `status` and metadata's fields go where they belong."""
+    """Return a PersistentVolumeClaim; `spec`, `status`, and metadata such as `annotations`."""
     spec = {
         "storageClassName": "local",
         "accessModes": ["ReadWriteOnce"],

@@ -1,4 +1,4 @@
-"""What a configuration file may say, what becomes of it, and what its author is told of mistakes."""
+"""What a configuration file may contain, its effect, and the messages for mistakes."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def weights(**fields: Any) -> dict[str, float]:
     return dict(read(profile(**fields)).weights)
 
 
-# --- what becomes of it -----------------------------------------------------------------------------------------
+# --- effects ----------------------------------------------------------------------------------------------------
 
 
 def test_a_profile_that_says_nothing_is_the_default() -> None:
@@ -333,7 +333,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         configuration.load(tmp_path)
 
 
-# --- what is shipped --------------------------------------------------------------------------------------------
+# --- the shipped files ------------------------------------------------------------------------------------------
 
 
 def test_the_shipped_config_map_is_the_default() -> None:

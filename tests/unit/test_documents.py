@@ -24,7 +24,7 @@ from devcluster import __main__ as devcluster
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 BASES = [ROOT / base for base in ("", "operator/berth_operator", "agent/berth_agent", "tests")]
-"""A document may name a file from the root, from one of the two programs, or from the tests."""
+"""A document may name a file relative to the root, to one of the two programs, or to the tests."""
 
 FENCES = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 SPANS = re.compile(r"`([^`\n]+)`")
@@ -103,7 +103,7 @@ def wrong_module(name: str) -> bool:
 
 
 def unknown(text: str) -> list[str]:
-    """Return what a document names and the repository does not have."""
+    """Return the names in a document that the repository does not have."""
     blocks = "".join(FENCES.findall(text))
     spans = SPANS.findall(FENCES.sub("", text))
     imports = [f"{module}.{name}" for module, name in re.findall(r"^from ([\w.]+) import (\w+)$", blocks, re.MULTILINE)]

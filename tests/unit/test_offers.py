@@ -1,4 +1,4 @@
-"""What the agent offers to kubelet is what the operator hands out, unit by unit."""
+"""What the agent offers to kubelet is what the operator allocates, unit by unit."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_what_is_offered_is_handed_out(strategy: str, found: DeviceSpec, sharing
     for name in NAMES:
         wanted = sorted(unit.id for unit in offers[name].units) if name in offers else []
         if name == SHARED and any("MIG" in each for each in wanted):
-            wanted = []  # Slices of instances under `single` and another name: nobody asks the operator for those.
+            wanted = []  # Slices of instances under `single` and another name: no pod requests those from the operator.
         assert sorted(handed_out(told, name)) == wanted
 
 
@@ -69,7 +69,7 @@ def test_the_development_cluster_plays_what_is_offered(
 
 
 def handed_out(told: DeviceSpec, name: str) -> list[str]:
-    """Return the ids that pods get that ask for one each, until none is left."""
+    """Return the ids that pods of one unit each get, until none is left."""
     raw = {"metadata": {"name": "node", "uid": "u"}, "spec": told.model_dump(mode="json", by_alias=True)}
     record = devices.record(raw)
     assert record.problems == ()

@@ -1,4 +1,4 @@
-"""Device plug-ins of the operator are loaded once, and a mistake in one ends the start with a plain line."""
+"""Device plug-ins of the operator are loaded once, and an invalid one ends the start with a one-line message."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Promises of the repository itself."""
+"""Checks of the repository itself."""
 
 import re
 import subprocess

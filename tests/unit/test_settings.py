@@ -1,4 +1,4 @@
-"""What the operator's settings make of each other."""
+"""How the operator's settings affect each other."""
 
 from berth_operator.settings import Settings
 

@@ -1,4 +1,4 @@
-"""What the webhook answers, and when a certificate is due."""
+"""The webhook's answers, and when it renews a certificate."""
 
 import base64
 import ssl

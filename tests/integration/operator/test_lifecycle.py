@@ -156,7 +156,7 @@ def test_clock_of_an_agent_does_not_matter(world: World) -> None:
 
 
 def _for_seconds(seconds: float) -> "itertools.takewhile[int]":
-    """Yield ten times a second, for some seconds."""
+    """Return an iterator that yields ten times a second, for some seconds."""
     end = time.monotonic() + seconds
 
     def goes_on(_: int) -> bool:

@@ -80,7 +80,7 @@ def test_fgd_takes_the_card_where_fragments_grow_least() -> None:
         assert isinstance(placed, Placement)
         slots += [each.minor for each in placed.grants]
         fleet.charge(placed.charge)
-    # The share of 300 spoils a card for another of 500 only where both halves of it were still whole.
+    # A share of 300 spoils a card for one of 500 only if both halves of the card were still free.
     assert slots[1] == slots[2] != slots[0]
 
 
@@ -112,7 +112,7 @@ def _charge_anywhere(fleet: Fleet, each: Task, number: int) -> None:
         fleet.charge(placed.charge)
 
 
-# --- the others -------------------------------------------------------------------------------------------------
+# --- the baselines ----------------------------------------------------------------------------------------------
 
 
 def test_random_uses_every_node_and_card() -> None:
@@ -180,11 +180,11 @@ def test_a_seed_is_an_order_of_pods_and_of_nodes() -> None:
     assert nodes[0] == nodes[1] != nodes[2]
 
 
-# --- the whole --------------------------------------------------------------------------------------------------
+# --- the whole program ------------------------------------------------------------------------------------------
 
 
 def test_a_replay_counts_what_found_a_place() -> None:
-    # Ten cards; pods of a card each, of which every second is of a model that nobody has.
+    # Ten cards; pods of one card each, every second of them of a model that no node has.
     found = (task(milli=1000), task(milli=1000, models=("H100",)))
     trace = Trace(name="t", machines=(machine(cards=10),), tasks=found * 5)
     run = quality.replay(trace, "ours", 1)

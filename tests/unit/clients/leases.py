@@ -1,7 +1,7 @@
-"""A store of LeaderLeases in memory that behaves like the API server's, with faults to order.
+"""A store of LeaderLeases in memory that behaves like the API server's, with configurable faults.
 
-`LeaseStore.client(...)` gives one candidate's view; each view can be made to refuse, to lose answers or to
-stand still, while the store stays the one truth.
+`LeaseStore.client(...)` returns one candidate's connection; each connection can refuse, lose answers or stall, while
+the store stays consistent.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ class LeaseStore:
     leases: dict[str, Object] = field(default_factory=dict)
     version: int = 0
     numbers: list[int] = field(default_factory=list)
-    """Every term that was ever written, without repetitions in a row."""
+    """Every term that was ever written, without consecutive repetitions."""
     served: bool = True
-    """Whether the API server has the kind's definition."""
+    """Whether the API server has the CRD."""
 
     def client(self) -> "LeaseClient":
         return LeaseClient(store=self)
 
     def add(self, spec: Object) -> None:
-        """Create the LeaderLease that was there before the test."""
+        """Add the LeaderLease that existed before the test."""
         self._create({"metadata": {"name": "berth"}, "spec": spec})
 
     def delete(self, name: str) -> None:
@@ -97,15 +97,15 @@ class LeaseClient:
 
     store: LeaseStore
     down: bool = False
-    """No request arrives, none is answered."""
+    """If true, no request arrives and none is answered."""
     deaf: bool = False
-    """Requests arrive, their answers are lost."""
+    """If true, requests arrive and their answers are lost."""
     latency: Callable[[], float] = lambda: 0.0
-    """Seconds that a request takes to arrive."""
+    """Seconds until a request arrives."""
     answer_latency: Callable[[], float] = lambda: 0.0
-    """Seconds that its answer takes."""
+    """Seconds until its answer arrives."""
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared: the whole process stands still, its timeouts included."""
+    """If cleared, the whole process is paused, with its timeouts."""
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

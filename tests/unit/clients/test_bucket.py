@@ -1,4 +1,4 @@
-"""How often something may be done."""
+"""How often an action is allowed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The operator's calls, and its logins."""
+"""The operator's calls, and how it logs in."""
 
 import subprocess
 import sys

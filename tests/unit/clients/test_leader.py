@@ -1,4 +1,4 @@
-"""Leader election in virtual time: who leads when, and under which number."""
+"""Leader election in virtual time: who leads when, and with which number."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ async def test_a_term_ends_ten_seconds_after_the_last_good_renewal_began() -> No
     election = candidate(client, "a")
     async with running(election):
         term = await election.acquired()
-        assert now() == election.won_at == 1.5  # three requests; the one that took it began at 1.0
+        assert now() == election.won_at == 1.5  # three requests; the one that took the Lease began at 1.0
         client.down = True
         await election.lost(term)
         assert now() == 11
@@ -84,7 +84,7 @@ async def test_a_short_outage_is_survived() -> None:
 
 
 SLOW = [0.5, 1, 2, 4]
-"""Seconds; kube-scheduler keeps its Lease at each of them with the same durations."""
+"""Seconds; at each of these delays kube-scheduler keeps its Lease with the same durations."""
 
 
 @pytest.mark.parametrize("seconds", SLOW)
@@ -143,7 +143,7 @@ async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_durat
             await asyncio.sleep(5)
             first.down = True
             assert await b.acquired() == FIRST + 1
-            assert 4 + 15 <= now() <= 4 + 15 + 2 * 2  # a renewed last at 4; b looks every two seconds
+            assert 4 + 15 <= now() <= 4 + 15 + 2 * 2  # a renewed last at 4; b polls every two seconds
             assert a.term is None
 
 
@@ -210,7 +210,7 @@ async def test_a_paused_leader_has_no_term_when_it_wakes() -> None:
         term = await a.acquired()
         client.resumed.clear()
         assert await b.acquired() == term + 1
-        assert a.term is None  # though its task has not run
+        assert a.term is None  # although its task has not run
         client.resumed.set()
         await asyncio.sleep(30)
         assert (a.term, b.term) == (None, term + 1)
@@ -232,7 +232,7 @@ async def test_a_lost_answer_to_the_taking_write_costs_a_number_and_nothing_else
     store.add({"term": 7})
     client = store.client()
     election = candidate(client, "a")
-    client.answer_latency = iter([0.0, 60.0, *[0.0] * 9]).__next__  # the PUT arrives, its answer does not
+    client.answer_latency = iter([0.0, 60.0, *[0.0] * 9]).__next__  # the PUT arrives, its answer is lost
     async with running(election):
         term = await election.acquired()
     assert store.numbers == [7, FIRST, FIRST + 1]
@@ -287,7 +287,7 @@ async def test_a_new_lease_starts_above_every_number_of_the_deleted_one() -> Non
         client.resumed.clear()
         await asyncio.sleep(10)
         store.delete("berth")
-        successor = candidate(store.client(), "b")  # knows nothing of the past
+        successor = candidate(store.client(), "b")  # knows nothing of earlier terms
         async with running(successor):
             assert await successor.acquired() > term
             assert paused.term is None

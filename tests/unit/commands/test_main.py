@@ -1,4 +1,4 @@
-"""The commands as people call them: a workload and a snapshot in, tables or JSON and a status out."""
+"""The commands as users run them: a workload and a snapshot as input, tables or JSON and an exit code as output."""
 
 import io
 import json
@@ -25,7 +25,7 @@ MIRROR = {"ownerReferences": [{"kind": "Node", "name": "a", "uid": "1", "control
 
 
 class Desk:
-    """A folder with a workload and a snapshot in it, and what commands print there."""
+    """A folder with a workload and a snapshot in it, and the output of commands."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture
@@ -67,18 +67,18 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     yield Desk(tmp_path, capfd)
-    # It sends log lines to what is standard error now.
+    # Log lines go to what sys.stderr is during the test.
     structlog.reset_defaults()
 
 
 def wanting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:
-    """Return a document of a Pod."""
+    """Return the document of a Pod that requests resources."""
     spec = {"containers": [{"name": "main", "resources": {"limits": dict(requests)}}], **fields.pop("spec", {})}
     return {"kind": "Pod", "metadata": {"name": name, **fields}, "spec": spec}
 
 
 def found(report: Raw, of: str = "pods") -> dict[str, str]:
-    """Return each pod's node and GPUs, or why it has none."""
+    """Return each pod's node and GPUs, or the reason why it has none."""
     return {
         each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
     }
@@ -103,7 +103,7 @@ POINTS = "[berth.device_allocators]\nnpu = berth_npus:npu\nbad = berth_npus:bad\
 
 @pytest.fixture
 def plugged(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A desk with a node of two NPUs and a device of a type whose plug-in fails, and these plug-ins installed."""
+    """Return a desk with a node of two NPUs and a device whose plug-in fails, with both plug-ins installed."""
     installed = tmp_path / "site" / "berth_npus-1.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: berth-npus\nVersion: 1.0\n")
@@ -153,7 +153,7 @@ def test_pods_that_wait_already_come_before(desk: Desk) -> None:
     status, report = desk.asked(wanting("new", CARD)).json("simulate")
     assert status == 1
     assert found(report, "waiting") == {"ns/older": "a [0]"}
-    # What they lack is not what was asked.
+    # Pods outside the workload do not change the exit code.
     desk.asked()
     assert desk.json("simulate")[0] == 0
 
@@ -223,7 +223,7 @@ def test_classes_order_and_namespaces_count(desk: Desk) -> None:
     pods = [wanting(name, CARD, spec={"priorityClassName": name}) for name in ("high", "urgent")]
     _, report = desk.asked(*pods, urgent).json("simulate")
     assert found(report)["default/urgent"] == "a [0]"
-    # In the order in which they were asked.
+    # In the order of the workload.
     assert list(found(report)) == ["default/high", "default/urgent"]
 
 
@@ -311,7 +311,7 @@ def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
 
 
 def crowded(desk: Desk, **owner: Any) -> Desk:
-    """Return a node on which one pod of one card is in the way of a pod of two, and a node where that would fit."""
+    """Return a node where a pod of one card blocks a pod of two, and a node where the small pod would fit."""
     desk.nodes(a=2, b=1).put("pods", pod("x", CARD, on="a", allocated=whole(0), metadata=owner, **SCHEDULER))
     return desk.asked(wanting("big", {"nvidia.com/gpu": "2"}))
 
@@ -494,5 +494,5 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(desk: Desk, tmp_path: Path, co
 def test_memory_is_told_in_binary_units(desk: Desk) -> None:
     _, report = desk.nodes(a=1).asked().json("simulate")
     assert report["totals"][0]["free"]["after"]["kubernetes.io/gpu-memory"] == f"{A100_BYTES // 1024}Ki"
-    # People need not know it to the byte.
+    # Users do not need the exact number of bytes.
     assert "gpu-memory 79.35Gi" in desk.run("simulate")[1]

@@ -1,4 +1,4 @@
-"""Workload files: which pods come of them, and what is said of mistakes."""
+"""Workload files: the pods that they describe, and the messages for mistakes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ def names(found: Workload) -> list[str]:
     return [pod["metadata"]["name"] for _, pod in found.pods]
 
 
-# --- which pods ---------------------------------------------------------------------------------------------------
+# --- the pods of a workload ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

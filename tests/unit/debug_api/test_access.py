@@ -1,4 +1,4 @@
-"""Who is let in: nobody without a token that the API server knows and allows, and few questions for many requests."""
+"""Access to the debug API: only with a token that the API server allows, and with few reviews for many requests."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ READER = {"username": "reader", "uid": "1", "groups": ["g"], "extra": {"k": ["v"
 
 
 class Api:
-    """An API server that knows some tokens and allows some users everything."""
+    """An API server that knows some tokens, and allows some users all requests."""
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = {"good": READER, "poor": {"username": "poor"}}

@@ -1,4 +1,4 @@
-"""A replica that stands by reads pods when it is asked: once for all who ask, and no more than is needed."""
+"""A standby replica reads pods on request: once for all concurrent requests, and no more than is needed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.looptime
 
 
 class Replica:
-    """One that knows two nodes, and an API server with a pod on each."""
+    """A replica that knows two nodes, and an API server with a pod on each."""
 
     def __init__(self, kinds: Kinds = BUILT_IN, trusted: Collection[str] = ()) -> None:
         clock = asyncio.get_running_loop().time
@@ -67,13 +67,13 @@ async def test_all_pods_are_read_once_for_those_who_ask_within_a_while() -> None
     assert replica.asked == [f"spec.nodeName!=,{ALIVE}"]
     assert (told(first, "a")["ready"], list(told(first, "a")["allocateSet"]["gpu"])) == (True, ["ns/p"])
     assert first.charges.keys() == {"uid-p", "uid-q"}
-    # What it will decide by is not touched.
+    # The state for its own decisions is not changed.
     assert not replica.cluster.fleet.charges
 
     await asyncio.sleep(KEPT_SECONDS - 0.1)
     assert await replica.listed.whole() is first
     await asyncio.sleep(0.2)
-    # Nothing of it stays behind.
+    # No part of the snapshot is kept.
     assert replica.listed._reading is None
     assert await replica.listed.whole() is not first
     assert len(replica.asked) == 2

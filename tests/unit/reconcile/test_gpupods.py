@@ -1,4 +1,4 @@
-"""What a GpuPod shows of its pod."""
+"""The status of a GpuPod."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a PodGroup shows of its gang."""
+"""The status of a PodGroup."""
 
 from dataclasses import replace
 from typing import Any

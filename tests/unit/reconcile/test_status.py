@@ -1,4 +1,4 @@
-"""What a Device shows of itself."""
+"""The status of a Device."""
 
 from dataclasses import replace
 from typing import Any
@@ -173,7 +173,7 @@ def test_a_card_in_mig_mode_shows_its_instances() -> None:
     ]
     found = wanted(view(gpu(0, mig={"enabled": True, "instances": instances}), charges=(charge("a", instance(0, 1)),)))
     (use,) = found.devices
-    # Of the card itself nothing can be had.
+    # No part of the card itself can be allocated.
     assert use.free == {"nvidia.com/mig-1g.10gb": "2"}
     assert [(each.id, each.resources) for each in use.holders] == [("MIG-0-1", {"nvidia.com/mig-1g.10gb": "1"})]
 

@@ -1,4 +1,4 @@
-"""What a Node shows of its devices: enough that kubelet would admit every running pod again."""
+"""A Node's sums of devices: enough for kubelet to admit every running pod again."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ MARKED = {MANAGED: "true"}
 
 
 def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = (), **fields: Any) -> NodeView:
-    """Return a node with these entries in its Device; `without=True` has no Device."""
+    """Return the view of a node with these entries in its Device; `without=True` omits the Device."""
     shown = raw or node()
     record = NodeRecord(
         uid="uid-node",
@@ -56,7 +56,7 @@ def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = ()
 
 
 def shown(of: NodeView) -> dict[str, int]:
-    """Return the sums under our first prefix, after looking that the other has the same."""
+    """Return the sums under the first of Berth's prefixes; check that the second has the same."""
     wanted = sums.wanted(of)
     ours = {name.removeprefix(names.PREFIX): amount for name, amount in wanted.items() if name.startswith(names.PREFIX)}
     others = {name.removeprefix(names.OTHER_PREFIX): amount for name, amount in wanted.items() if name not in ours}
@@ -219,7 +219,7 @@ def test_a_new_device_is_shown_in_both_fields_and_under_both_prefixes() -> None:
 
 
 def current(of: NodeView, **changes: str) -> Raw:
-    """Return a node that shows what it should, but for the changes."""
+    """Return a node whose sums are up to date, except for the changes."""
     return node(labels=MARKED, allocatable={**written(of), **changes})
 
 
@@ -384,7 +384,7 @@ def test_the_mark_stays_while_sums_do() -> None:
     assert labels(of)[MANAGED] == "false"
 
 
-# --- types that plug-ins bring ----------------------------------------------------------------------------------
+# --- types of plug-ins ------------------------------------------------------------------------------------------
 
 NPU, NPU_CORE = "example.com/npu", "example.com/npu-core"
 

@@ -27,19 +27,19 @@ def now() -> float:
 
 
 class Api:
-    """Nodes and Devices in memory: what is written is shown to the cluster state at once, like by a watch."""
+    """Nodes and Devices in memory: the cluster state sees every write at once, as by a watch."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.nodes: dict[str, Raw] = {}
         self.devices: dict[str, Raw] = {}
         self.groups: dict[str, Raw] = {}
-        """Statuses."""
+        """Status subresources."""
         self.forgets: set[str] = set()
-        """Fields that the definition of PodGroups does not have."""
+        """Fields that the CRD of PodGroups does not have."""
         self.calls: list[tuple[float, str]] = []
         self.faults: dict[str, list[Exception]] = {}
-        """What a call answers, first come first served."""
+        """The answers of a call, in the order in which they are used."""
         self.during: Callable[[str], None] = lambda _what: None
         """Called while a call is under way."""
 
@@ -113,7 +113,7 @@ class Api:
 
 
 class World:
-    """A writer and what it writes to."""
+    """A writer, its cluster state, and the API that it writes to."""
 
     def __init__(self, rate: float = 1000.0) -> None:
         self.cluster = Cluster(grace=20.0, clock=now)
@@ -239,7 +239,7 @@ async def test_a_status_is_at_most_ten_seconds_old_though_others_change_all_the_
     (at,) = api.times("device quiet")
     assert at - since <= 10
     sums = [at for at, what in api.calls if what.startswith("sums") and at > 30]
-    assert len(sums) > 15 * 20 / 4  # kubelet acts on them: they are not starved either
+    assert len(sums) > 15 * 20 / 4  # kubelet reads the sums, so they must not starve either
 
 
 async def test_statuses_that_change_all_the_time_take_turns() -> None:
@@ -391,7 +391,7 @@ async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
 
 
 def grouped(*waiting: str, **fields: Any) -> World:
-    """Return a world with a PodGroup that needs two, and members that wait."""
+    """Return a world with a PodGroup that needs two members, and with members that wait."""
     world = World()
     world.cluster.put_group(pod_group(minimum=2, **fields))
     for name in waiting:
@@ -452,7 +452,7 @@ async def test_what_a_foreign_definition_does_not_keep_is_not_written_for_ever()
             world.writer.mark(POD_GROUP, "ns/g")
             await asyncio.sleep(1)
         assert len(api.calls) == 1
-        # Made anew under its name, it shows nothing again.
+        # A new group of the same name has no status yet.
         world.cluster.put_group(pod_group(minimum=2, uid="another"))
         world.writer.mark(POD_GROUP, "ns/g")
         await asyncio.sleep(1)

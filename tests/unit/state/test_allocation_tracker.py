@@ -1,4 +1,4 @@
-"""What agents tell of kubelet, and what it does to charges, in whatever order it comes."""
+"""The reports of agents on kubelet's allocations, and their effect on charges, in any order."""
 
 import itertools
 from collections.abc import Callable
@@ -37,7 +37,7 @@ Event = Callable[["World"], object]
 
 
 class World:
-    """A node of four cards, and listeners that the test holds."""
+    """A node of four cards, with recording listeners."""
 
     def __init__(self, *, count: int = 4, charges_foreign: bool = True) -> None:
         self.now = 100.0
@@ -56,7 +56,7 @@ class World:
         self.cluster.put_device(device("node", *map(entry, range(self.count)), status=self.status, **fields))
 
     def tell(self, **status: Any) -> None:
-        """Let the agent tell something else: the Device's generation stays."""
+        """Change the agent's report; the Device's generation stays."""
         self.status = {**self.status, **status}
         self.put_device()
 
@@ -81,14 +81,14 @@ class World:
         return found
 
     def said(self, name: str) -> tuple[str, str]:
-        """Return what is said of a GpuPod: status and reason."""
+        """Return the status and reason of a GpuPod's condition."""
         view = self.cluster.view(StatusKind.GPU_POD, f"ns/{name}")
         assert isinstance(view, GpuPodView)
         return view.consistency[:2] if view.consistency else ("", "")
 
 
 def bound(name: str, *minors: int, **fields: Any) -> Raw:
-    """Return a bound pod of ours that kubelet gives cards."""
+    """Return a pod that Berth bound and to which kubelet gave cards."""
     return pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), **fields)
 
 
@@ -97,7 +97,7 @@ def stranger(name: str, wanted: int = 1) -> Raw:
 
 
 def forger(name: str, *minors: int, core: int = 100, requests: Raw | None = None, **fields: Any) -> Raw:
-    """Return a bound pod of another scheduler that says itself which cards it has, and how much of them."""
+    """Return a pod bound by another scheduler, whose author claims cards and shares of them."""
     entries = [{"minor": minor, "id": f"GPU-{minor}", "resources": {GPU_CORE: str(core)}} for minor in minors]
     spec = {"on": "node", "schedulerName": "default-scheduler", **fields}
     return pod(name, {NVIDIA: "1"} if requests is None else requests, claims={"gpu": entries}, **spec)
@@ -138,7 +138,7 @@ def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_
     assert isinstance(world.decided()[0], Failure)
 
 
-# --- what is charged --------------------------------------------------------------------------------------------
+# --- charges ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_
     ],
 )
 def test_pods_are_charged_for_what_they_hold(events: list[Event], used: list[int]) -> None:
-    """It makes no difference in which order pods and words come."""
+    """The order of pods and reports makes no difference."""
     for order in itertools.permutations(events):
         world = World()
         for event in order:
@@ -311,7 +311,7 @@ def test_what_is_left_behind_survives_its_device() -> None:
     world = World()
     hold(held("p", "GPU-0"))(world)
     world.cluster.remove_device("node")
-    # The agent puts the Device back first, and then tells what is held.
+    # The agent restores the Device first, and then reports what pods hold.
     world.status = {}
     world.put_device(uid="again")
     assert world.used() == [100, 0, 0, 0]
@@ -358,7 +358,7 @@ def test_who_holds_something_and_is_no_pod_is_nobodys_victim_and_nobodys_neighbo
     assert min(world.cluster.fleet.priorities) == 0
 
 
-# --- what is foreign, and what is withheld ----------------------------------------------------------------------
+# --- foreign and withheld cards ---------------------------------------------------------------------------------
 
 FOREIGN = [{"type": "gpu", "minor": 1, "processes": 2, "memory": "3Gi"}]
 
@@ -422,7 +422,7 @@ def test_a_word_that_cannot_be_read_is_told() -> None:
     assert devices.record(device("node", entry(0)), record).problems == ()
 
 
-# --- what is said -----------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_charges_and_bookkeeping_end_with_the_pods() -> None:
     tracker = vars(world.cluster.allocations)
     parts = [tracker, *(vars(part) for part in tracker.values() if isinstance(part, KubeletReports))]
     kept = [each for part in parts for each in part.values() if isinstance(each, dict)]
-    # What is said of the node, and in which boot it is, stays with the node.
+    # The agent's report and the boot id belong to the node, and stay.
     assert sorted(map(len, kept)) == [0, 0, 0, 0, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""What is believed of an allocation: written by whom, about which types, and how much of each card."""
+"""What counts in an allocation: written by whom, for which types, and how much of each card."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ HALF = claim(0, core=50, ratio=50, memory="40Gi")
 
 
 def charged(requests: Raw, claims: Any, *, ours: bool = True, trusted: tuple[str, ...] = (), **fields: Any) -> Charge:
-    """Return the charge of a bound pod; its allocation is one of our Bindings, or the pod's own claim."""
+    """Return the charge of a bound pod; its allocation is from one of Berth's Bindings, or claimed by its author."""
     how = {"allocated" if ours else "claims": claims}
     return pods.charge(pod("a", requests, on="node", **how, **fields), trusted=trusted)
 
@@ -42,7 +42,7 @@ def held(charge: Charge) -> list[tuple[str, dict[str, int]]]:
     return [(grant.id, dict(grant.amounts)) for grant in charge.grants]
 
 
-# --- whose word it is -------------------------------------------------------------------------------------------
+# --- who wrote it -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ BOTH = {"gpu": [CARD, claim(1, core=100)], "rdma": [claim(0, "rdma-0", rdma=1)],
 )
 @pytest.mark.parametrize("trusted", [(), (KOORDINATOR,)], ids=["ours", "trusted"])
 def test_types_that_are_not_requested_do_not_count(requests: Raw, types: set[str], trusted: tuple[str, ...]) -> None:
-    ours = not trusted and "cpu" not in requests  # our Binding writes no allocation on a pod that requests nothing
+    ours = not trusted and "cpu" not in requests  # Berth's Binding writes no allocation on a pod that requests nothing
     found = charged(requests, BOTH, ours=ours, trusted=trusted, schedulerName=KOORDINATOR)
     assert ({grant.type for grant in found.grants}, found.unknown) == (types, ())
 

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets as the API has them, and whom they protect."""
+"""PodDisruptionBudgets as the API server sends them, and the pods that they protect."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The picture of the cluster: what events, decisions and answers make of it, in whatever order they come."""
+"""The cluster state: the effect of events, decisions and answers, in any order."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ Raw = dict[str, Any]
 
 
 class World:
-    """A cluster whose clock and listeners the test holds: one node with two cards, and an agent that is alive."""
+    """A cluster with a controlled clock and listeners: one node with two cards, and a live agent."""
 
     def __init__(self, *, confined: bool = False) -> None:
         self.now = 100.0
@@ -55,7 +55,7 @@ class World:
         return self.heard.names(StatusKind.NODE)
 
     def decided(self) -> list[Placement | Failure]:
-        """Decide all that is ready, and assume or park it."""
+        """Decide all active pods, and assume or park them."""
         found = []
         while (each := popped(self.cluster.queue, self.now)) is not None:
             outcome = decide(self.cluster.fleet, each, Policy())
@@ -78,7 +78,7 @@ class World:
         return [int(cards.users[row, slot]) for slot in cards.slots(row)]
 
     def reported(self) -> list[str]:
-        """Return what is reported once kubelet has had its time to tell."""
+        """Return the pods whose devices are still unknown once kubelet has had its time to report."""
         self.now += KUBELET_SECONDS
         self.cluster.unknown_allocations.report()
         return [charge.pod for charge in self.heard.unknown]
@@ -253,7 +253,7 @@ def test_forgetting_one_that_was_never_assumed_changes_nothing() -> None:
     assert world.users() == [1, 0]
 
 
-# --- lists that come again --------------------------------------------------------------------------------------
+# --- repeated lists ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_a_new_node_without_what_they_want_wakes_nobody() -> None:
 def test_pods_of_one_second_are_decided_in_the_order_in_which_the_watch_showed_them() -> None:
     world = World()
     shown = [pod(name, {"cpu": str(number)}) for number, name in enumerate("cab", start=1)]
-    for raw in (*shown, *reversed(shown)):  # seen again, as after a lost watch, they keep their turn
+    for raw in (*shown, *reversed(shown)):  # listed again, as after a lost watch, they keep their place in the queue
         world.pods.apply("ADDED", raw)
     assert [each.pod.name for each in world.decided() if isinstance(each, Placement)] == ["c", "a", "b"]
 
@@ -646,7 +646,7 @@ def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
     assert world.dirty == []
 
 
-# --- what others see --------------------------------------------------------------------------------------------
+# --- snapshots for readers --------------------------------------------------------------------------------------
 
 
 def test_a_view_holds_all_that_is_known_of_a_node() -> None:
@@ -673,11 +673,11 @@ def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) 
     assert world.cluster.node_cache.view("node").ours is ours
 
 
-# --- pods that others make room for -----------------------------------------------------------------------------
+# --- nominees and their victims ---------------------------------------------------------------------------------
 
 
 def parked(world: World, *, wakes_on: Change, **fields: Any) -> None:
-    """Have a pod wait."""
+    """Park a pod."""
     world.cluster.put_pending(pod("waits", {GPU: "100"}, **fields))
     found = world.cluster.queue.pop(world.now)
     assert found is not None

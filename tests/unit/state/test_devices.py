@@ -1,4 +1,4 @@
-"""Devices as the API server sends them: each contradiction is named, and excludes only the cards that it touches."""
+"""Devices as the API server sends them: each contradiction is named, and excludes only the cards that it affects."""
 
 from typing import Any
 
@@ -162,7 +162,7 @@ def test_an_excluded_card_offers_nothing() -> None:
     assert card.amounts == ()
 
 
-# --- where cards are, and what they are divided into ------------------------------------------------------------
+# --- places and subdevices of cards -----------------------------------------------------------------------------
 
 
 def only(*entries: Raw, **spec: Any) -> CardInfo:
@@ -494,7 +494,7 @@ def test_what_changes_without_the_generation_is_read_all_the_same(labels: Raw, a
     raw = device("n", entry(0))
     first = devices.record(raw)
     again = devices.record(device("n", entry(0, health=False)), known=first)
-    assert again.inventory is first.inventory  # the generation says that the spec is the same
+    assert again.inventory is first.inventory  # the generation shows that the spec is the same
     raw["metadata"] |= {"labels": labels, "annotations": annotations}
     changed = devices.record(raw, known=again)
     assert (changed.inventory, changed.problems) == (devices.record(raw).inventory, devices.record(raw).problems)

@@ -1,4 +1,4 @@
-"""Features of kubelet that pods need."""
+"""Kubelet features that pods need."""
 
 from typing import Any
 

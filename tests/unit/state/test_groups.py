@@ -1,4 +1,4 @@
-"""Which gang a pod names, and what a PodGroup says."""
+"""The gang that a pod names, and the fields of a PodGroup."""
 
 import pytest
 

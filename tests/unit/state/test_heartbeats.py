@@ -1,4 +1,4 @@
-"""Which agents count as alive, by what we saw ourselves."""
+"""Which agents count as alive, by the renewals that the operator saw itself."""
 
 import pytest
 
@@ -9,7 +9,7 @@ DURATION = 40.0
 
 
 def beats(*, doubted: bool = False, lease: bool = True, at: float = 0.0) -> Heartbeats:
-    """Return what is known just after a start: a Device, and usually a Lease."""
+    """Return the heartbeats just after a start: of a Device, and usually a Lease."""
     made = Heartbeats(grace=GRACE)
     made.expect("node", at, doubted=doubted)
     if lease:
@@ -18,7 +18,7 @@ def beats(*, doubted: bool = False, lease: bool = True, at: float = 0.0) -> Hear
 
 
 def renewed(at: float = 0.0, *, duration: float | None = DURATION) -> Heartbeats:
-    """Return an agent whose renewal was seen."""
+    """Return the heartbeats of an agent whose renewal was seen."""
     made = beats(at=at)
     made.observe("node", "2", duration, at)
     return made

@@ -1,4 +1,4 @@
-"""No physical device is given out twice, whatever becomes of its minor under running pods: audited by id."""
+"""No physical device is allocated twice, whatever its minor becomes under running pods: audited by id."""
 
 import random
 from collections import Counter, defaultdict
@@ -77,7 +77,7 @@ MACHINE: Final[tuple[Raw, ...]] = (
     *map(nic, ("0000:1f:00", "0000:2f:00")),
     *map(fpga, ("0000:3f:00", "0000:4f:00")),
 )
-"""All devices that were ever in the node's slots: of those that are there, the driver numbers each type from 0."""
+"""All devices that were ever in the node's slots; the driver numbers those that are present by type, from 0."""
 
 
 def numbered(devices: Sequence[Raw]) -> list[Raw]:
@@ -101,7 +101,7 @@ class World:
         self.cluster = self.started([])
 
     def started(self, order: Sequence[int]) -> Cluster:
-        """Return an operator's state, read from lists in some order."""
+        """Return an operator's state, built from lists in some order."""
         cluster = Cluster(grace=1e9, clock=lambda: 0.0)
         events: list[Callable[[], object]] = [
             lambda: cluster.put_node(node()),
@@ -119,7 +119,7 @@ class World:
         self.cluster = self.started([seed])
 
     def publish(self, devices: Sequence[Raw], **told: Any) -> None:
-        """The node came back with these devices, in this order."""
+        """Publish the node's Device after a reboot, with these devices in this order."""
         generation = self.device["metadata"]["generation"] + 1
         self.device = device("node", *numbered(devices), generation=generation, status=told)
         self.cluster.put_device(self.device)
@@ -145,7 +145,7 @@ class World:
         self.audit()
 
     def admit(self, uid: str) -> None:
-        """kubelet gives a pod what it was allocated, and the node's agent tells so by the minors of now."""
+        """Let kubelet give a pod its allocation, and let the agent report it by the current minors."""
         held = allocated(self.bound[uid]).get("gpu", [])
         known = {each["id"]: each["minor"] for each in self.device["spec"]["devices"]}
         if not any(name.startswith("nvidia.com/") for name in requested(self.bound[uid])):
@@ -159,7 +159,7 @@ class World:
         self.cluster.put_gpu_pod(raw)
 
     def touch(self, uid: str) -> None:
-        """A pod changes in a way that says nothing of devices."""
+        """Change a pod in a way that does not affect devices."""
         self.cluster.put_bound({**self.bound[uid], "status": {"phase": "Running"}})
 
     def end(self, uid: str) -> None:
@@ -169,7 +169,7 @@ class World:
             self.cluster.remove_gpu_pod(f"ns/{raw['metadata']['name']}")
 
     def audit(self) -> None:
-        """Check by the ids in the annotations of all bound pods that nothing is held twice."""
+        """Check by the ids in the annotations of all bound pods that no device is held twice."""
         taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
         modes: defaultdict[str, set[str]] = defaultdict(set)
         named: Counter[str] = Counter()
@@ -187,7 +187,7 @@ class World:
         assert all(len(each) == 1 for each in modes.values()), modes
 
     def check_charges(self) -> None:
-        """Check that nothing but what pods hold is charged, and all of that, and that all is given back in the end."""
+        """Check that exactly what pods hold is charged, and that all of it is released in the end."""
         held = {uid: sorted(each["id"] for _, each in entries(raw)) for uid, raw in self.bound.items()}
         charges = self.cluster.fleet.charges
         assert {uid: sorted(grant.id for grant in each.grants) for uid, each in charges.items()} == held
@@ -217,7 +217,7 @@ def entries(raw: Raw) -> Iterator[tuple[str, Raw]]:
 
 
 def parent(each: Raw) -> str:
-    """Return the id of the physical device that an entry is of."""
+    """Return the id of the physical device that an entry belongs to."""
     if each["id"].startswith("MIG-"):
         return str(each["id"].removeprefix("MIG-").rpartition("-")[0])
     return str(each["id"].partition("::")[0])
@@ -254,11 +254,11 @@ def test_no_device_is_given_out_twice_whatever_its_minor_becomes(operations: lis
     world.check_charges()
 
 
-# --- what becomes of what pods hold, case by case -----------------------------------------------------------------
+# --- allocations of devices that change, case by case -------------------------------------------------------------
 
 
 def fits(world: World, requests: Mapping[str, str], **annotations: str) -> list[str]:
-    """Return the ids that a pod would get, or nothing."""
+    """Return the ids that a pod would get; none if it does not fit."""
     waiting = pods.pending(pod("asks", requests, annotations=annotations), world.cluster.kinds)
     outcome = decide(world.cluster.fleet, waiting, Policy())
     return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
@@ -358,12 +358,12 @@ def test_a_virtual_function_is_enough_to_know_the_nic() -> None:
 
 
 def bound(name: str, requests: Mapping[str, str], allocation: Mapping[str, Any]) -> Raw:
-    """Return a bound pod with an allocation that others wrote."""
+    """Return a bound pod with an allocation that another scheduler wrote."""
     return pod(name, requests, on="node", allocated=allocation)
 
 
 def older(*minors: int) -> dict[str, Any]:
-    """Return the allocation of whole cards as older Koordinators wrote it: without ids."""
+    """Return the allocation of whole cards as older Koordinator versions wrote it: without ids."""
     amounts = {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory-ratio": "100"}
     return {"gpu": [{"minor": minor, "resources": amounts} for minor in minors]}
 
@@ -377,7 +377,7 @@ def test_an_entry_without_an_id_stays_with_the_card_that_its_minor_was(*, pod_fi
     world.publish([plain("GPU-a"), plain("GPU-b")])
     world.cluster.put_bound(raw)
     world.publish([plain("GPU-b"), plain("GPU-a")])
-    # Read once more, it says the same minor, which is another card now.
+    # Read once more, it has the same minor, which is another card now.
     world.cluster.put_bound({**raw, "status": {"phase": "Running"}})
     assert fits(world, {GPU: "100"}) == ["GPU-b"]
     world.publish([plain("GPU-b")])
@@ -387,7 +387,7 @@ def test_an_entry_without_an_id_stays_with_the_card_that_its_minor_was(*, pod_fi
     assert fits(world, {GPU: "100"}) == []
 
 
-# --- one id twice -------------------------------------------------------------------------------------------------
+# --- duplicate ids ------------------------------------------------------------------------------------------------
 
 
 def test_of_two_cards_with_one_id_none_is_given_out() -> None:
@@ -415,7 +415,7 @@ def without_parents(raw: Raw) -> Raw:
 
 
 def redivided(name: str) -> Raw:
-    """Return a card in MIG mode whose instances were all made again."""
+    """Return a card in MIG mode whose instances were all created again."""
     found = divided(name)
     instances = [{**each, "id": f"MIG-again-{name}-{each['gpuInstance']}"} for each in found["mig"]["instances"]]
     return {**found, "mig": {"enabled": True, "instances": instances}}
@@ -500,7 +500,7 @@ def held_by(name: str, unit: str, minor: int) -> Raw:
     return {"podUID": f"uid-{name}", "namespace": "ns", "pod": name, "container": "main", "devices": devices}
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------
+# --- status -------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_id() -> None:
@@ -515,7 +515,7 @@ def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_i
         (1, None, []),
         (-1, "GPU-a", ["p1"]),
     ]
-    # Never less than live pods request, and the card that is gone beside those that are there.
+    # Never less than live pods request: the cards that are present, and in addition the card that is gone.
     assert sums.wanted(world.cluster.node_cache.view("node"))[GPU] == 300
 
 

@@ -1,4 +1,4 @@
-"""What device plugins offer on a Node is compared with its pods' requests, as well as the Device's cards."""
+"""What device plugins offer on a Node is compared with its pods' requests, in addition to the Device's cards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ SHORT = "0/1 nodes are available: 1 Insufficient {}."
 
 
 def cluster(offered: Mapping[str, int], *entries: Raw) -> Cluster:
-    """Return a node with eight healthy cards, or these devices, where plugins offer so much."""
+    """Return a node with eight healthy cards, or these devices, where device plugins offer this much."""
     made = Cluster(grace=20.0, clock=lambda: 0.0)
     made.put_node(node(offered=offered))
     made.put_device(device("node", *(entries or map(entry, range(CARDS)))))
@@ -62,7 +62,7 @@ def message(of: Cluster, raw: Raw) -> str:
     return outcome.message if isinstance(outcome, Failure) else ""
 
 
-# --- how much is offered ----------------------------------------------------------------------------------------
+# --- offered amounts --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_device_speaks_first() -> None:
     assert "node(s) have too few healthy GPUs (1 requested" in message(cluster({}, *sick), pod("a", {NVIDIA: 1}))
 
 
-# --- what is in use ---------------------------------------------------------------------------------------------
+# --- amounts in use ---------------------------------------------------------------------------------------------
 
 ON: Raw = {"on": "node"}
 
@@ -244,7 +244,7 @@ def high(count: int = 1) -> PendingPod:
     [
         pytest.param(2, 1, 1, id="what the victim held is enough"),
         pytest.param(2, 2, 2, id="two victims"),
-        # One of the cards in use has failed since, and is offered no more.
+        # One of the cards in use has failed since, and is no longer offered.
         pytest.param(1, 1, 2, id="more is in use than is offered"),
     ],
 )

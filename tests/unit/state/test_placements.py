@@ -1,4 +1,4 @@
-"""The states of a placement, and what each event makes of each of them: also the late and the impossible ones."""
+"""The states of a placement, and the effect of each event on each of them, including late and impossible ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ class World:
 
     @property
     def state(self) -> str:
-        """Return the state of the pod, by what can be asked of it."""
+        """Return the state of the pod, by the cluster's public queries."""
         if UID not in self.cluster.fleet.charges:
             assert not self.placements.is_assumed(UID)
             return "no node"
@@ -105,7 +105,7 @@ TO: dict[str, tuple[Step, ...]] = {
     "forgotten": (assume, forget),
     "gone": (assume, seen_bound, deleted),
 }
-"""How each state is reached."""
+"""The events that lead to each state."""
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_charged_pod_is_never_handed_out_to_be_assumed_again(before: str) -> N
     assert popped(world.cluster.queue, world.now) is None
 
 
-# --- what the queue has after an answer -------------------------------------------------------------------------
+# --- the queue after an answer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("before", ["assumed", "bound"])
@@ -210,7 +210,7 @@ def test_a_pod_that_is_confirmed_after_it_was_forgotten_leaves_the_queue() -> No
     assert world.state == "confirmed"
 
 
-# --- who hears of it --------------------------------------------------------------------------------------------
+# --- listeners --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which pods each watch shows, and that none is lost while scheduler names come and go."""
+"""Which pods each watch shows, and that no pod is lost while scheduler names come and go."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ def test_pods_pass_from_one_watch_to_another(cluster: Cluster) -> None:
 
 
 class Server:
-    """Answers each list with the pods that its selector picks, and lets watches hang."""
+    """Answers each list with the pods that its selector matches, and never sends watch events."""
 
     def __init__(self, *pods: Raw) -> None:
         self.pods = pods
@@ -104,7 +104,7 @@ def _picks(selector: str, found: Raw) -> bool:
 
 
 class OverError(Exception):
-    """A test has seen enough."""
+    """Ends the test when it has seen enough."""
 
 
 async def end() -> None:

@@ -1,4 +1,4 @@
-"""Pods as the API server sends them: read at the edge, and never a reason to crash."""
+"""Pods as the API server sends them: parsed at the edge, and never a reason to crash."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ NPU_CORE, NPU_CPU = "huawei.com/npu-core", "huawei.com/npu-cpu"
 PART_OF_NPU = "a part of an NPU (huawei.com/npu-core by a template)"
 
 
-# --- what waits -------------------------------------------------------------------------------------------------
+# --- waiting pods -----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
@@ -233,7 +233,7 @@ def test_what_nobody_reads_is_dropped() -> None:
     assert set(kept["spec"]["initContainers"][0]) == {"name", "resources"}
 
 
-# --- what is taken ----------------------------------------------------------------------------------------------
+# --- charges ----------------------------------------------------------------------------------------------------
 
 
 def test_a_bound_pod_takes_its_requests_of_the_cards_that_its_annotation_names() -> None:
@@ -373,7 +373,7 @@ def test_host_ports_are_read_alike_of_pods_that_wait_and_pods_that_are_bound(fie
     assert pods.charge(pod(on="node", **fields)).ports == expected
 
 
-# --- replicas are read once ---------------------------------------------------------------------------------------
+# --- replicas are parsed once -------------------------------------------------------------------------------------
 
 
 def _replica(number: int, **fields: Any) -> Raw:

@@ -1,4 +1,4 @@
-"""A pod that leaves wakes whomever it makes room for, and leaves alone those that it cannot help."""
+"""A pod that ends wakes the pods that may fit now, and leaves those alone that it cannot help."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
 
 
 def decided(cluster: Cluster) -> list[str]:
-    """Decide all that is ready, and assume or park it; give the names."""
+    """Decide all active pods, and assume or park them; return their names."""
     found = []
     while (each := popped(cluster.queue)) is not None:
         found.append(each.name)

@@ -1,6 +1,6 @@
-"""Random scenes of pods among pods, from the API server's objects to filters and scores, against the reference.
+"""Random scenes of pods with affinity, from the API server's objects to filters and scores, against the reference.
 
-The same scenes can be held against kube-scheduler's own plugins: what they promise is the reference's promise.
+kube-scheduler's own plugins can decide the same scenes, which checks the reference.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ SCORES = {"pods-near": references.near, "even-spread": references.even}
 
 
 def told(made: Scene) -> Cluster:
-    """Return the state after the API server has told of a scene."""
+    """Return the state after the API server has sent the objects of a scene."""
     cluster = Cluster(grace=1.0, clock=lambda: 0.0)
     for each in made.placed:
         cluster.put_bound(pods.keep(dict(each)))

@@ -1,4 +1,4 @@
-"""Tables tell what is gone, also from a full list."""
+"""Tables report what is gone, also from a full list."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Raw = dict[str, Any]
 
 
 class Log:
-    """Writes down what a table passes on."""
+    """Records what a table passes on."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What is kept of objects for a snapshot: enough to decide the same, and nothing that is nobody's business."""
+"""What a snapshot keeps of objects: enough to decide the same, and no private data."""
 
 import copy
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -43,7 +43,7 @@ def listed(obj: Raw, namespace: str = "ns") -> Raw:
 
 
 def same(of: str, obj: Raw, *readers: Callable[[Raw], Any]) -> None:
-    """Check that what is read of an object is the same after most of it was dropped."""
+    """Check that an object is read the same after most of it was dropped."""
     for read in readers:
         assert read(kept(of, copy.deepcopy(obj))) == read(copy.deepcopy(obj)), obj
 
@@ -131,7 +131,7 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
 )
 def test_what_no_scenario_has_is_kept(of: str, obj: Raw, read: Callable[[Raw], Any]) -> None:
     found = kept(of, copy.deepcopy(obj))
-    # Dropped is what nobody reads; what is read stands in it.
+    # Fields that nothing reads are dropped; those that are read are kept.
     assert read(found) == read(obj) or (of == "devices" and replace(read(found), told=read(obj).told) == read(obj))
 
 
@@ -222,7 +222,7 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
     assert (found["ready"], found["deviceFree"]["kubernetes.io/gpu-core"]) == (True, "150")
     assert restored.placed.keys() == {"uid-p"}
     assert restored.priority_classes["high"]["value"] == 5
-    # Of two members one has succeeded: the other is ready to be decided. Pods of others are nobody's here.
+    # Of two members one has succeeded: the other is ready to be decided. Pods of other schedulers are left out.
     assert {unit.uid for unit in [cluster.queue.pop(0.0)] if unit} == {"PodGroup ns/g"}
     assert cluster.queue.pop(0.0) is None
 
@@ -230,4 +230,4 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
 async def test_every_kind_that_is_read_is_kept() -> None:
     api = Api({})
     assert [each async for each in snapshot.taken(api, node_selector="", agent_namespace="leases")] == []
-    assert len({path for path, _ in api.asked}) == len(snapshot.KEPT) - 1  # pods stand for two
+    assert len({path for path, _ in api.asked}) == len(snapshot.KEPT) - 1  # each stands for two pods

@@ -1,4 +1,4 @@
-"""Claims, volumes and what provides them, as the API has them: what is read, and whom a change wakes."""
+"""Claims, volumes and provisioners as the API server sends them: how they are read, and which pods a change wakes."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_v
 ALWAYS, NEVER = label("", "DoesNotExist"), label("", "In")
 
 
-# --- what is read -----------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_is_read() -> None:
@@ -223,11 +223,11 @@ def test_a_claim_used_twice_is_one() -> None:
     assert of(twice, twice).claims == (Use(claim="ns/c"),)
 
 
-# --- what wakes -------------------------------------------------------------------------------------------------
+# --- waking -----------------------------------------------------------------------------------------------------
 
 
 class World:
-    """A cluster of one node with storage, and the claims of which it told."""
+    """A cluster of one node with storage, and the claims whose changes were reported."""
 
     def __init__(self) -> None:
         self.cluster = Cluster(grace=1.0, clock=lambda: 0.0)

@@ -1,4 +1,4 @@
-"""Events wake exactly the classes that they may help; whoever could be placed is never left asleep."""
+"""Events wake exactly the classes that they may help; no pod that could be placed stays parked."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -102,9 +102,9 @@ ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "cpu": ("1", "3", "4"),
     "pods": ("0", "2", "9"),
 }
-"""What a node may be like: a story changes one of these at a time, so that a second reason outlives the first."""
+"""The variants of a node: a story changes one of these at a time, so that a second reason outlives the first."""
 WELL: Final = {"taint": (None, LOCKED), "cordoned": (False,), "ready": ("True",), "cpu": ("9",), "pods": ("99",)}
-"""What nodes are like where nothing but other pods and domains keeps pods waiting."""
+"""The variants of a node if only other pods and topology domains keep pods waiting."""
 AMONG_PODS: Final = tuple(
     kind for kind, (_, fields) in KINDS.items() if {"affinity", "topologySpreadConstraints", "volumes"} & fields.keys()
 )
@@ -134,7 +134,7 @@ class Story:
             self.node_joins(name)
 
     def step(self) -> str:
-        """Let one thing change; return what."""
+        """Make one random change; return what it was."""
         acts = {
             self.node_changes: 8,
             self.node_comes_or_goes: 1,
@@ -190,7 +190,7 @@ class Story:
         self.cluster.put_device(device(name, *found, generation=self.number))
 
     def pod_is_placed(self) -> None:
-        """Another scheduler binds a pod."""
+        """Bind a pod of another scheduler."""
         requests, fields = KINDS[self.random.choice(self.kinds)]
         self.number += 1
         raw = pod(f"placed-{self.number}", requests, **fields, on=self.random.choice(NODES))
@@ -205,7 +205,7 @@ class Story:
             self.cluster.remove_pending(uid)
 
     def pod_changes(self) -> None:
-        """A pod has other labels, or begins to terminate."""
+        """Change a pod's labels, or begin its termination."""
         if self.placed:
             uid = self.random.choice(sorted(self.placed))
             metadata = self.placed[uid]["metadata"]
@@ -219,7 +219,7 @@ class Story:
         self.cluster.put_pending(pod(f"waits-{self.number}", requests, **fields))
 
     def pod_is_nominated(self) -> None:
-        """A place is kept for a pod that waits, or no longer kept."""
+        """Nominate a node for a waiting pod, or clear its nomination."""
         if found := self.asleep():
             chosen, on = self.random.choice(found), self.random.choice(NODES)
             if chosen.uid in self.cluster.fleet.nominees:
@@ -242,7 +242,7 @@ class Story:
         self.storage.put_volume(raw)
 
     def decide_active(self) -> None:
-        """Decide all that is active, and assume or park it."""
+        """Decide all active pods, and assume or park them."""
         queue = self.cluster.queue
         while (each := popped(queue)) is not None:
             outcome = queue.parked_failure(each) or decide(self.cluster.fleet, each, Policy())
@@ -280,7 +280,7 @@ def test_whoever_could_be_placed_after_a_story_of_changes_was_woken(
 
 
 def cluster_of(*nodes: Raw, placed: Sequence[Raw] = (), waiting: Mapping[str, tuple[Raw | None, Raw]]) -> Cluster:
-    """Return a cluster in which these pods are placed, and those are parked."""
+    """Return a cluster in which the pods of one list are placed, and those of the other are parked."""
     story = Story(0, (), ATTRIBUTES, nodes=())
     for raw in nodes:
         story.cluster.put_node(raw)
@@ -491,7 +491,7 @@ def test_an_event_wakes_only_the_classes_that_it_may_help(
 
 
 def test_whoever_lacks_a_second_thing_is_woken_by_that_too() -> None:
-    """Room alone did not help; the card that was missing as well has to wake it."""
+    """Freed capacity alone did not help; the card that was missing as well has to wake the pod."""
     cluster = cluster_of(
         node("a", allocatable={"cpu": "4"}),
         placed=[held("holder", "a", {"cpu": "4"})],

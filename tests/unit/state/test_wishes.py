@@ -1,4 +1,4 @@
-"""What pods want of each other, from the API server's words to the decision, and what wakes those that wait."""
+"""Affinity of pods, from the API server's objects to the decision, and what wakes those that wait."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -170,7 +170,7 @@ def test_replicas_share_their_wishes_and_most_pods_have_none() -> None:
     )
 
 
-# --- whose replica ------------------------------------------------------------------------------------------------
+# --- replicas of which controller ---------------------------------------------------------------------------------
 
 REPLICAS = [
     pytest.param([owner("set")], "uid-set", id="of a ReplicaSet"),
@@ -471,7 +471,7 @@ def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
     names = {"pod-affinity", "pod-anti-affinity", "existing-anti-affinity", "topology-spread"}
     awaited = {(each.NAME, change) for each in filters.ORDER if each.NAME in names for change in each.WAKES_ON}
     told = {(case.values[0], case.values[4]) for case in WAKES}
-    # A new node is awaited by everyone; a node that goes lets pods in next to it only where those share its domain.
+    # A new node may help every waiting pod; a node that goes helps only pods that share its topology domain.
     elsewhere = {(name, Change.NODE_ADDED) for name in names} | {("existing-anti-affinity", Change.NODE_REMOVED)}
     assert awaited - told == elsewhere
 
