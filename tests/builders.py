@@ -118,9 +118,9 @@ def cards(count: int, *, memory: int = A100_BYTES, model: str = A100) -> tuple[C
     return tuple(card(minor, memory=memory, model=model) for minor in range(count))
 
 
-def inventory(*found: CardInfo, vendor: str = "nvidia", **fields: Any) -> DeviceInventory:
+def inventory(*cards: CardInfo, vendor: str = "nvidia", **fields: Any) -> DeviceInventory:
     """Return a node's inventory."""
-    return DeviceInventory(cards=found, vendor=vendor, **fields)
+    return DeviceInventory(cards=cards, vendor=vendor, **fields)
 
 
 def node_info(
@@ -210,18 +210,18 @@ def label(key: str, operator: str, *values: str) -> Requirement:
     return Requirement(key=key, operator=operator, values=values)
 
 
-def waiting(name: str = "pod", wanted: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
+def waiting(name: str = "pod", request: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
     """Return a waiting pod; `request` is its request, or the resources in it."""
-    ready = wanted if isinstance(wanted, PodRequest) else asks(wanted)
+    ready = request if isinstance(request, PodRequest) else asks(request)
     return PendingPod(**{"uid": f"uid-{name}", "namespace": "ns", "name": name, "request": ready, **fields})
 
 
 def fleet(nodes: Mapping[str, Sequence[CardInfo]] | None = None, **extra: Any) -> Fleet:
     """Return a fleet of nodes with fresh Devices of these cards; without `nodes`, one node with one card."""
-    made = Fleet()
-    for name, found in (nodes if nodes is not None else {"node": (card(),)}).items():
-        add(made, node_info(name), inventory(*found, **extra))
-    return made
+    built = Fleet()
+    for name, cards in (nodes if nodes is not None else {"node": (card(),)}).items():
+        add(built, node_info(name), inventory(*cards, **extra))
+    return built
 
 
 def add(to: Fleet, node: NodeInfo, devices: DeviceInventory | None = None, *, fresh: bool = True) -> None:
@@ -433,10 +433,10 @@ def whole(*minors: int, memory: int = A100_BYTES) -> Raw:
     return {"gpu": [{"minor": minor, "resources": amounts, "id": f"GPU-{minor}"} for minor in minors]}
 
 
-def told(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
+def score_values(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64]:
     """Return the score of each row; zeros if the score reports that all rows are equal."""
-    found: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
-    return np.zeros(len(fleet.names)) if found is None else found
+    values: npt.NDArray[np.float64] | None = module.score(fleet, request, fits)
+    return np.zeros(len(fleet.names)) if values is None else values
 
 
 def every_pod(cluster: Cluster) -> Selection:

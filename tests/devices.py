@@ -16,8 +16,8 @@ GPU = "nvidia.com/gpu"
 def spec(gpus: int = 2, profile: str = "a100", **fields: Any) -> DeviceSpec:
     """Describe a node: cards of one profile; further fields are those of a fleet file's nodes."""
     group = NodeGroup(names="node", profile=profile, gpus=gpus, **fields)
-    found = simulate("node", group, [BUILT_IN[profile]] * gpus).spec
-    return found.model_copy(update={"devices": [_named(each) for each in found.devices]})
+    device_spec = simulate("node", group, [BUILT_IN[profile]] * gpus).spec
+    return device_spec.model_copy(update={"devices": [_named(each) for each in device_spec.devices]})
 
 
 def _named(card: DeviceInfo) -> DeviceInfo:
@@ -42,6 +42,6 @@ def options(
     return Options(flags=Flags(**flags), sharing=sharing)
 
 
-def machine(found: DeviceSpec, chosen: Options, **fields: Any) -> AllocationContext:
+def machine(device_spec: DeviceSpec, chosen: Options, **fields: Any) -> AllocationContext:
     """Return a machine of a node and options; without further fields it has no device files under /dev."""
-    return AllocationContext(spec=found, options=chosen, nodes=DeviceNodes(**fields))
+    return AllocationContext(spec=device_spec, options=chosen, nodes=DeviceNodes(**fields))

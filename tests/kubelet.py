@@ -121,26 +121,26 @@ class Kubelet(RegistrationServicer):
         return {resource: lists[-1] for resource, lists in self.lists.items() if lists}
 
     async def sees(
-        self, wanted: Callable[[dict[str, Mapping[str, str]]], bool], *, deadline: float = DEADLINE
+        self, predicate: Callable[[dict[str, Mapping[str, str]]], bool], *, deadline: float = DEADLINE
     ) -> dict[str, Mapping[str, str]]:
         """Wait until the units satisfy a predicate, and return them."""
         async with asyncio.timeout(deadline), self._changed:
-            await self._changed.wait_for(lambda: wanted(self.capacity()))
+            await self._changed.wait_for(lambda: predicate(self.capacity()))
         return self.capacity()
 
     async def prefer(self, available: Sequence[str], size: int, must: Sequence[str] = ()) -> list[str]:
         """Call GetPreferredAllocation for a container that needs units of `nvidia.com/gpu`."""
-        asked = ContainerPreferredAllocationRequest(
+        request = ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
         async with self._plugin("berth/nvidia-gpu.sock") as plugin:
-            answer = await plugin.GetPreferredAllocation(PreferredAllocationRequest(container_requests=[asked]))
+            answer = await plugin.GetPreferredAllocation(PreferredAllocationRequest(container_requests=[request]))
         return list(answer.container_responses[0].deviceIDs)
 
     async def allocate(self, *ids: str, endpoint: str = "berth/nvidia-gpu.sock") -> ContainerAllocateResponse:
         """Call Allocate for a container that gets these units."""
-        asked = AllocateRequest(container_requests=[ContainerAllocateRequest(devices_ids=ids)])
+        request = AllocateRequest(container_requests=[ContainerAllocateRequest(devices_ids=ids)])
         async with self._plugin(endpoint) as plugin:
-            answer = await plugin.Allocate(asked)
-        found: ContainerAllocateResponse = answer.container_responses[0]
-        return found
+            answer = await plugin.Allocate(request)
+        response: ContainerAllocateResponse = answer.container_responses[0]
+        return response

@@ -23,7 +23,7 @@ class PodResourcesServer:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.given: ActualAllocation = {}
-        self.asked = 0
+        self.requests = 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -43,21 +43,21 @@ class PodResourcesServer:
         self.socket.unlink(missing_ok=True)
 
     def List(self, request: Any, context: Any) -> messages.ListPodResourcesResponse:  # noqa: ARG002, N802 -- its name
-        self.asked += 1
+        self.requests += 1
         pods: dict[tuple[str, str], messages.PodResources] = {}
         for (namespace, name, container), by_resource in self.given.items():
-            made = messages.PodResources(namespace=namespace, name=name)
+            reported = messages.PodResources(namespace=namespace, name=name)
             devices = [
                 messages.ContainerDevices(resource_name=resource, device_ids=[each])
                 for resource, ids in by_resource.items()
                 for each in ids
             ]
-            pods.setdefault((namespace, name), made).containers.append(
+            pods.setdefault((namespace, name), reported).containers.append(
                 messages.ContainerResources(name=container, devices=devices)
             )
         return messages.ListPodResourcesResponse(pod_resources=pods.values())
 
     def Get(self, request: Any, context: Any) -> Any:  # noqa: N802 -- its name
-        raise NotImplementedError("told apart by nobody")
+        raise NotImplementedError("no test calls this method")
 
     GetAllocatableResources = Get

@@ -23,10 +23,10 @@ def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None
         ("berth-node-lease", arena.namespace),
     ):
         text = text.replace(shipped, own)
-    found = [_confined(each, arena) for each in yaml.safe_load_all(text)]
-    for variable in (variable for each in found for variable in each["spec"].get("variables", ())):
+    objects = [_confined(each, arena) for each in yaml.safe_load_all(text)]
+    for variable in (variable for each in objects for variable in each["spec"].get("variables", ())):
         variable["expression"] = (variables or {}).get(variable["name"], variable["expression"])
-    return found
+    return objects
 
 
 def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:

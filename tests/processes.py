@@ -163,9 +163,9 @@ class Processes:
 
     def close(self) -> None:
         """Stop what still runs."""
-        running = [each for each in self.started if each.exit_code is None]
-        for each in running:
-            each.kill()
+        running = [process for process in self.started if process.exit_code is None]
+        for process in running:
+            process.kill()
 
     def _start(
         self,

@@ -57,15 +57,15 @@ class Rule:
     """Requests that this rule was applied to."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def takes(self, seen: Seen) -> bool:
+    def takes(self, request: Seen) -> bool:
         """Return whether the rule applies to this request."""
-        if self.removed or seen.method != self.method or not self.path.search(seen.path):
+        if self.removed or request.method != self.method or not self.path.search(request.path):
             return False
         with self._changed:
             self.matched += 1
             applies = self.matched >= self.first and (self.count is None or self.matched < self.first + self.count)
             if applies:
-                self.caught.append(seen)
+                self.caught.append(request)
                 self._changed.notify_all()
         return applies
 

@@ -29,33 +29,33 @@ class Strange:
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.own.get(name, getattr(simple, name, None) or _no_score)(*arguments)
 
-    def passes(self, fleet: Fleet, wanted: PodRequest, part: Part, rows: Rows) -> Mask:
-        found: Mask = self._call("passes", fleet, wanted, part, rows)
-        return found
+    def passes(self, fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+        mask: Mask = self._call("passes", fleet, request, part, rows)
+        return mask
 
-    def could_pass(self, fleet: Fleet, wanted: PodRequest, part: Part) -> Mask:
-        found: Mask = self._call("could_pass", fleet, wanted, part)
-        return found
+    def could_pass(self, fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+        mask: Mask = self._call("could_pass", fleet, request, part)
+        return mask
 
-    def reasons(self, fleet: Fleet, wanted: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        yield from self._call("reasons", fleet, wanted, part, rejected)
+    def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        yield from self._call("reasons", fleet, request, part, rejected)
 
     def choose(
         self,
         fleet: Fleet,
         row: int,
-        wanted: PodRequest,
+        request: PodRequest,
         part: Part,
         policy: AllocationPolicy,
         *,
         near: Collection[int] = (),
     ) -> tuple[Grant, ...]:
         assert not near
-        found: tuple[Grant, ...] = self._call("choose", fleet, row, wanted, part, policy)
-        return found
+        grants: tuple[Grant, ...] = self._call("choose", fleet, row, request, part, policy)
+        return grants
 
-    def score(self, fleet: Fleet, wanted: PodRequest, fits: Mask) -> Any:
-        return self._call("score", fleet, wanted, fits)
+    def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Any:
+        return self._call("score", fleet, request, fits)
 
 
 def _no_score(*_arguments: Any) -> None:

@@ -77,16 +77,16 @@ def csi(handle: str, driver: str = DRIVER) -> Attachable:
 def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None) -> Fleet:
     """Add classes, claims, volumes and capacities to the fleet; `limits` of the driver by node."""
     store = fleet.volumes
-    for each in (LOCAL, MADE, AT_ONCE, *objects):
-        match each:
+    for obj in (LOCAL, MADE, AT_ONCE, *objects):
+        match obj:
             case StorageClass():
-                store.put_class(each)
+                store.put_class(obj)
             case Claim():
-                store.put_claim(each)
+                store.put_claim(obj)
             case Volume():
-                store.put_volume(each)
+                store.put_volume(obj)
             case Capacity():
-                store.put_capacity(each)
+                store.put_capacity(obj)
     for node, number in (limits or {}).items():
         store.put_limits(node, {DRIVER: number})
     return fleet

@@ -28,7 +28,7 @@ from tests.processes import Process
 
 CARDS: Final = 8
 GPU: Final = "nvidia.com/gpu"
-TOLD_SECONDS: Final = 120.0
+PUBLISHED_SECONDS: Final = 120.0
 MIB: Final = 2**20
 SHIPPED: Final = "import sys; sys.modules['rich'] = None; from berth_agent.__main__ import main; main()"
 """structlog imports rich if it is installed. The agent does not depend on it, so its image lacks it."""
@@ -54,8 +54,8 @@ def main(opener: Opener = opened) -> None:
     """Run the benchmark."""
     warm, seconds = figures.number("WARM", 30), figures.number("SECONDS", 60)
     with opener() as arena:
-        found = asyncio.run(measure(arena, warm=warm, seconds=seconds))
-    figures.result({"bench": "agent", **found, "seconds": seconds})
+        measured = asyncio.run(measure(arena, warm=warm, seconds=seconds))
+    figures.result({"bench": "agent", **measured, "seconds": seconds})
 
 
 async def measure(arena: Arena, *, warm: int, seconds: int) -> dict[str, float]:
@@ -64,8 +64,8 @@ async def measure(arena: Arena, *, warm: int, seconds: int) -> dict[str, float]:
         node = Node(arena=arena, name=arena.nodes(1)[0], folder=Path(name))
         async with node.kubelet() as kubelet:
             with node.holders(), node.agent(kubelet) as agent:
-                await kubelet.sees(lambda told: len(told.get(GPU, ())) == CARDS, deadline=TOLD_SECONDS)
-                await asyncio.to_thread(node.wait_until_told)
+                await kubelet.sees(lambda units: len(units.get(GPU, ())) == CARDS, deadline=PUBLISHED_SECONDS)
+                await asyncio.to_thread(node.wait_until_published)
                 await asyncio.sleep(warm)
                 return await _look(agent.pid, seconds)
 
@@ -142,16 +142,16 @@ class Node:
         finally:
             process.stop()
 
-    def wait_until_told(self) -> None:
+    def wait_until_published(self) -> None:
         """Wait until the API server has every card and every pod's devices."""
 
-        def told() -> bool:
+        def is_published() -> bool:
             devices = [each for each in self.arena.list("devices") if each["metadata"]["name"] == self.name]
             held = [pod for each in devices for pod in each.get("status", {}).get("held", ())]
             labelled = f"{GPU}.count" in self.arena.get("nodes", self.name)["metadata"]["labels"]
             return labelled and len(held) == len(self.arena.list("gpupods")) == CARDS
 
-        waiting.until(told, deadline=TOLD_SECONDS, what="all that the agent has to tell", poll=0.5)
+        waiting.until(is_published, deadline=PUBLISHED_SECONDS, what="the agent to publish everything", poll=0.5)
 
     def _login(self) -> Path:
         """Return a kubeconfig that reads its token from a file, as a pod does."""

@@ -44,7 +44,7 @@ def free(fleet: Fleet) -> Whole:
     return np.where(cards.present, SHARES * (cards.total[index] - cards.used[index]), -1)
 
 
-def wanted(request: PodRequest) -> tuple[int, int, int]:
+def amounts_of(request: PodRequest) -> tuple[int, int, int]:
     """Return the cpu, the number of cards and the thousandths of each card that a pod requests."""
     cpu = dict(request.resources).get(CPU, 0)
     if not request.devices:
@@ -69,7 +69,7 @@ class Baseline:
     def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
         """Return the score of each row."""
         left = free(fleet)
-        self.slots = tightest(left, *wanted(request)[:0:-1])
+        self.slots = tightest(left, *amounts_of(request)[:0:-1])
         return self.rate(fleet, request, fits, left)
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
@@ -104,7 +104,7 @@ class Random(Baseline):
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fleet, fits
-        _, count, milli = wanted(request)
+        _, count, milli = amounts_of(request)
         if count == 1:
             drawn = np.where(left >= milli, self._dice.random(left.shape), -1.0)
             self.slots = drawn.argmax(axis=1)[:, np.newaxis]
@@ -118,7 +118,7 @@ class BestFit(Baseline):
     NAME = "bestfit"
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
-        cpu, count, milli = wanted(request)
+        cpu, count, milli = amounts_of(request)
         rest = 0.5 * (fleet.left(CPU) - cpu) / MOST_CPU + 0.5 * (total(left) - milli * count) / MOST_CARDS
         rated = whole(100.0 * (1.0 - rest))
         low, high = rated[fits].min(), rated[fits].max()
@@ -132,7 +132,7 @@ class DotProd(Baseline):
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fits
-        cpu, count, milli = wanted(request)
+        cpu, count, milli = amounts_of(request)
         product = fleet.left(CPU) / MOST_CPU * cpu / MOST_CPU + total(left) / MOST_CARDS * milli * count / MOST_CARDS
         return whole(100.0 * (1.0 - product / 2.0))
 
@@ -144,7 +144,7 @@ class Packing(Baseline):
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fleet, fits
-        _, count, milli = wanted(request)
+        _, count, milli = amounts_of(request)
         if not count:
             return np.zeros(len(left))
         present = left >= 0
@@ -169,7 +169,7 @@ class Clustering(Baseline):
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fits
-        kind = self._kind(*wanted(request)[1:])
+        kind = self._kind(*amounts_of(request)[1:])
         if not kind:
             return np.zeros(len(left))
         held = self._held(fleet)
@@ -220,8 +220,8 @@ def typical(tasks: Iterable[Task]) -> list[Kind]:
     """Return the most frequent classes that make up 95 % of the tasks."""
     counts = Counter((task.request.model, task.cards, task.milli, task.cpu) for task in tasks)
     kept: Counter[tuple[ModelConstraint, int, int, int]] = Counter()
-    for each, count in counts.most_common():
-        kept[each] = count
+    for common, count in counts.most_common():
+        kept[common] = count
         if kept.total() >= TYPICAL * counts.total():
             break
     return [_kind(each, kept) for each in dict.fromkeys(key[:3] for key in kept if key[1])]
@@ -275,25 +275,27 @@ class Fgd(Baseline):
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fits
-        cpu, asked = fleet.left(CPU), wanted(request)
-        known = self._known.get(asked)
+        cpu, requested = fleet.left(CPU), amounts_of(request)
+        known = self._known.get(requested)
         if known is None or known.left.shape != left.shape:
             rows = len(cpu)
             known = _Known(np.full(rows, -1), np.full_like(left, -2), np.zeros(rows), np.zeros((rows, 1), np.intp))
-            self._known[asked] = known
+            self._known[requested] = known
         changed = np.flatnonzero((known.cpu != cpu) | (known.left != left).any(axis=1))
-        known.rated[changed], known.slots[changed, 0] = self._rate(fleet, changed, cpu[changed], left[changed], asked)
+        known.rated[changed], known.slots[changed, 0] = self._rate(
+            fleet, changed, cpu[changed], left[changed], requested
+        )
         known.cpu, known.left = cpu, left
-        self.slots = known.slots if _is_share(asked) else _by_index(left, asked)
+        self.slots = known.slots if _is_share(requested) else _by_index(left, requested)
         return known.rated
 
     def _rate(
-        self, fleet: Fleet, rows: npt.NDArray[np.intp], cpu: Whole, left: Whole, asked: tuple[int, int, int]
+        self, fleet: Fleet, rows: npt.NDArray[np.intp], cpu: Whole, left: Whole, requested: tuple[int, int, int]
     ) -> tuple[Amounts, npt.NDArray[np.intp]]:
         accepts = self._accepted(fleet, rows)
-        after, possible = _hypothetical(left, asked)
+        after, possible = _hypothetical(left, requested)
         before = fragments(cpu, left, accepts, self._kinds)
-        more = fragments((cpu - asked[0])[:, np.newaxis], after, accepts[:, np.newaxis], self._kinds)
+        more = fragments((cpu - requested[0])[:, np.newaxis], after, accepts[:, np.newaxis], self._kinds)
         gain = (before[:, np.newaxis] - more) / WHOLE
         rated = np.where(possible, np.trunc(100.0 / (1.0 + np.exp(-gain))), -1.0)
         best = rated.argmax(axis=1)
@@ -305,11 +307,11 @@ class Fgd(Baseline):
         return np.stack([fleet.accepted_models(kind.model)[model] for kind in self._kinds], axis=-1)
 
 
-def _hypothetical(left: Whole, asked: tuple[int, int, int]) -> tuple[Whole, npt.NDArray[np.bool_]]:
+def _hypothetical(left: Whole, requested: tuple[int, int, int]) -> tuple[Whole, npt.NDArray[np.bool_]]:
     """Return what is left after each placement of a pod, shape (rows, placements, slots), and which are possible."""
-    _, count, milli = asked
+    _, count, milli = requested
     rows, slots = left.shape
-    if _is_share(asked):
+    if _is_share(requested):
         return left[:, np.newaxis, :] - milli * np.eye(slots, dtype=np.int64), left >= milli
     roomy = left >= milli
     taken = roomy & (np.cumsum(roomy, axis=1) <= count)
@@ -317,13 +319,13 @@ def _hypothetical(left: Whole, asked: tuple[int, int, int]) -> tuple[Whole, npt.
     return after, np.ones((rows, 1), np.bool_)
 
 
-def _is_share(asked: tuple[int, int, int]) -> bool:
-    return asked[1] == 1 and asked[2] < WHOLE
+def _is_share(requested: tuple[int, int, int]) -> bool:
+    return requested[1] == 1 and requested[2] < WHOLE
 
 
-def _by_index(left: Whole, asked: tuple[int, int, int]) -> npt.NDArray[np.intp]:
+def _by_index(left: Whole, requested: tuple[int, int, int]) -> npt.NDArray[np.intp]:
     """Return for each row the slots that fit, lowest index first."""
-    return np.argsort(left < asked[2], axis=1, kind="stable")
+    return np.argsort(left < requested[2], axis=1, kind="stable")
 
 
 # --- by name ----------------------------------------------------------------------------------------------------
@@ -342,5 +344,5 @@ NAMES: Final = tuple(_MAKERS)
 
 def policy(name: str, tasks: Iterable[Task], seed: int) -> Policy:
     """Return a policy that considers only one of these scores."""
-    made = _MAKERS[name](tasks, seed)
-    return Policy(weights=(), own_scores=((made, 1.0),), own_cards=made)
+    baseline = _MAKERS[name](tasks, seed)
+    return Policy(weights=(), own_scores=((baseline, 1.0),), own_cards=baseline)

@@ -47,12 +47,12 @@ class Bulk:
 
     async def read_all(self, path: str) -> list[dict[str, Any]]:
         """Return everything under a path, read page by page."""
-        found, more = [], ""
+        items, more = [], ""
         while True:
             page = await self.request("GET", f"{path}?limit={PAGE}&continue={more}")
-            found += page["items"]
+            items += page["items"]
             if not (more := page["metadata"].get("continue", "")):
-                return found
+                return items
 
     async def clear(self, path: str) -> None:
         """Delete everything under a path, and wait until it is gone."""
@@ -72,5 +72,5 @@ class Bulk:
             return answer
 
     async def _create_next(self, path: str, left: Iterator[Raw]) -> None:
-        for each in left:
-            await self.request("POST", path, each)
+        for item in left:
+            await self.request("POST", path, item)

@@ -23,16 +23,16 @@ OTHERS: Final = ("#999999", "#bcbd22", "#17becf", "#9467bd", "#2ca02c", "#ff7f0e
 OURS: Final = "#d62728"
 
 
-def draw(found: Mapping[str, Mapping[str, Sequence[Run]]], path: Path) -> None:
+def draw(runs: Mapping[str, Mapping[str, Sequence[Run]]], path: Path) -> None:
     """Draw the mean curves of all runs of each policy on each trace.
 
     Raises:
         OSError: the file cannot be written.
     """
-    rows = -(-len(found) // COLUMNS)
-    figure = Figure(figsize=(4.2 * min(len(found), COLUMNS), 3.4 * rows), layout="constrained")
-    panels = figure.subplots(rows, min(len(found), COLUMNS), squeeze=False, sharex=True).flat
-    for panel, (trace, by_policy) in zip(panels, found.items(), strict=False):
+    rows = -(-len(runs) // COLUMNS)
+    figure = Figure(figsize=(4.2 * min(len(runs), COLUMNS), 3.4 * rows), layout="constrained")
+    panels = figure.subplots(rows, min(len(runs), COLUMNS), squeeze=False, sharex=True).flat
+    for panel, (trace, by_policy) in zip(panels, runs.items(), strict=False):
         _panel(panel, trace, by_policy)
     figure.supxlabel("cards arrived (% of all)")
     figure.supylabel("cards allocated (% of all)")

@@ -31,7 +31,7 @@ PAUSE: Final = 2.0
 """Seconds between two nodes that join."""
 CLASSES: Final = 200
 START_SECONDS: Final = 120.0
-TOLD_SECONDS: Final = 300.0
+REPORTED_SECONDS: Final = 300.0
 STALE_SECONDS: Final = 60.0
 COUNTED_SECONDS: Final = 15.0
 MIB: Final = 2**20
@@ -45,8 +45,8 @@ def main(opener: Opener = track.opened) -> None:
     waiters, seconds = figures.number("WAITING", 600), figures.number("SECONDS", 40)
     joining = figures.number("JOINING", 15)
     with opener(figures.number("NODES", 10)) as opened:
-        found = Churn(opened, waiters=waiters, seconds=seconds, joining=joining).measure()
-    figures.result({"bench": "churn", **found})
+        costs = Churn(opened, waiters=waiters, seconds=seconds, joining=joining).measure()
+    figures.result({"bench": "churn", **costs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,13 @@ class Churn:
         """Run everything and return the figures of both schedulers."""
         self._taint(self._nodes[0], on=True)
         contenders = contestants.kube_scheduler, contestants.ours
-        found = {who.name: self._run(who) for who in (make(self._arena, self._track.folder) for make in contenders)}
+        costs = {who.name: self._run(who) for who in (make(self._arena, self._track.folder) for make in contenders)}
         self._taint(self._nodes[0], on=False)
-        return {contestants.OURS: found[contestants.OURS], **found}
+        return {contestants.OURS: costs[contestants.OURS], **costs}
 
-    def _run(self, who: Contestant) -> dict[str, Any]:
-        storm = self._story(who, "storm", self._waiters, self._storm)
-        join = self._story(who, "join", self._waiters // 2, self._join)
+    def _run(self, contestant: Contestant) -> dict[str, Any]:
+        storm = self._story(contestant, "storm", self._waiters, self._storm)
+        join = self._story(contestant, "join", self._waiters // 2, self._join)
         stale = None if storm.stale_s is None or join.stale_s is None else max(storm.stale_s, join.stale_s)
         return {
             "events": storm.events + join.events,
@@ -89,27 +89,27 @@ class Churn:
             "rss_mb": max(storm.rss_mb, join.rss_mb),
         }
 
-    def _story(self, who: Contestant, name: str, waiters: int, story: Callable[[], None]) -> Cost:
+    def _story(self, contestant: Contestant, name: str, waiters: int, story: Callable[[], None]) -> Cost:
         self._reset()
-        process = who.start()
-        self._begin(who)
+        process = contestant.start()
+        self._begin(contestant)
         position = self._track.log.position()
-        crowd.wait_for_reasons(self._track, [self._pod(who, number) for number in range(waiters)])
+        crowd.wait_for_reasons(self._track, [self._pod(contestant, number) for number in range(waiters)])
         story()
         end = time.monotonic()
-        stale = self._stale(who, waiters)
+        stale = self._stale(contestant, waiters)
         time.sleep(max(0.0, end + self._counted - time.monotonic()))
         resident = usage.resident_bytes(process.pid)
         process.stop()
-        requests = self._track.log.requests(who.user, since=position)
+        requests = self._track.log.requests(contestant.user, since=position)
         cost = Cost(
             events=requests["create events"] + requests["patch events"],
             status_writes=requests["patch pods/status"],
-            first_report_p99_s=round(figures.quantile(self._first_reports(who, position), 0.99), 2),
+            first_report_p99_s=round(figures.quantile(self._first_reports(contestant, position), 0.99), 2),
             stale_s=stale,
             rss_mb=round(resident / MIB),
         )
-        figures.say(f"{who.name}, {name}: {cost}")
+        figures.say(f"{contestant.name}, {name}: {cost}")
         return cost
 
     # --- the scenarios ----------------------------------------------------------------------------------------
@@ -138,61 +138,61 @@ class Churn:
         full = {"cpu": "60"}
         crowd.fill(self._track, [self._arena.pod(f"full-{name}", requests=full, nodeName=name) for name in self._nodes])
 
-    def _begin(self, who: Contestant) -> None:
+    def _begin(self, contestant: Contestant) -> None:
         """Wait until a scheduler reports why a pod waits: then it has read the cluster."""
-        self._probe(who, "first")
+        self._probe(contestant, "first")
 
-    def _probe(self, who: Contestant, name: str) -> str:
+    def _probe(self, contestant: Contestant, name: str) -> str:
         """Create a pod, wait until its condition has a reason, delete it, and return the reason."""
-        asyncio.run(self._track.create([self._pod(who, 0, name)]))
-        said = waiting.until(
+        asyncio.run(self._track.create([self._pod(contestant, 0, name)]))
+        reason = waiting.until(
             lambda: next(crowd.reasons([self._arena.get("pods", name)]), ""),
             deadline=START_SECONDS,
-            what=f"{who.name} to say why {name} waits",
+            what=f"{contestant.name} to say why {name} waits",
             poll=0.05,
         )
         self._arena.delete("pods", name, grace_seconds=0)
-        return said
+        return reason
 
-    def _pod(self, who: Contestant, number: int, name: str = "") -> Raw:
+    def _pod(self, contestant: Contestant, number: int, name: str = "") -> Raw:
         requests = {"cpu": f"{8000 + number % CLASSES}m"}
-        return self._arena.pod(name or f"waits-{number}", requests=requests, scheduler_name=who.scheduler_name)
+        return self._arena.pod(name or f"waits-{number}", requests=requests, scheduler_name=contestant.scheduler_name)
 
     def _taint(self, node: str, *, on: bool) -> None:
         self._arena.merge("nodes", node, {"spec": {"taints": [TAINT] if on else None}})
 
     # --- results ----------------------------------------------------------------------------------------------
 
-    def _stale(self, who: Contestant, waiters: int) -> float | None:
+    def _stale(self, contestant: Contestant, waiters: int) -> float | None:
         """Return the seconds until all waiting pods state the same reason as a new pod."""
         began = time.monotonic()
-        current = self._probe(who, "last")
+        current = self._probe(contestant, "last")
         while (passed := time.monotonic() - began) < STALE_SECONDS:
-            said = list(crowd.reasons(self._waiting()))
-            if all(reason == current for reason in said):
-                figures.say(f"{len(said)} of {waiters} pods wait and say: {current}")
+            reasons = list(crowd.reasons(self._waiting()))
+            if all(reason == current for reason in reasons):
+                figures.say(f"{len(reasons)} of {waiters} pods wait and say: {current}")
                 return round(passed, 1)
             time.sleep(0.5)
-        figures.say(f"{sum(reason != current for reason in said)} of {len(said)} pods do not say: {current}")
+        figures.say(f"{sum(reason != current for reason in reasons)} of {len(reasons)} pods do not say: {current}")
         return None
 
     def _waiting(self) -> list[Raw]:
         items: list[Raw] = self._arena.cluster.api.get(self._track.pods, fieldSelector="spec.nodeName=")["items"]
         return items
 
-    def _first_reports(self, who: Contestant, since: int) -> list[float]:
+    def _first_reports(self, contestant: Contestant, since: int) -> list[float]:
         """Return for each pod the seconds from its creation to its first reason."""
         created: dict[str, datetime] = {}
-        told: dict[str, float] = {}
+        first_reasons: dict[str, float] = {}
         for entry in self._track.log.entries(since=since):
             if not (name := _pod_of(entry)):
                 continue
             at = datetime.fromisoformat(entry["stageTimestamp"])
             if entry["verb"] == "create" and not entry["objectRef"].get("subresource"):
                 created[name] = at
-            elif entry["user"]["username"] == who.user and entry["verb"] == "patch" and name in created:
-                told.setdefault(name, (at - created[name]).total_seconds())
-        return list(told.values())
+            elif entry["user"]["username"] == contestant.user and entry["verb"] == "patch" and name in created:
+                first_reasons.setdefault(name, (at - created[name]).total_seconds())
+        return list(first_reasons.values())
 
 
 def _pod_of(entry: Mapping[str, Any]) -> str:

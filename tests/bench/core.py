@@ -67,8 +67,8 @@ def main() -> None:
 def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> Fleet:
     """Return a fleet whose cards are charged up to `FULL`, by pods of the templates' applications."""
     fleet = Fleet()
-    for each in templates:
-        fleet.workload.see(each.request)
+    for template in templates:
+        fleet.workload.see(template.request)
     serial = itertools.count()
     for number in range(nodes):
         name = f"node-{number}"
@@ -112,8 +112,8 @@ def _holder(serial: int, node: str, minor: int, template: PendingPod) -> Charge:
 
 
 def _named(templates: Iterable[PendingPod], kind: str) -> Iterable[PendingPod]:
-    for serial, each in enumerate(templates):
-        yield replace(each, uid=f"{kind}-{serial}", name=f"{each.name}-{kind}-{serial}")
+    for serial, template in enumerate(templates):
+        yield replace(template, uid=f"{kind}-{serial}", name=f"{template.name}-{kind}-{serial}")
 
 
 def _used(fleet: Fleet, nodes: int) -> float:

@@ -75,10 +75,10 @@ def fill(track: Track, pods: Sequence[Raw]) -> None:
     """Create bound pods and wait until they run: before that, each is still going to change once."""
     began = time.monotonic()
     asyncio.run(track.create(pods))
-    made = time.monotonic() - began
+    seconds = time.monotonic() - began
     pause = max(0.5, len(pods) / 10_000)  # each list makes the API server walk over all pods
     waiting.until(lambda: not _bound_pending(track), deadline=RUNNING_SECONDS, what="all pods to run", poll=pause)
-    figures.say(f"{len(pods)} bound pods made in {made:.0f} s, running after {time.monotonic() - began:.0f} s")
+    figures.say(f"{len(pods)} bound pods made in {seconds:.0f} s, running after {time.monotonic() - began:.0f} s")
 
 
 def wait_for_reasons(track: Track, pods: Sequence[Raw]) -> None:
@@ -96,25 +96,25 @@ def wait_for_reasons(track: Track, pods: Sequence[Raw]) -> None:
 
 def taken(pods: Sequence[Raw]) -> Counter[tuple[str, int]]:
     """Return the percent of each (node, minor) that bound pods hold, from their annotations alone."""
-    found: Counter[tuple[str, int]] = Counter()
+    held: Counter[tuple[str, int]] = Counter()
     for pod in pods:
         for card in json.loads(pod["metadata"]["annotations"].get(ALLOCATED, "{}")).get("gpu", ()):
-            found[pod["spec"]["nodeName"], card["minor"]] += int(card["resources"][CORE])
-    return found
+            held[pod["spec"]["nodeName"], card["minor"]] += int(card["resources"][CORE])
+    return held
 
 
 # --- pods that hold cards ------------------------------------------------------------------------------------------
 
 
 def _holder(arena: Arena, number: int, card: Card, *, percent: int) -> Raw:
-    wanted = {GPU: "1"} if percent == WHOLE else {CORE: str(percent), RATIO: str(percent)}
+    requests = {GPU: "1"} if percent == WHOLE else {CORE: str(percent), RATIO: str(percent)}
     memory = f"{80 * percent // 100}Gi"
     part = {"minor": card.minor, "id": card.id, "resources": {CORE: str(percent), MEMORY: memory, RATIO: str(percent)}}
     app = f"app-{number % APPS}"
     pod = arena.pod(
         f"{app}-{number}",
-        requests={"cpu": "1", "memory": "1Gi", **wanted},
-        limits=wanted,
+        requests={"cpu": "1", "memory": "1Gi", **requests},
+        limits=requests,
         labels={"app": app, "pod-template-hash": f"{number % APPS:010d}", "team": f"team-{number % 10}"},
         annotations={ALLOCATED: json.dumps({"gpu": [part]}), VISIBLE: card.id, EPOCH: "1"},
         nodeName=card.node,
@@ -154,11 +154,11 @@ def _hopeless(arena: Arena, number: int) -> Raw:
 
 
 def _other_model(_kind: int) -> Raw:
-    return {"annotations": {"berth.dev/gpu-model": "*of-nobody*"}}
+    return {"annotations": {"berth.dev/gpu-model": "*of-no-card*"}}
 
 
 def _other_nodes(kind: int) -> Raw:
-    return {"nodeSelector": {"pool": f"pool-of-nobody-{kind}"}}
+    return {"nodeSelector": {"pool": f"pool-without-nodes-{kind}"}}
 
 
 def _much_cpu(kind: int) -> Raw:

@@ -91,12 +91,15 @@ def _under_delay(
     began = time.monotonic()
     candidates = [Candidate(who=who) for who in contenders]
     _watch(candidates, until_all_lead=LEAD_SECONDS)
-    led = {each.who.name: each.led_at and round(each.led_at - began, 2) for each in candidates}
+    led = {candidate.who.name: candidate.led_at and round(candidate.led_at - began, 2) for candidate in candidates}
     _watch(candidates, seconds=seconds)
     _delay(proxies, 0)
-    for each in candidates:
-        each.process.stop()
-    return {each.who.name: {"leads_after_s": led[each.who.name], "terms_lost": each.ends} for each in candidates}
+    for candidate in candidates:
+        candidate.process.stop()
+    return {
+        candidate.who.name: {"leads_after_s": led[candidate.who.name], "terms_lost": candidate.ends}
+        for candidate in candidates
+    }
 
 
 def _after_overload(
@@ -107,16 +110,16 @@ def _after_overload(
     _watch(candidates, until_all_lead=LEAD_SECONDS)
     _delay(proxies, STUCK)
     _watch(candidates, seconds=seconds)
-    lost = [each.who.name for each in candidates if each.ends or each.led_at is None]
+    lost = [candidate.who.name for candidate in candidates if candidate.ends or candidate.led_at is None]
     _delay(proxies, 0)
     recovered = time.monotonic()
     _watch(candidates, until_all_lead=LEAD_SECONDS)
-    for each in candidates:
-        each.process.stop()
+    for candidate in candidates:
+        candidate.process.stop()
     return {
-        each.who.name: each.led_at and round(max(0.0, each.led_at - recovered), 2)
-        for each in candidates
-        if each.who.name in lost
+        candidate.who.name: candidate.led_at and round(max(0.0, candidate.led_at - recovered), 2)
+        for candidate in candidates
+        if candidate.who.name in lost
     }
 
 
@@ -124,9 +127,9 @@ def _watch(candidates: Sequence[Candidate], *, seconds: float = 0.0, until_all_l
     """Poll candidates for this many seconds, or until all of them lead."""
     end = time.monotonic() + max(seconds, until_all_lead)
     while time.monotonic() < end:
-        for each in candidates:
-            each.look()
-        if until_all_lead and all(each.led_at is not None for each in candidates):
+        for candidate in candidates:
+            candidate.look()
+        if until_all_lead and all(candidate.led_at is not None for candidate in candidates):
             return
         time.sleep(POLL)
 

@@ -16,8 +16,8 @@ def main(opener: Opener = track.opened) -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 5000), figures.number("PODS", 40000)
     with opener(nodes) as opened:
-        found = measure(opened, pods=pods)
-    figures.result({"bench": "memory", **found, "nodes": nodes, "pods": pods})
+        measured = measure(opened, pods=pods)
+    figures.result({"bench": "memory", **measured, "nodes": nodes, "pods": pods})
 
 
 def measure(track: Track, *, pods: int) -> dict[str, int]:

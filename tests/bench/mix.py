@@ -90,7 +90,7 @@ KINDS: Final = (_plain, _spread(ZONE, 3), _spread(HOST, 4), _affinity, _anti_aff
 
 
 def _nowhere(_app: str, _dice: random.Random) -> Spec:
-    return {"nodeSelector": {ZONE: "zone-of-nobody"}}
+    return {"nodeSelector": {ZONE: "zone-without-nodes"}}
 
 
 def _too_many_cards(_app: str, _dice: random.Random) -> Spec:
@@ -102,7 +102,7 @@ def _too_much_memory(_app: str, _dice: random.Random) -> Spec:
 
 
 def _lonely(_app: str, _dice: random.Random) -> Spec:
-    return _among("podAffinity", ZONE, {"app": "app-of-nobody"})
+    return _among("podAffinity", ZONE, {"app": "app-without-pods"})
 
 
 def _crowded(_app: str, dice: random.Random) -> Spec:

@@ -82,8 +82,8 @@ class Trace:
 
 def folder() -> Path | None:
     """Return the folder of the traces, or None if BERTH_TRACE_DIR is not set."""
-    found = os.environ.get("BERTH_TRACE_DIR", "")
-    return Path(found) if found else None
+    path = os.environ.get("BERTH_TRACE_DIR", "")
+    return Path(path) if path else None
 
 
 def published() -> Iterator[Trace]:
@@ -134,10 +134,10 @@ def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task
     """Return the tasks in random order, repeated or thinned out until they request `ratio` times all cards."""
     tasks = list(trace.tasks)
     dice.shuffle(tasks)
-    total, wanted = sum(each.size for each in tasks), ratio * trace.capacity
-    while total > wanted:
+    total, target = sum(each.size for each in tasks), ratio * trace.capacity
+    while total > target:
         total -= tasks.pop(dice.randrange(len(tasks))).size
-    while total + (more := dice.choice(trace.tasks)).milli <= wanted:
+    while total + (more := dice.choice(trace.tasks)).milli <= target:
         total += more.size
         tasks.append(more)
     return tasks
@@ -145,11 +145,11 @@ def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task
 
 def fleet(machines: Sequence[Machine], dice: random.Random) -> Fleet:
     """Return an empty fleet with its nodes in random order, because decisions take the first of equal nodes."""
-    made = Fleet()
-    for each in dice.sample(machines, len(machines)):
-        node = builders.node_info(each.name, cpu=each.cpu, memory=each.memory * builders.MI, pods=MAX_PODS)
-        builders.add(made, node, builders.inventory(*builders.cards(each.cards, model=each.model)))
-    return made
+    empty = Fleet()
+    for machine in dice.sample(machines, len(machines)):
+        node = builders.node_info(machine.name, cpu=machine.cpu, memory=machine.memory * builders.MI, pods=MAX_PODS)
+        builders.add(empty, node, builders.inventory(*builders.cards(machine.cards, model=machine.model)))
+    return empty
 
 
 # --- the generated trace ----------------------------------------------------------------------------------------

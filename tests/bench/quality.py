@@ -53,15 +53,15 @@ class Run:
 
 def main() -> None:
     """Run the benchmark."""
-    asked = _arguments()
-    traces = [openb.read(each) for each in asked.trace] or list(openb.published())
-    if not asked.trace and openb.folder() is None:
+    options = _arguments()
+    traces = [openb.read(each) for each in options.trace] or list(openb.published())
+    if not options.trace and openb.folder() is None:
         figures.say("BERTH_TRACE_DIR is not set: this is a generated trace, which no published figure belongs to")
-    found = {trace.name: dict(_measured(trace, asked.policy, asked.seeds)) for trace in traces}
-    if asked.chart is not None:
-        chart.draw(found, asked.chart)
-    _show(found)
-    figures.result(summary(found))
+    replays = {trace.name: dict(_measured(trace, options.policy, options.seeds)) for trace in traces}
+    if options.chart is not None:
+        chart.draw(replays, options.chart)
+    _show(replays)
+    figures.result(summary(replays))
 
 
 def _arguments() -> argparse.Namespace:
@@ -129,13 +129,13 @@ def place(fleet: Fleet, pod: PendingPod, policy: Policy, run: Run) -> bool:
 # --- results ----------------------------------------------------------------------------------------------------
 
 
-def summary(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
+def summary(replays: Mapping[str, Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
     """Return the figures of all traces and policies."""
     traces = {
         trace: {name: {str(load): _mean(runs, load) for load in LOADS} for name, runs in by_policy.items()}
-        for trace, by_policy in found.items()
+        for trace, by_policy in replays.items()
     }
-    ours = [took for by_policy in found.values() for run in by_policy.get(OURS, ()) for took in run.took]
+    ours = [took for by_policy in replays.values() for run in by_policy.get(OURS, ()) for took in run.took]
     return {
         "bench": "quality",
         "traces": traces,
@@ -149,11 +149,11 @@ def _mean(runs: Sequence[Run], load: int) -> float | None:
     return round(statistics.fmean(values), 3) if values else None
 
 
-def _show(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> None:
+def _show(replays: Mapping[str, Mapping[str, Sequence[Run]]]) -> None:
     table = Table(title="cards allocated (%) when so many (%) have arrived, mean (deviation) over the seeds")
     for heading in ("trace", "policy", *(f"{load} %" for load in LOADS)):
         table.add_column(heading, justify="left" if heading in ("trace", "policy") else "right")
-    for trace, by_policy in found.items():
+    for trace, by_policy in replays.items():
         for name, runs in by_policy.items():
             table.add_row(trace, name, *(_cell(runs, load) for load in LOADS))
         table.add_section()

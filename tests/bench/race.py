@@ -64,35 +64,39 @@ class Race:
         self._track, self._arena, self._log, self._pods = track, track.arena, track.log, pods
         self._annotations = {STARTS_AFTER: f"{start}s"}
 
-    def run(self, who: Contestant) -> Run:
+    def run(self, contestant: Contestant) -> Run:
         """Let a scheduler bind all pods; every object is new."""
         asyncio.run(self._track.clear())
-        process = who.start()
+        process = contestant.start()
         try:
-            self._sync(who, process)
+            self._sync(contestant, process)
             with Watcher(self._arena.cluster, self._arena.namespace) as watcher:
-                found = self._measure(who, process, watcher)
+                result = self._measure(contestant, process, watcher)
         finally:
             if process.exit_code is None:
                 process.stop()
         asyncio.run(self._track.clear())
-        return found
+        return result
 
-    def _sync(self, who: Contestant, process: Process) -> None:
+    def _sync(self, contestant: Contestant, process: Process) -> None:
         """Wait until the scheduler has bound a pod, which shows that it has read the cluster, and is idle."""
-        asyncio.run(self._track.create([self._pod("probe", who)]))
+        asyncio.run(self._track.create([self._pod("probe", contestant)]))
         waiting.until(
             lambda: self._arena.get("pods", "probe")["spec"].get("nodeName"),
             deadline=SYNC_SECONDS,
-            what=f"{who.name} to bind a pod",
+            what=f"{contestant.name} to bind a pod",
         )
-        waiting.until(lambda: self._arena.list("events"), deadline=SYNC_SECONDS, what=f"{who.name} to tell of it")
+        waiting.until(
+            lambda: self._arena.list("events"),
+            deadline=SYNC_SECONDS,
+            what=f"{contestant.name} to report it in an Event",
+        )
         asyncio.run(self._track.clear())
-        waiting.until(lambda: _is_idle(process), deadline=SYNC_SECONDS, what=f"{who.name} to come to rest")
+        waiting.until(lambda: _is_idle(process), deadline=SYNC_SECONDS, what=f"{contestant.name} to become idle")
 
-    def _measure(self, who: Contestant, process: Process, watcher: Watcher) -> Run:
+    def _measure(self, contestant: Contestant, process: Process, watcher: Watcher) -> Run:
         process.pause()
-        asyncio.run(self._track.create([self._pod(f"pod-{number}", who) for number in range(self._pods)]))
+        asyncio.run(self._track.create([self._pod(f"pod-{number}", contestant) for number in range(self._pods)]))
         time.sleep(self._track.calm)  # lets the control plane finish the work of the preparations
         position, used = self._log.position(), usage.cpu_seconds(process.pid)
         began = time.monotonic()
@@ -100,32 +104,34 @@ class Race:
         self._wait(watcher, process, began)
         return Run(
             bound=len(watcher.bound),
-            events=len(watcher.told),
+            events=len(watcher.events),
             bind_seconds=max(watcher.bound.values()) - began,
-            event_seconds=max(watcher.told.values(), default=began) - began,
+            event_seconds=max(watcher.events.values(), default=began) - began,
             cpu_seconds=usage.cpu_seconds(process.pid) - used,
             resident=usage.resident_bytes(process.pid),
-            requests=self._log.requests(who.user, since=position),
+            requests=self._log.requests(contestant.user, since=position),
         )
 
     def _wait(self, watcher: Watcher, process: Process, began: float) -> None:
-        while len(watcher.bound) < self._pods or len(watcher.told) < self._pods:
+        while len(watcher.bound) < self._pods or len(watcher.events) < self._pods:
             watcher.check()
             if process.exit_code is not None:
                 raise RuntimeError(f"{process.name} ended:\n{process.tail()}")
             if time.monotonic() - max(began, watcher.heard_at) > SILENT_SECONDS:
-                figures.say(f"{len(watcher.bound)} binds and {len(watcher.told)} Events of {self._pods}: no more came")
+                figures.say(
+                    f"{len(watcher.bound)} binds and {len(watcher.events)} Events of {self._pods}: no more came"
+                )
                 return
             time.sleep(0.05)
 
-    def _pod(self, name: str, who: Contestant) -> dict[str, Any]:
-        wanted = {"cpu": "1", "memory": "1Gi", GPU: "1"}
+    def _pod(self, name: str, contestant: Contestant) -> dict[str, Any]:
+        requests = {"cpu": "1", "memory": "1Gi", GPU: "1"}
         return self._arena.pod(
             name,
-            requests=wanted,
+            requests=requests,
             limits={GPU: "1"},
             annotations=self._annotations,
-            scheduler_name=who.scheduler_name,
+            scheduler_name=contestant.scheduler_name,
         )
 
 

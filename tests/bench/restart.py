@@ -26,8 +26,8 @@ def main(opener: Opener = track.opened) -> None:
     nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 8000)
     repeat = figures.number("REPEAT", 5)
     with opener(nodes) as opened:
-        found = measure(opened, pods=pods, repeat=repeat)
-    figures.result({"bench": "restart", **found, "nodes": nodes, "pods": pods, "repeat": repeat})
+        measured = measure(opened, pods=pods, repeat=repeat)
+    figures.result({"bench": "restart", **measured, "nodes": nodes, "pods": pods, "repeat": repeat})
 
 
 def measure(track: Track, *, pods: int, repeat: int) -> dict[str, float]:

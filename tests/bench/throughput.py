@@ -22,9 +22,9 @@ def main(opener: Opener = track.opened) -> None:
     repeat, start = figures.number("REPEAT", 1), figures.number("START", START_SECONDS)
     profile = Path(os.environ["PROFILE"]).absolute() if os.environ.get("PROFILE") else None
     with opener(nodes) as opened:
-        found = measure(opened, pods=pods, repeat=repeat, start=start, profile=profile)
+        measured = measure(opened, pods=pods, repeat=repeat, start=start, profile=profile)
     run = {"nodes": nodes, "pods": pods, "repeat": repeat, "start_s": start}
-    figures.result({"bench": "throughput", **run, **found})
+    figures.result({"bench": "throughput", **run, **measured})
 
 
 def measure(
@@ -35,11 +35,11 @@ def measure(
     order = [contestants.kube_scheduler(track.arena, track.folder), ours.profiled(profile) if profile else ours]
     runs: dict[str, list[Run]] = {contestants.OURS: [], contestants.KUBE_SCHEDULER: []}
     for _ in range(repeat):
-        for who in order:
+        for contestant in order:
             track.settle(ours)
-            run = race.run(who)
-            runs[who.name].append(run)
-            _tell(who.name, run)
+            run = race.run(contestant)
+            runs[contestant.name].append(run)
+            _tell(contestant.name, run)
         order.reverse()
     medians = {name: _median(each) for name, each in runs.items()}
     ratio = medians[contestants.OURS]["pods_per_s"] / medians[contestants.KUBE_SCHEDULER]["pods_per_s"]
@@ -47,9 +47,9 @@ def measure(
 
 
 def _tell(name: str, run: Run) -> None:
-    told = " ".join(f"{what}={value:.2f}" for what, value in run.figures().items())
+    line = " ".join(f"{what}={value:.2f}" for what, value in run.figures().items())
     sent = ", ".join(f"{count} {what}" for what, count in run.requests.most_common())
-    figures.say(f"{name}: {told}")
+    figures.say(f"{name}: {line}")
     figures.say(f"  {run.bound} binds in {run.bind_seconds:.2f} s, {run.events} Events in {run.event_seconds:.2f} s")
     figures.say(f"  requests: {sent}")
 

@@ -75,8 +75,8 @@ class Track:
         count, since = -1, time.monotonic()
         while time.monotonic() - since < self.calm:
             time.sleep(0.2)
-            found = self.log.requests(ours.user, since=position)
-            writes = sum(number for what, number in found.items() if what.startswith("patch "))
+            requests = self.log.requests(ours.user, since=position)
+            writes = sum(number for what, number in requests.items() if what.startswith("patch "))
             if writes != count:
                 count, since = writes, time.monotonic()
         figures.say(f"settled with {count} writes in {time.monotonic() - began:.0f} s")
@@ -140,6 +140,6 @@ def _agent(file: Path, count: int) -> list[str]:
 
 def _end_default_scheduler(cluster: Cluster) -> None:
     """Stop the default scheduler: even without pods of its own it would read everything that the contestants do."""
-    found = state.read(cluster.folder)
-    if found is not None:
-        os.kill(found.processes["kube-scheduler"], signal.SIGTERM)
+    processes = state.read(cluster.folder)
+    if processes is not None:
+        os.kill(processes.processes["kube-scheduler"], signal.SIGTERM)

@@ -22,13 +22,13 @@ def resident_bytes(pid: int) -> int:
 
 def peak_bytes(pid: int) -> int:
     """Return the highest resident memory of a process in bytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def proportional_bytes(pid: int) -> int:
     """Return the memory of a process in bytes, with its share of pages that other processes map too."""
-    found = re.search(r"Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(r"Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
+    assert match is not None
+    return int(match[1]) * 1024

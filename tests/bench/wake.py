@@ -18,7 +18,7 @@ from tests.bench.contestants import Contestant
 from tests.bench.track import Opener, Track
 from tests.bench.watcher import Watcher
 
-TOLD_SECONDS: Final = 60.0
+REPORTED_SECONDS: Final = 60.0
 BOUND_SECONDS: Final = 30.0
 POLL: Final = 0.01
 
@@ -29,10 +29,10 @@ def main(opener: Opener = track.opened) -> None:
     samples = figures.number("SAMPLES", 100)
     with opener(nodes) as opened:
         ours = contestants.ours(opened.arena, opened.folder, timing={})
-        found = measure(opened, ours, waiters=waiters, samples=samples) if samples else {}
+        measured = measure(opened, ours, waiters=waiters, samples=samples) if samples else {}
         events = compare(opened, ours, classes=figures.number("CLASSES", 200), count=figures.number("EVENTS", 50))
     sizes = {"samples": samples, "nodes": nodes, "waiting": waiters}
-    figures.result({"bench": "wake", **found, **sizes, "events": events})
+    figures.result({"bench": "wake", **measured, **sizes, "events": events})
 
 
 def compare(track: Track, ours: Contestant, *, classes: int, count: int) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def _sample(arena: Arena, watcher: Watcher, victim: str, name: str) -> float:
     arena.create([arena.pod(name, requests={"cpu": "1", crowd.GPU: "1"}, limits={crowd.GPU: "1"})])
     waiting.until(
         lambda: any(crowd.reasons([arena.get("pods", name)])),
-        deadline=TOLD_SECONDS,
-        what=f"{name} to be told that it waits",
+        deadline=REPORTED_SECONDS,
+        what=f"{name} to report that it waits",
         poll=POLL,
     )
     arena.delete("pods", victim, grace_seconds=0)

@@ -36,13 +36,13 @@ Raw = dict[str, Any]
 class Stage:
     """The cluster, and the nodes on which a scheduler's pods wait."""
 
-    def __init__(self, track: Track, who: Contestant, slots: int) -> None:
-        self.arena, self._track, self._who = track.arena, track, who
+    def __init__(self, track: Track, contestant: Contestant, slots: int) -> None:
+        self.arena, self._track, self._who = track.arena, track, contestant
         nodes = track.arena.cluster.api.get("/api/v1/nodes", limit=str(slots))["items"]
         self.nodes: list[str] = [each["metadata"]["name"] for each in nodes]
 
     def label_slots(self) -> None:
-        """Give each node the number of its slot as a label."""
+        """Label each node with the number of its slot."""
         for number, name in enumerate(self.nodes):
             self.arena.merge("nodes", name, {"metadata": {"labels": {SLOT: str(number)}}})
 
@@ -256,22 +256,22 @@ def measure(
     track: Track, contestants: Sequence[Contestant], *, classes: int, count: int
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the quantiles of each contestant for each scene."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    quantiles: dict[str, dict[str, dict[str, float]]] = {}
     Stage(track, contestants[0], classes).label_slots()
     for name, scene in SCENES.items():
-        found[name] = {who.name: _play(track, who, scene, classes, count) for who in contestants}
-        figures.say(f"{name}: {found[name]}")
-    return found
+        quantiles[name] = {who.name: _play(track, who, scene, classes, count) for who in contestants}
+        figures.say(f"{name}: {quantiles[name]}")
+    return quantiles
 
 
-def _play(track: Track, who: Contestant, scene: Scene, classes: int, count: int) -> dict[str, float]:
-    stage = Stage(track, who, classes)
+def _play(track: Track, contestant: Contestant, scene: Scene, classes: int, count: int) -> dict[str, float]:
+    stage = Stage(track, contestant, classes)
     slots = range(len(stage.nodes))
     for number in slots:
         scene.prepare(stage, number)
     if scene.holder is not None:
         crowd.fill(track, [scene.holder(stage, number) for number in slots])
-    process = who.start()
+    process = contestant.start()
     try:
         crowd.wait_for_reasons(track, [scene.pod(stage, number) for number in slots])
         time.sleep(track.calm)  # kube-scheduler's first back-off has passed by then, too
@@ -309,15 +309,15 @@ def _sample(stage: Stage, scene: Scene, watcher: Watcher, number: int) -> float:
         if pod not in watcher.bound:
             return math.inf
         raise
-    seen = scene.happened(watcher, stage, number)
+    happened_at = scene.happened(watcher, stage, number)
     # These are two watches: that of the bind may report first.
-    return max(0.0, watcher.bound[pod] - (seen or 0.0))
+    return max(0.0, watcher.bound[pod] - (happened_at or 0.0))
 
 
 def _quantiles(took: Sequence[float]) -> dict[str, float]:
     in_time = [each for each in took if each < math.inf]
-    found = {f"p{percent}_ms": round(1000 * figures.quantile(took, percent / 100), 1) for percent in (50, 99)}
+    quantiles = {f"p{percent}_ms": round(1000 * figures.quantile(took, percent / 100), 1) for percent in (50, 99)}
     return {
-        **{name: value if value < math.inf else 1000 * BOUND_SECONDS for name, value in found.items()},
+        **{name: value if value < math.inf else 1000 * BOUND_SECONDS for name, value in quantiles.items()},
         "mean_ms": round(1000 * statistics.fmean(in_time or [BOUND_SECONDS]), 1),
     }

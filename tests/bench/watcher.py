@@ -18,7 +18,7 @@ import orjson
 from devcluster import Cluster, waiting
 
 BOUND: Final = "/api/v1/namespaces/{}/pods?fieldSelector=spec.nodeName!="
-TOLD: Final = "/api/v1/namespaces/{}/events?fieldSelector=reason=Scheduled"
+SCHEDULED_EVENTS: Final = "/api/v1/namespaces/{}/events?fieldSelector=reason=Scheduled"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _OK: Final = 200
 
@@ -37,7 +37,7 @@ class Watcher:
         """Pod -> when its bind was seen, by the monotonic clock in seconds."""
         self.gone: dict[str, float] = {}
         """The same for the ends of bound pods."""
-        self.told: dict[str, float] = {}
+        self.events: dict[str, float] = {}
         """The same for Scheduled Events, by their own names."""
         self.heard_at = 0.0
         """When the last of all these was seen."""
@@ -85,10 +85,10 @@ class Watcher:
         connector = aiohttp.TCPConnector(ssl=tls)
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
-            bound, told = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.told}
+            bound, events = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.events}
             await asyncio.gather(
                 self._watch(session, BOUND, lambda event: self._note(event, bound)),
-                self._watch(session, TOLD, lambda event: self._note(event, told)),
+                self._watch(session, SCHEDULED_EVENTS, lambda event: self._note(event, events)),
                 *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
             )
 
@@ -122,10 +122,10 @@ class Watcher:
                 finally:
                     _hang_up(response)
 
-    def _note(self, event: Raw, seen: Mapping[str, dict[str, float]]) -> None:
+    def _note(self, event: Raw, times: Mapping[str, dict[str, float]]) -> None:
         """Record an object that appears or disappears."""
-        if event["type"] in seen:
-            self.heard_at = seen[event["type"]][event["object"]["metadata"]["name"]] = time.monotonic()
+        if event["type"] in times:
+            self.heard_at = times[event["type"]][event["object"]["metadata"]["name"]] = time.monotonic()
 
 
 def _version(event: Raw) -> str:

@@ -41,7 +41,7 @@ def account(arena: Arena) -> Iterator[Path]:
 
 def _stands(arena: Arena) -> bool:
     """Return whether the API server refuses a Binding of a term that never was; the probe pod is deleted."""
-    probe = arena.pod(f"probe-{secrets.token_hex(4)}", scheduler_name="nobody")
+    probe = arena.pod(f"probe-{secrets.token_hex(4)}", scheduler_name="no-scheduler")
     name = arena.create([probe])[0]["metadata"]["name"]
     metadata = {
         "name": name,

@@ -52,8 +52,8 @@ class DeviceAudit(Watcher):
         self.held: dict[str, Mapping[str, Counter[str]]] = {}
         """Pod -> UUID -> resource -> hundredths."""
 
-    def _note(self, event: dict[str, Any], seen: Mapping[str, dict[str, float]]) -> None:
-        super()._note(event, seen)
+    def _note(self, event: dict[str, Any], times: Mapping[str, dict[str, float]]) -> None:
+        super()._note(event, times)
         metadata = event["object"]["metadata"]
         if ALLOCATED in (annotations := metadata.get("annotations") or {}):
             self._look(event["type"], metadata["name"], json.loads(annotations[ALLOCATED]))
@@ -111,8 +111,8 @@ class Machine:
         if fault == "return" and self._drawer:
             cards.insert(chance.randrange(len(cards) + 1), self._drawer.pop(chance.randrange(len(self._drawer))))
         del cards[2 * CARDS :], self._drawer[:-CARDS]
-        for minor, each in enumerate(cards):
-            each.minor = minor
+        for minor, card in enumerate(cards):
+            card.minor = minor
         self._fixture.write()
 
     def _card(self, uuid: str) -> Gpu:

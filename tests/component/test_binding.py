@@ -84,10 +84,10 @@ async def test_a_conflict_is_success_before_the_watch_tells_of_it() -> None:
 async def test_a_conflict_with_anothers_decision_is_forgotten(node: str, annotations: dict[str, str]) -> None:
     world = World(watch=False)
     world.add_node()
-    found = pod("a", {NVIDIA: "1"})
-    world.submit(found)
-    found["spec"]["nodeName"] = node
-    found["metadata"]["annotations"] = annotations
+    raw = pod("a", {NVIDIA: "1"})
+    world.submit(raw)
+    raw["spec"]["nodeName"] = node
+    raw["metadata"]["annotations"] = annotations
     async with world.running() as api:
         await asyncio.sleep(0.5)
     assert world.users() == 0
@@ -380,7 +380,7 @@ async def test_a_class_of_a_thousand_pods_costs_one_decision() -> None:
         one = fleet.looks
         assert one <= 4
         assert len({name for _, name, _ in api.patches}) == 1000
-        world.cluster.remove_node("nobody")
+        world.cluster.remove_node("unknown")
         await asyncio.sleep(5)
         # No pod wakes, and the review of reasons decides the class once more.
         assert fleet.looks == 2 * one

@@ -25,14 +25,14 @@ async def unseen(world: World, *, seconds: float = 30) -> None:
     task.cancel()
 
 
-@pytest.mark.parametrize("fate", ["deleted", "made anew", "ended"])
+@pytest.mark.parametrize("fate", ["deleted", "created again", "ended"])
 async def test_one_that_came_and_went_is_released(fate: str) -> None:
     world = World(watch=False)
 
     def befall() -> None:
         if fate == "deleted":
             del world.api.pods["a"]
-        elif fate == "made anew":
+        elif fate == "created again":
             world.api.pods["a"] = pod("a", {NVIDIA: "1"}, uid="another")
         else:
             world.api.pods["a"]["status"] = {"phase": "Succeeded"}

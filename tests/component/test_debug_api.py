@@ -32,21 +32,21 @@ def many() -> Fleet:
 
 
 class Shown:
-    """A Fleet; `on_asked` is called before it is shown."""
+    """A Fleet; `on_summary` is called before it is shown."""
 
-    def __init__(self, of: Fleet, on_asked: Callable[[], object] = lambda: None) -> None:
-        self.fleet, self.on_asked = of, on_asked
+    def __init__(self, of: Fleet, on_summary: Callable[[], object] = lambda: None) -> None:
+        self.fleet, self.on_summary = of, on_summary
         self.error: Exception | None = None
-        self.asked: list[str] = []
+        self.looked_up: list[str] = []
 
     async def whole(self) -> Fleet:
         if self.error is not None:
             raise self.error
-        self.on_asked()
+        self.on_summary()
         return self.fleet
 
     async def of(self, node: str) -> Fleet:
-        self.asked.append(node)
+        self.looked_up.append(node)
         return await self.whole()
 
 
@@ -108,7 +108,7 @@ async def test_what_there_is_not_is_told_in_json(path: str, method: str, status:
     async with serving(shown) as ask:
         assert (await ask(path, method))[:2] == (status, {"message": message})
     # An invalid name is not looked up: it would get into a selector.
-    assert shown.asked in ([], ["unheard-of"])
+    assert shown.looked_up in ([], ["unheard-of"])
 
 
 async def test_nodes_that_go_meanwhile_are_left_out() -> None:

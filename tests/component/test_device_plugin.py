@@ -87,8 +87,8 @@ def choices() -> Choices:
     return Choices()
 
 
-def reading(found: DeviceSpec, *findings: Finding) -> Reading:
-    return Reading(spec=found, findings=findings or (LOADED,))
+def reading(device_spec: DeviceSpec, *findings: Finding) -> Reading:
+    return Reading(spec=device_spec, findings=findings or (LOADED,))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., P
     """Start plugins that stop with the test."""
     running: list[asyncio.Task[None]] = []
 
-    def start(found: DeviceSpec, *, check_interval: float = CHECK_INTERVAL, **settings: Any) -> PluginManager:
+    def start(device_spec: DeviceSpec, *, check_interval: float = CHECK_INTERVAL, **settings: Any) -> PluginManager:
         own: dict[str, Any] = {
             "node_name": "a",
             "kubelet_socket": str(folder / "plugins/kubelet.sock"),
@@ -105,7 +105,7 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., P
             "proc_root": folder / "proc",
         }
         plugin = PluginManager(Settings(**own | settings), chooser=choices, check_interval=check_interval)
-        plugin.update(reading(found))
+        plugin.update(reading(device_spec))
         running.append(asyncio.create_task(plugin.run()))
         return plugin
 
@@ -115,14 +115,14 @@ async def begin(folder: Path, choices: Choices) -> AsyncIterator[Callable[..., P
     await asyncio.gather(*running, return_exceptions=True)
 
 
-async def until(told: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE):
-        while not told():  # noqa: ASYNC110 - what is looked at are files and findings, which wake nobody
+        while not condition():  # noqa: ASYNC110 - files and findings send no event
             await asyncio.sleep(0.01)
 
 
-def finding(plugin: PluginManager, found: DeviceSpec) -> tuple[str, str]:
-    *_, last = plugin.view(reading(found)).findings
+def finding(plugin: PluginManager, device_spec: DeviceSpec) -> tuple[str, str]:
+    *_, last = plugin.view(reading(device_spec)).findings
     return last.reason, last.message
 
 
@@ -135,34 +135,34 @@ def withheld(plugin: PluginManager) -> tuple[int, ...]:
 
 async def test_each_resource_is_registered_with_its_units(kubelet: Kubelet, begin: Any) -> None:
     begin(spec(2, mig={1: ("1g.10gb", "1g.10gb")}))
-    seen = await kubelet.sees(lambda told: len(told) == 2)
-    assert seen == {
+    capacity = await kubelet.sees(lambda units: len(units) == 2)
+    assert capacity == {
         GPU: {"GPU-0": HEALTHY},
         "nvidia.com/mig-1g.10gb": {"MIG-1-0": HEALTHY, "MIG-1-1": HEALTHY},
     }
-    found = {each.resource_name: each for each in kubelet.requests}
-    assert (found[GPU].version, found[GPU].endpoint) == ("v1beta1", "berth/nvidia-gpu.sock")
-    assert found[GPU].options.get_preferred_allocation_available
-    assert not found[GPU].options.pre_start_required
-    assert found["nvidia.com/mig-1g.10gb"].endpoint == "berth/nvidia-mig-1g.10gb.sock"
+    registered = {each.resource_name: each for each in kubelet.requests}
+    assert (registered[GPU].version, registered[GPU].endpoint) == ("v1beta1", "berth/nvidia-gpu.sock")
+    assert registered[GPU].options.get_preferred_allocation_available
+    assert not registered[GPU].options.pre_start_required
+    assert registered["nvidia.com/mig-1g.10gb"].endpoint == "berth/nvidia-mig-1g.10gb.sock"
 
 
 async def test_a_change_of_health_is_sent_in_the_stream(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     plugin.update(reading(spec(2, unhealthy=(1,))))
-    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": UNHEALTHY})
+    await kubelet.sees(lambda units: units[GPU] == {"GPU-0": HEALTHY, "GPU-1": UNHEALTHY})
     plugin.update(reading(spec(2)))
-    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
+    await kubelet.sees(lambda units: units[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
     assert len(kubelet.requests) == 1
 
 
 async def test_a_resource_that_kubelet_dropped_is_registered_again(kubelet: Kubelet, begin: Any) -> None:
     begin(spec(2, mig={1: ("1g.10gb",)}))
-    await kubelet.sees(lambda told: len(told) == 2)
+    await kubelet.sees(lambda units: len(units) == 2)
     await kubelet.let_go(GPU)
     assert GPU not in kubelet.capacity()
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     assert [each.resource_name for each in kubelet.requests].count(GPU) == 2
     # What kubelet still watches is not changed.
     assert len(kubelet.requests) == 3
@@ -170,64 +170,64 @@ async def test_a_resource_that_kubelet_dropped_is_registered_again(kubelet: Kube
 
 async def test_an_unchanged_reading_sends_kubelet_nothing(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     plugin = begin(spec(2))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     looks = choices.looks
     plugin.update(reading(spec(2)))
     plugin.refresh()
     await until(lambda: choices.looks > looks)
     plugin.update(reading(spec(3)))
-    await kubelet.sees(lambda told: len(told[GPU]) == 3)
+    await kubelet.sees(lambda units: len(units[GPU]) == 3)
     assert [len(each) for each in kubelet.lists[GPU]] == [2, 3]
 
 
 async def test_withheld_cards_are_unhealthy_until_they_are_not(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     plugin = begin(spec(2))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     choices.kept = frozenset({"GPU-0"})
     plugin.refresh()
-    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": UNHEALTHY, "GPU-1": HEALTHY})
+    await kubelet.sees(lambda units: units[GPU] == {"GPU-0": UNHEALTHY, "GPU-1": HEALTHY})
     choices.kept = frozenset()
-    await kubelet.sees(lambda told: told[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
+    await kubelet.sees(lambda units: units[GPU] == {"GPU-0": HEALTHY, "GPU-1": HEALTHY})
 
 
 async def test_another_mig_layout_moves_units_between_resources(kubelet: Kubelet, begin: Any, folder: Path) -> None:
     plugin = begin(spec(2))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     plugin.update(reading(spec(2, mig={0: ("3g.40gb",), 1: ("3g.40gb",)})))
-    seen = await kubelet.sees(lambda told: "nvidia.com/mig-3g.40gb" in told and not told[GPU])
-    assert seen == {GPU: {}, "nvidia.com/mig-3g.40gb": {"MIG-0-0": HEALTHY, "MIG-1-0": HEALTHY}}
+    capacity = await kubelet.sees(lambda units: "nvidia.com/mig-3g.40gb" in units and not units[GPU])
+    assert capacity == {GPU: {}, "nvidia.com/mig-3g.40gb": {"MIG-0-0": HEALTHY, "MIG-1-0": HEALTHY}}
     await until(lambda: not (folder / "plugins/berth/nvidia-gpu.sock").exists())
     await until(lambda: kubelet.ended == [GPU])
     plugin.update(reading(spec(2)))
-    await kubelet.sees(lambda told: len(told[GPU]) == 2 and not told["nvidia.com/mig-3g.40gb"])
+    await kubelet.sees(lambda units: len(units[GPU]) == 2 and not units["nvidia.com/mig-3g.40gb"])
 
 
 async def test_all_resources_are_registered_with_a_new_kubelet(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2))
     # More often than a socket may be lost.
     for round_ in range(7):
-        await kubelet.sees(lambda told: GPU in told)
+        await kubelet.sees(lambda units: GPU in units)
         assert len(kubelet.requests) == round_ + 1
         await kubelet.restart()
         plugin.refresh()
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     assert (await kubelet.allocate("GPU-1")).envs
 
 
 async def test_a_new_kubelet_is_registered_with_before_the_next_check(kubelet: Kubelet, begin: Any) -> None:
     # It must be faster than kubelet, which refuses plugins that it finds before they register.
     begin(spec(2), check_interval=10 * DEADLINE)
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     await kubelet.restart()
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
 
 
 async def test_cards_are_withheld_while_kubelet_would_refuse_pods(kubelet: Kubelet, begin: Any) -> None:
-    heard: list[tuple[int, ...]] = []
+    events: list[tuple[int, ...]] = []
     plugin = begin(spec(2))
-    plugin.on_kubelet = lambda: heard.append(withheld(plugin))
+    plugin.on_kubelet = lambda: events.append(withheld(plugin))
     assert withheld(plugin) == (0, 1)
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     # It listens, but started too recently to know which of its pods are gone.
     assert withheld(plugin) == (0, 1)
     await until(lambda: withheld(plugin) == ())
@@ -235,9 +235,9 @@ async def test_cards_are_withheld_while_kubelet_would_refuse_pods(kubelet: Kubel
 
     await kubelet.let_go(GPU)
     await until(lambda: withheld(plugin) == (0, 1))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     await until(lambda: withheld(plugin) == ())
-    assert heard == [(), (0, 1), ()]
+    assert events == [(), (0, 1), ()]
 
     plugin.leave()
     assert withheld(plugin) == (0, 1)
@@ -249,7 +249,7 @@ async def test_a_kubelet_that_comes_later_is_waited_for(folder: Path, begin: Any
     assert finding(plugin, spec(1))[1] == f"no kubelet at {folder / 'plugins/kubelet.sock'} yet"
     late = Kubelet(folder / "plugins")
     await late.start()
-    await late.sees(lambda told: GPU in told)
+    await late.sees(lambda units: GPU in units)
     await until(lambda: finding(plugin, spec(1)) == ("Registered", ""))
     await late.stop()
 
@@ -260,7 +260,7 @@ async def test_a_refused_registration_is_reported_and_retried(kubelet: Kubelet, 
     await until(lambda: "resource is taken" in finding(plugin, spec(1))[1])
     assert finding(plugin, spec(1))[1].startswith(f"kubelet did not register {GPU} at ")
     kubelet.refuses = ""
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
 
 
 async def test_a_removed_socket_is_created_again_but_not_for_ever(
@@ -284,7 +284,7 @@ async def test_the_sockets_go_at_the_end(kubelet: Kubelet, folder: Path, choices
     plugin = PluginManager(settings, chooser=choices)
     plugin.update(reading(spec(1)))
     running = asyncio.create_task(plugin.run())
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -302,7 +302,7 @@ async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncItera
     )
     await server.start()
     await server.register(kubelet.socket)
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     yield server
 
 
@@ -360,21 +360,21 @@ async def test_without_a_kubelets_socket_nothing_is_registered(kubelet: Kubelet,
 async def test_the_condition_appears_once_it_is_known(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(1))
     assert plugin.view(reading(spec(1))).findings == (LOADED,)
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     await until(lambda: finding(plugin, spec(1)) == ("Registered", ""))
     plugin.update(reading(spec(0)))
     await until(lambda: finding(plugin, spec(0))[0] == "NoDevices")
 
 
-@pytest.mark.parametrize(("told", "expected"), [(False, [[], []]), (True, [[0], [1]])])
+@pytest.mark.parametrize(("is_reported", "expected"), [(False, [[], []]), (True, [[0], [1]])])
 async def test_numa_nodes_are_reported_only_on_request(
-    told: bool,  # noqa: FBT001
+    is_reported: bool,  # noqa: FBT001
     expected: list[list[int]],
     kubelet: Kubelet,
     begin: Any,
 ) -> None:
-    begin(spec(8), numa_to_kubelet=told)
-    await kubelet.sees(lambda told: GPU in told)
+    begin(spec(8), numa_to_kubelet=is_reported)
+    await kubelet.sees(lambda units: GPU in units)
     assert [kubelet.numa["GPU-0"], kubelet.numa["GPU-7"]] == expected
 
 
@@ -383,14 +383,14 @@ async def test_numa_nodes_are_reported_only_on_request(
 
 async def test_the_choosers_units_are_preferred(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     begin(spec(4))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     choices.preferred = ["GPU-3", "GPU-1"]
     assert await kubelet.prefer(["GPU-0", "GPU-1", "GPU-2", "GPU-3"], 2) == ["GPU-3", "GPU-1"]
 
 
 async def test_without_a_choice_the_closest_units_are_preferred(kubelet: Kubelet, begin: Any) -> None:
     begin(spec(4, profile="a10"))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     assert await kubelet.prefer(["GPU-1", "GPU-2", "GPU-3"], 2) == ["GPU-2", "GPU-3"]
     assert await kubelet.prefer(["GPU-0", "GPU-1", "GPU-2"], 2, ["GPU-1"]) == ["GPU-1", "GPU-0"]
     with pytest.raises(aio.AioRpcError) as error:
@@ -401,13 +401,13 @@ async def test_without_a_choice_the_closest_units_are_preferred(kubelet: Kubelet
 
 async def test_an_allocation_is_admitted_and_answered(kubelet: Kubelet, begin: Any, choices: Choices) -> None:
     begin(spec(4), device_list_strategy=("envvar", "cdi-cri", "cdi-annotations"))
-    await kubelet.sees(lambda told: GPU in told)
-    found = await kubelet.allocate("GPU-3", "GPU-1")
-    assert dict(found.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-3,GPU-1"}
-    assert len(found.cdi_devices) == 2
+    await kubelet.sees(lambda units: GPU in units)
+    response = await kubelet.allocate("GPU-3", "GPU-1")
+    assert dict(response.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-3,GPU-1"}
+    assert len(response.cdi_devices) == 2
     assert choices.admitted == [(GPU, ["GPU-3", "GPU-1"])]
     # The annotation's key is new each time, because two containers of a pod may have one each.
-    assert found.annotations.keys() != (await kubelet.allocate("GPU-3", "GPU-1")).annotations.keys()
+    assert response.annotations.keys() != (await kubelet.allocate("GPU-3", "GPU-1")).annotations.keys()
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ async def test_kubelet_gets_the_text_of_a_refusal(  # noqa: PLR0917
     ids: list[str], refusal: str, expected: str, kubelet: Kubelet, begin: Any, choices: Choices
 ) -> None:
     begin(spec(2))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     choices.refusal = refusal
     with pytest.raises(aio.AioRpcError) as error:
         await kubelet.allocate(*ids)
@@ -442,11 +442,11 @@ def sliced(path: Path, slices: int, strategy: str = "envvar") -> Path:
 async def test_a_changed_file_is_in_force_after_reload(kubelet: Kubelet, begin: Any, folder: Path) -> None:
     file = sliced(folder / "config.yaml", 2)
     plugin = begin(spec(1), config_file=file)
-    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 2)
+    await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 2)
     assert plugin.view(reading(spec(1))).spec.devices[0].replicas == 2
     sliced(file, 3, "volume-mounts")
     plugin.reload()
-    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 3)
+    await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 3)
     assert (await kubelet.allocate("GPU-0::2")).mounts
     assert plugin.view(reading(spec(1))).spec.devices[0].replicas == 3
 
@@ -454,11 +454,11 @@ async def test_a_changed_file_is_in_force_after_reload(kubelet: Kubelet, begin: 
 async def test_a_file_that_turns_wrong_changes_nothing(kubelet: Kubelet, begin: Any, folder: Path) -> None:
     file = sliced(folder / "config.yaml", 2)
     plugin = begin(spec(1), config_file=file)
-    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 2)
+    await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 2)
     file.write_text("version: v9")
     plugin.reload()
     plugin.update(reading(spec(2)))
-    await kubelet.sees(lambda told: len(told[GPU]) == 4)
+    await kubelet.sees(lambda units: len(units[GPU]) == 4)
     assert len(kubelet.requests) == 1
 
 
@@ -490,12 +490,12 @@ UNLIKE = "all devices on the node must be configured with the same migEnabled va
 
 async def test_cards_that_contradict_the_strategy_are_no_longer_offered(kubelet: Kubelet, begin: Any) -> None:
     plugin = begin(spec(2), mig_strategy="single")
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     plugin.update(reading(MISCONFIGURED))
-    await kubelet.sees(lambda told: told[GPU] == {})
+    await kubelet.sees(lambda units: units[GPU] == {})
     await until(lambda: finding(plugin, MISCONFIGURED) == ("Misconfigured", UNLIKE))
     plugin.update(reading(spec(2)))
-    await kubelet.sees(lambda told: len(told[GPU]) == 2)
+    await kubelet.sees(lambda units: len(units[GPU]) == 2)
 
 
 async def test_a_missing_imex_channel_is_reported(kubelet: Kubelet, begin: Any) -> None:

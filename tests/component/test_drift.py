@@ -54,10 +54,10 @@ class World:
 
     def bind(self, name: str, *minors: int) -> None:
         """Bind a pod with these cards; its one container sees all of them."""
-        seen = {f"main{names.VISIBLE_SUFFIX}": ",".join(f"GPU-{minor}" for minor in minors)}
-        made = pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), annotations=seen)
-        self.api.pods[name] = made
-        self.pods.apply("ADDED", copy.deepcopy(made))
+        visible = {f"main{names.VISIBLE_SUFFIX}": ",".join(f"GPU-{minor}" for minor in minors)}
+        bound = pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), annotations=visible)
+        self.api.pods[name] = bound
+        self.pods.apply("ADDED", copy.deepcopy(bound))
 
     def give(self, name: str, *ids: str) -> None:
         self.gpu_pods.apply("MODIFIED", gpu_pod(name, *ids))
@@ -65,9 +65,9 @@ class World:
     def allocated(self, name: str) -> list[str]:
         """Return the ids of a pod's allocation, which must be what its container sees."""
         annotations = self.api.pods[name]["metadata"]["annotations"]
-        found = [each["id"] for each in orjson.loads(annotations[names.ALLOCATED])["gpu"]]
-        assert annotations[f"main{names.VISIBLE_SUFFIX}"] == ",".join(found)
-        return found
+        ids = [each["id"] for each in orjson.loads(annotations[names.ALLOCATED])["gpu"]]
+        assert annotations[f"main{names.VISIBLE_SUFFIX}"] == ",".join(ids)
+        return ids
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Api]:

@@ -20,12 +20,12 @@ class Pods:
     """Evictions in memory; those that are refused are named by pod."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[float, str]] = []
+        self.evictions: list[tuple[float, str]] = []
         self.refuses: dict[str, Exception] = {}
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
         assert (namespace, uid) == ("ns", f"uid-{name}")
-        self.asked.append((now(), name))
+        self.evictions.append((now(), name))
         if name in self.refuses:
             raise self.refuses[name]
 
@@ -35,7 +35,7 @@ class Ward:
 
     def __init__(self, *held: tuple[str, int], per_minute: float = 60, beats: int = 10**6) -> None:
         self.cluster, self.pods = Cluster(grace=0, clock=now), Pods()
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
         self.leads = True
         self.sink = every_pod(self.cluster)
         self.cluster.put_node(node())
@@ -47,7 +47,7 @@ class Ward:
             cluster=self.cluster,
             pods=self.pods,
             per_minute=per_minute,
-            told=lambda charge, card: self.told.append((charge.pod, card)),
+            told=lambda charge, card: self.reported.append((charge.pod, card)),
             leads=lambda: self.leads,
         )
         self.generation = 1
@@ -70,7 +70,7 @@ class Ward:
         await asyncio.sleep(seconds)
         task.cancel()
         await asyncio.wait([task])
-        return [name for _, name in self.pods.asked]
+        return [name for _, name in self.pods.evictions]
 
 
 SOON = PATIENCE + 2 * PERIOD
@@ -81,7 +81,7 @@ async def test_who_holds_a_card_that_failed_for_good_is_evicted(reason: str) -> 
     ward = Ward(("a", 0), ("b", 1))
     ward.fail(0, reason)
     assert await ward.after(SOON) == ["a"]
-    assert ward.told == [("ns/a", "gpu 0 of node node")]
+    assert ward.reported == [("ns/a", "gpu 0 of node node")]
 
 
 async def test_who_holds_the_card_is_evicted_and_not_who_has_its_minor_in_his_annotation() -> None:
@@ -89,7 +89,7 @@ async def test_who_holds_the_card_is_evicted_and_not_who_has_its_minor_in_his_an
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReboot")])
     ward.put({**failed, "minor": 1}, {**entry(1), "minor": 0}, generation=2)
     assert await ward.after(SOON) == ["a"]
-    assert ward.told == [("ns/a", "gpu 1 of node node")]
+    assert ward.reported == [("ns/a", "gpu 1 of node node")]
 
 
 async def test_a_failed_card_whose_minor_changes_keeps_its_patience() -> None:
@@ -126,7 +126,7 @@ async def test_evictions_keep_their_rate() -> None:
     ward = Ward(("a", 0), ("b", 0), per_minute=2)
     ward.fail()
     await ward.after(3 * SOON)
-    (first, _), (second, _) = ward.pods.asked[:2]
+    (first, _), (second, _) = ward.pods.evictions[:2]
     assert second - first >= 30
 
 
@@ -145,7 +145,7 @@ async def test_a_budget_is_asked_again_later_and_keeps_nobody_else() -> None:
     ward.pods.refuses["a"] = BUDGET
     ward.fail()
     assert await ward.after(SOON) == ["a", "b"]
-    assert ward.told == [("ns/b", "gpu 0 of node node")]
+    assert ward.reported == [("ns/b", "gpu 0 of node node")]
     again = Ward(("a", 0))
     again.pods.refuses["a"] = BUDGET
     again.fail()
@@ -158,7 +158,7 @@ async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
     ward.pods.refuses["a"] = error
     ward.fail()
     assert await ward.after(SOON + AGAIN) == ["a", "a"]
-    assert ward.told == []
+    assert ward.reported == []
 
 
 async def test_who_leaves_already_is_not_asked() -> None:

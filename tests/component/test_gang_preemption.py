@@ -76,23 +76,23 @@ async def test_nobody_leaves_while_not_all_would_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "policy", "said"),
+    ("fields", "policy", "message"),
     [
         pytest.param(
             {"preemptionPolicy": "Never"}, Policy(), "not eligible due to preemptionPolicy=Never.", id="Never"
         ),
         pytest.param({}, replace(Policy(), preemption=False), "", id="switched off"),
-        pytest.param({"priority": 0}, Policy(), "", id="nobody below"),
+        pytest.param({"priority": 0}, Policy(), "", id="no pod below"),
     ],
 )
-async def test_who_may_not_preempt_waits(fields: Raw, policy: Policy, said: str) -> None:
+async def test_who_may_not_preempt_waits(fields: Raw, policy: Policy, message: str) -> None:
     world = crowded(0, 0, 0, 0)
     world.policies[names.SCHEDULER] = policy
     world.submit(*members(**fields))
     async with world.running() as api:
         await asyncio.sleep(20)
     assert world.deleted() == []
-    assert api.messages("m0")[-1].rpartition(" preemption: ")[2 if said else 1] == said
+    assert api.messages("m0")[-1].rpartition(" preemption: ")[2 if message else 1] == message
 
 
 async def test_what_leaves_for_a_gang_is_kept_for_it() -> None:
@@ -214,8 +214,8 @@ async def test_members_beyond_those_that_it_needs_evict_nobody() -> None:
 def taken_over(*nodes: str, count: int = 4) -> Crowded:
     """Return what a new leader reads: pods that end for a gang, and members with their nominated nodes."""
     world = crowded(0, 0, 0, 0, 0, 0, grace=20)
-    for each, node in zip(members(count), nodes, strict=False):
-        world.submit({**each, "status": {"nominatedNodeName": node}})
+    for raw, node in zip(members(count), nodes, strict=False):
+        world.submit({**raw, "status": {"nominatedNodeName": node}})
     for number in (0, 1, 3, 4):
         world.api.pods[f"p{number}"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
         world.pods.apply("MODIFIED", copy.deepcopy(world.api.pods[f"p{number}"]))

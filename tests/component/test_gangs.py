@@ -20,9 +20,9 @@ TIMEOUT = 60.0
 REFUSAL = refusal(422, "no")
 
 
-def member(name: str, group: str = "g", wanted: dict[str, str] | None = None, **fields: Any) -> Raw:
+def member(name: str, group: str = "g", requests: dict[str, str] | None = None, **fields: Any) -> Raw:
     """Return a pod of one card with the label of a group."""
-    return pod(name, wanted or {NVIDIA: "1"}, labels={names.POD_GROUP_LABEL: group}, **fields)
+    return pod(name, requests or {NVIDIA: "1"}, labels={names.POD_GROUP_LABEL: group}, **fields)
 
 
 def annotated(name: str, minimum: str = "2", group: str = "g", **fields: Any) -> Raw:
@@ -72,7 +72,7 @@ async def test_a_gang_of_more_members_than_may_be_bound_at_once() -> None:
     world = World()
     world.add_node(cards=0, allocatable={"pods": "1000"})
     world.groups.apply("ADDED", pod_group(minimum=600))
-    world.submit(*(member(f"m{i}", wanted={"cpu": "1m"}) for i in range(600)))
+    world.submit(*(member(f"m{i}", requests={"cpu": "1m"}) for i in range(600)))
     async with world.running() as api:
         await asyncio.sleep(5)
     assert len(api.bound()) == 600
@@ -148,8 +148,8 @@ async def test_a_gang_waits_for_its_pod_group() -> None:
     world.submit(member("m0"), member("m1"))
     async with world.running() as api:
         await asyncio.sleep(10)
-        (told,) = api.messages("m0")
-        assert told.startswith("PodGroup ns/g does not exist: create it, or remove the label")
+        (message,) = api.messages("m0")
+        assert message.startswith("PodGroup ns/g does not exist: create it, or remove the label")
         world.groups.apply("ADDED", pod_group(minimum=0))
         await asyncio.sleep(15)
         assert api.messages("m0")[-1] == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
@@ -176,7 +176,7 @@ async def test_members_that_disagree_are_told_so() -> None:
 
 async def test_a_member_with_a_mistake_is_told_and_its_gang_waits() -> None:
     world = filled(2)
-    world.change(member("m1", wanted={"kubernetes.io/gpu": "150"}))
+    world.change(member("m1", requests={"kubernetes.io/gpu": "150"}))
     async with world.running() as api:
         await asyncio.sleep(10)
         assert api.messages("m1")[0].startswith("invalid request: kubernetes.io/gpu: 150")

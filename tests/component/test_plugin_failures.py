@@ -18,7 +18,7 @@ from tests.strangers import NPU, OWNER, fails, plugins
 
 pytestmark = pytest.mark.looptime
 
-TOLD = f"{OWNER} failed in {{}}: ZeroDivisionError: division by zero"
+MESSAGE = f"{OWNER} failed in {{}}: ZeroDivisionError: division by zero"
 
 
 class Faulty(World):
@@ -63,12 +63,12 @@ async def test_the_pod_is_told_and_tried_again_until_it_is_bound(call: str) -> N
             await asyncio.sleep(30)
             # At once, and after 1, 2, 4, 8 and 10 s.
             assert failures() - before == 6
-            assert api.messages("npu") == [TOLD.format(call)]
-            assert api.events_of("npu", "FailedScheduling") == [TOLD.format(call)]
+            assert api.messages("npu") == [MESSAGE.format(call)]
+            assert api.events_of("npu", "FailedScheduling") == [MESSAGE.format(call)]
             world.broken.clear()
             await asyncio.sleep(10)
     assert api.bound() == {"npu": "node"}
-    assert [each["why"] for each in logs if each["event"] == "plug-in failed"] == [TOLD.format(call)]
+    assert [each["why"] for each in logs if each["event"] == "plug-in failed"] == [MESSAGE.format(call)]
 
 
 async def test_all_others_are_bound_at_once_however_many_it_fails_at() -> None:
@@ -83,11 +83,11 @@ async def test_all_others_are_bound_at_once_however_many_it_fails_at() -> None:
 async def test_a_gang_is_told_as_a_whole_and_tried_again() -> None:
     world = Faulty("choose")
     world.groups.apply("ADDED", pod_group(minimum=2))
-    world.submit(*(member(name, wanted={NPU: "1"}) for name in ("a", "b")))
+    world.submit(*(member(name, requests={NPU: "1"}) for name in ("a", "b")))
     async with world.running() as api:
         await asyncio.sleep(5)
         assert not world.cluster.fleet.charges
-        assert api.messages("a") == api.messages("b") == [TOLD.format("choose")]
+        assert api.messages("a") == api.messages("b") == [MESSAGE.format("choose")]
         world.broken.clear()
         await asyncio.sleep(15)
     assert api.bound() == {"a": "node", "b": "node"}
@@ -107,7 +107,7 @@ async def test_nobody_leaves_for_a_pod_at_which_it_fails_and_nothing_is_kept_for
         await asyncio.sleep(1)
         assert not world.cluster.fleet.nominees
         assert api.nominations == [("high", "node"), ("high", None)]
-        assert api.messages("high")[-1] == TOLD.format("passes")
+        assert api.messages("high")[-1] == MESSAGE.format("passes")
         world.broken.clear()
         await asyncio.sleep(10)
     assert api.bound()["high"] == "node"
@@ -124,7 +124,7 @@ async def test_a_pod_that_leaves_wakes_those_at_which_it_may_fail() -> None:
         world.broken.add("passes")
         world.delete("first")
         await asyncio.sleep(QUIET + 1)
-        assert api.messages("second")[-1] == TOLD.format("passes")
+        assert api.messages("second")[-1] == MESSAGE.format("passes")
         world.broken.clear()
         await asyncio.sleep(10)
     assert api.bound() == {"second": "node"}

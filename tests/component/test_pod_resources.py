@@ -27,9 +27,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def client(path: Path) -> AsyncIterator[PodResources]:
-    made = PodResources(path, timeout=PATIENCE)
-    yield made
-    await made.close()
+    client = PodResources(path, timeout=PATIENCE)
+    yield client
+    await client.close()
 
 
 @pytest.fixture

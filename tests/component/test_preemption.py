@@ -27,9 +27,9 @@ class Crowded(World):
 
     def hold(self, *pods: Raw) -> None:
         """Add bound pods."""
-        for each in pods:
-            self.api.pods[each["metadata"]["name"]] = each
-            self.pods.apply("ADDED", copy.deepcopy(each))
+        for raw in pods:
+            self.api.pods[raw["metadata"]["name"]] = raw
+            self.pods.apply("ADDED", copy.deepcopy(raw))
 
     def deleted(self) -> list[str]:
         return [name for _, name in self.api.deletes]
@@ -73,9 +73,9 @@ async def test_a_victim_is_told_why_before_it_is_deleted() -> None:
     world.submit(high())
     async with world.running() as api:
         await asyncio.sleep(1)
-    ((told_at, _, condition),) = [each for each in api.patches if each[1] == "low"]
+    ((reported_at, _, condition),) = [each for each in api.patches if each[1] == "low"]
     ((deleted_at, _),) = api.deletes
-    assert told_at < deleted_at
+    assert reported_at < deleted_at
     assert {key: condition[key] for key in ("type", "status", "reason", "message")} == {
         "type": "DisruptionTarget",
         "status": "True",
@@ -96,7 +96,7 @@ async def test_pods_of_other_schedulers_are_victims_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "explanation"),
     [
         pytest.param(
             {"preemptionPolicy": "Never"}, " preemption: not eligible due to preemptionPolicy=Never.", id="Never"
@@ -113,7 +113,7 @@ async def test_pods_of_other_schedulers_are_victims_too() -> None:
         ),
     ],
 )
-async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
+async def test_nobody_leaves_for_nothing(fields: Raw, explanation: str) -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
@@ -123,7 +123,7 @@ async def test_nobody_leaves_for_nothing(fields: Raw, said: str) -> None:
     assert world.deleted() == []
     assert api.nominations == []
     (message,) = api.messages("high")
-    assert message.endswith(said)
+    assert message.endswith(explanation)
 
 
 async def test_while_victims_leave_no_more_are_chosen() -> None:

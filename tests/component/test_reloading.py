@@ -35,9 +35,9 @@ class Following:
     @classmethod
     async def begun(cls, folder: Path) -> "Following":
         """Start between two polls, so that each poll sees one change."""
-        made = cls(folder)
+        following = cls(folder)
         await asyncio.sleep(PERIOD / 2)
-        return made
+        return following
 
     async def becomes(self, text: str | None, looks: int = 1) -> list[str]:
         """Change the file, or remove it, and run a poll; return the errors logged meanwhile."""

@@ -162,10 +162,10 @@ async def test_a_pod_that_fits_nowhere_gets_a_condition_and_an_event() -> None:
     world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
         await asyncio.sleep(30)
-    ((_, _, told),) = api.patches
-    assert (told["type"], told["status"], told["reason"]) == ("PodScheduled", "False", "Unschedulable")
-    assert told["message"] == NO_DEVICE
-    assert "lastTransitionTime" in told
+    ((_, _, reported),) = api.patches
+    assert (reported["type"], reported["status"], reported["reason"]) == ("PodScheduled", "False", "Unschedulable")
+    assert reported["message"] == NO_DEVICE
+    assert "lastTransitionTime" in reported
     assert api.events_of("a", "FailedScheduling") == [NO_DEVICE]
 
 
@@ -188,8 +188,8 @@ async def test_an_unchanged_reason_is_never_told_twice() -> None:
 async def test_a_reason_that_the_pod_carries_already_is_not_told_after_a_restart() -> None:
     world = World()
     world.cluster.put_node(pod_free_node())
-    told = condition("PodScheduled", "False", message=NO_DEVICE)
-    world.submit(pod("a", {NVIDIA: "1"}, status={"conditions": [told]}))
+    reported = condition("PodScheduled", "False", message=NO_DEVICE)
+    world.submit(pod("a", {NVIDIA: "1"}, status={"conditions": [reported]}))
     async with world.running() as api:
         await asyncio.sleep(30)
     assert api.patches == []
@@ -202,8 +202,8 @@ async def test_a_condition_that_stands_keeps_its_time() -> None:
         world.api.pods["a"] = pod("a")
         world.reporter.unschedulable(waiting("a", last_message="another reason"), failure("this"))
         await asyncio.sleep(SETTLE + 1)
-    ((_, _, told),) = api.patches
-    assert "lastTransitionTime" not in told
+    ((_, _, reported),) = api.patches
+    assert "lastTransitionTime" not in reported
 
 
 async def test_a_condition_states_the_generation_that_was_decided() -> None:
@@ -212,8 +212,8 @@ async def test_a_condition_states_the_generation_that_was_decided() -> None:
     world.submit(pod("a", {NVIDIA: "1"}, metadata={"generation": 3}))
     async with world.running() as api:
         await asyncio.sleep(1)
-    ((_, _, told),) = api.patches
-    assert told["observedGeneration"] == 3
+    ((_, _, reported),) = api.patches
+    assert reported["observedGeneration"] == 3
 
 
 async def test_a_condition_of_an_older_api_server_states_no_generation() -> None:
@@ -290,7 +290,7 @@ def crowd(world: World, count: int, prefix: str = "p") -> list[str]:
     return names
 
 
-def tell(world: World, names: Iterable[str], message: str, **fields: Any) -> None:
+def report_failure(world: World, names: Iterable[str], message: str, **fields: Any) -> None:
     for name in names:
         world.reporter.unschedulable(waiting(name, **fields), failure(message))
 
@@ -299,7 +299,7 @@ async def test_three_hundred_new_pods_are_told_within_a_second() -> None:
     world = World()
     names = crowd(world, 300)
     async with world.running() as api:
-        tell(world, names, "x")
+        report_failure(world, names, "x")
         await asyncio.sleep(1)
         assert {name for _, name, _ in api.patches} == set(names)
         await asyncio.sleep(1)
@@ -311,7 +311,7 @@ async def test_new_pods_are_told_within_a_second_in_a_storm_of_binds() -> None:
     names = crowd(world, 300)
     async with world.running() as api:
         world.reporter.in_flight_binds.begin()
-        tell(world, names, "x")
+        report_failure(world, names, "x")
         await asyncio.sleep(1)
     assert len(api.patches) >= 300
 
@@ -320,7 +320,7 @@ async def test_more_pods_are_told_at_two_hundred_a_second_and_never_faster_than_
     world = World()
     names = crowd(world, 2000)
     async with world.running() as api:
-        tell(world, names, "x")
+        report_failure(world, names, "x")
         await asyncio.sleep(30)
     times = [at for at, _, _ in api.patches]
     assert len(times) == 2000
@@ -332,12 +332,12 @@ async def test_pods_that_were_never_told_come_before_those_that_were() -> None:
     world = World()
     old, new = crowd(world, 2000, "old"), crowd(world, 200, "new")
     async with world.running() as api:
-        tell(world, old, "first")
+        report_failure(world, old, "first")
         await asyncio.sleep(30)
-        tell(world, old, "second")
+        report_failure(world, old, "second")
         await asyncio.sleep(SETTLE + LOOK + 1.5)  # hundreds are through, and over a thousand wait
         since = now()
-        tell(world, new, "first")
+        report_failure(world, new, "first")
         await asyncio.sleep(30)
     last_new = max(at for at, name, _ in api.patches if name.startswith("new"))
     assert last_new - since < 1.5
@@ -349,11 +349,11 @@ async def test_another_reason_is_told_after_ten_seconds_and_the_last_one_alone()
     crowd(world, 1, "a")
     async with world.running() as api:
         for message in ("first", "second", "third", "last"):
-            tell(world, ["a0"], message)
+            report_failure(world, ["a0"], message)
             await asyncio.sleep(1)
         await asyncio.sleep(30)
     assert api.messages("a0") == ["first", "last"]
-    first, last = api.told_at("a0")
+    first, last = api.patched_at("a0")
     assert QUIET <= last - first <= QUIET + 1
 
 
@@ -361,11 +361,11 @@ async def test_a_reason_that_has_stood_for_long_is_replaced_soon() -> None:
     world = World()
     crowd(world, 1, "a")
     async with world.running() as api:
-        tell(world, ["a0"], "first")
+        report_failure(world, ["a0"], "first")
         await asyncio.sleep(100)
-        tell(world, ["a0"], "second")
+        report_failure(world, ["a0"], "second")
         await asyncio.sleep(30)
-    _, second = api.told_at("a0")
+    _, second = api.patched_at("a0")
     assert SETTLE <= second - 100 <= SETTLE + 1
 
 
@@ -373,12 +373,12 @@ async def test_another_reason_of_a_pod_whose_spec_changed_is_told_at_once() -> N
     world = World()
     crowd(world, 1, "a")
     async with world.running() as api:
-        tell(world, ["a0"], "first", generation=1)
+        report_failure(world, ["a0"], "first", generation=1)
         await asyncio.sleep(1)
-        tell(world, ["a0"], "second", generation=2)
+        report_failure(world, ["a0"], "second", generation=2)
         await asyncio.sleep(1)
     assert api.messages("a0") == ["first", "second"]
-    assert [told["observedGeneration"] for _, _, told in api.patches] == [1, 2]
+    assert [reported["observedGeneration"] for _, _, reported in api.patches] == [1, 2]
 
 
 async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_the_last_of_them_is() -> None:
@@ -386,10 +386,10 @@ async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_
     crowd(world, 1, "a")
     async with world.running() as api:
         for i in range(100):
-            tell(world, ["a0"], f"0/{i} nodes are available: {i} node(s) were not ready")
+            report_failure(world, ["a0"], f"0/{i} nodes are available: {i} node(s) were not ready")
             await asyncio.sleep(1)
         await asyncio.sleep(15)
-    times = api.told_at("a0")
+    times = api.patched_at("a0")
     assert 4 <= len(times) <= 6
     assert all(QUIET <= later - earlier <= LONGEST_HOLD + 2 for earlier, later in pairwise(times))
     assert api.messages("a0")[-1] == "0/99 nodes are available: 99 node(s) were not ready"
@@ -400,10 +400,10 @@ async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(f
     world = World()
     names = crowd(world, 600)
     async with world.running() as api:
-        tell(world, names, "a taint")
+        report_failure(world, names, "a taint")
         await asyncio.sleep(20)
         for flip in range(1, flips + 1):
-            tell(world, names, "a taint" if flip % 2 == 0 else "no room")
+            report_failure(world, names, "a taint" if flip % 2 == 0 else "no room")
             await asyncio.sleep(0.25)
         await asyncio.sleep(15)
         assert {api.messages(name)[-1] for name in names} == {"no room" if flips % 2 else "a taint"}
@@ -417,7 +417,7 @@ async def test_a_reason_that_comes_back_in_time_is_not_told() -> None:
     crowd(world, 1, "a")
     async with world.running() as api:
         for message in ("1 node(s) were not ready", "2 node(s) were not ready", "1 node(s) were not ready"):
-            tell(world, ["a0"], message)
+            report_failure(world, ["a0"], message)
             await asyncio.sleep(1)
         await asyncio.sleep(30)
     assert api.messages("a0") == ["1 node(s) were not ready"]
@@ -429,7 +429,7 @@ async def test_a_report_in_flight_is_followed_by_the_latest_alone() -> None:
     world.api.latency = 2.0
     async with world.running() as api:
         for generation in range(1, 20):
-            tell(world, ["a0"], f"reason {generation}", generation=generation)
+            report_failure(world, ["a0"], f"reason {generation}", generation=generation)
             await asyncio.sleep(0.1)
         await asyncio.sleep(30)
     assert api.messages("a0") == ["reason 1", "reason 19"]
@@ -439,9 +439,9 @@ async def test_nothing_is_kept_of_pods_that_wait_no_more() -> None:
     world = World()
     names = crowd(world, 500)
     async with world.running():
-        tell(world, names, "first")
+        report_failure(world, names, "first")
         await asyncio.sleep(5)
-        tell(world, names, "second")
+        report_failure(world, names, "second")
         for name in names:
             world.reporter.dismiss(f"uid-{name}")
         # Its Binding was refused, since it had been deleted.
@@ -458,7 +458,7 @@ async def test_reasons_of_a_pod_make_one_series_of_events() -> None:
     crowd(world, 1, "a")
     async with world.running() as api:
         for i in range(5):
-            tell(world, ["a0"], f"reason {i}")
+            report_failure(world, ["a0"], f"reason {i}")
             await asyncio.sleep(20)
         assert api.counts("a0") == [2]  # the second is reported at once, and those after it are only counted
         await asyncio.sleep(SERIES)
@@ -473,7 +473,7 @@ async def test_a_series_ends_and_the_next_one_has_the_note_of_its_time() -> None
     crowd(world, 1, "a")
     async with world.running() as api:
         for message in ("first", "second"):
-            tell(world, ["a0"], message)
+            report_failure(world, ["a0"], message)
             await asyncio.sleep(SERIES + 10)
     assert api.events_of("a0", "FailedScheduling") == ["first", "second"]
     assert api.series == []
@@ -484,7 +484,7 @@ async def test_refused_binds_and_failed_decisions_are_series_of_their_own() -> N
     crowd(world, 1, "a")
     async with world.running() as api:
         for _ in range(3):
-            tell(world, ["a0"], "no room")
+            report_failure(world, ["a0"], "no room")
             await asyncio.sleep(20)
             world.reporter.refused(waiting("a0"), "no quota")
             await asyncio.sleep(20)
@@ -497,10 +497,10 @@ async def test_a_series_whose_event_is_gone_is_recorded_again() -> None:
     world = World()
     crowd(world, 1, "a")
     async with world.running() as api:
-        tell(world, ["a0"], "first")
+        report_failure(world, ["a0"], "first")
         await asyncio.sleep(20)
         api.events.clear()
-        tell(world, ["a0"], "second")
+        report_failure(world, ["a0"], "second")
         await asyncio.sleep(20)
     assert api.counts("a0") == [2]
 
@@ -510,9 +510,9 @@ async def test_an_event_whose_answer_got_lost_is_recorded_once() -> None:
     crowd(world, 1, "a")
     world.api.faults["event a0"] = [LostError("lost")]
     async with world.running() as api:
-        tell(world, ["a0"], "first")
+        report_failure(world, ["a0"], "first")
         await asyncio.sleep(20)
-        tell(world, ["a0"], "second")
+        report_failure(world, ["a0"], "second")
         await asyncio.sleep(20)
     assert api.counts("a0") == [2]
 
@@ -525,7 +525,7 @@ async def test_a_condition_is_tried_again_as_long_as_its_pod_waits() -> None:
     crowd(world, 1, "a")
     world.api.always["condition a0"] = Unreachable("x")
     async with world.running() as api:
-        tell(world, ["a0"], "reason")
+        report_failure(world, ["a0"], "reason")
         await asyncio.sleep(600)
         assert api.messages("a0") == []
         del world.api.always["condition a0"]
@@ -540,7 +540,7 @@ async def test_pods_that_cannot_be_told_keep_no_others_waiting() -> None:
     for name in names[:100]:
         world.api.always[f"condition {name}"] = refusal(403)
     async with world.running() as api:
-        tell(world, names, "reason")
+        report_failure(world, names, "reason")
         await asyncio.sleep(2)
     assert len(api.patches) == 100
 
@@ -565,7 +565,7 @@ async def test_a_report_that_its_pod_needs_no_more_is_no_error(answer: ApiError)
     with capture_logs() as logs:
         async with world.running():
             world.reporter.nominated(waiting("a0", nominated="node"))
-            tell(world, ["a0"], "reason", nominated="node")
+            report_failure(world, ["a0"], "reason", nominated="node")
             await asyncio.sleep(200)
             assert world.reporter.waiting == 0
     assert [each for each in logs if each["log_level"] != "debug"] == []
@@ -576,7 +576,7 @@ async def test_a_nominated_node_is_written_with_the_reason_and_at_once() -> None
     crowd(world, 1, "a")
     async with world.running() as api:
         world.reporter.nominated(waiting("a0", nominated="node"))
-        tell(world, ["a0"], "reason", nominated="node")
+        report_failure(world, ["a0"], "reason", nominated="node")
         await asyncio.sleep(1)
         assert len(api.patches) == 1
         world.reporter.nominated(waiting("a0"))

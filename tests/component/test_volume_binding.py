@@ -111,7 +111,7 @@ class Server:
         claim = f"/api/v1/namespaces/ns/persistentvolumeclaims/{ref['name']}"
         self.change(claim, annotations={BOUND_ANNOTATION: "yes"}, volumeName=self.objects[path]["metadata"]["name"])
 
-    def told(self, *kinds: str) -> list[str]:
+    def sent(self, *kinds: str) -> list[str]:
         return [what for _, what in self.calls if what.startswith(kinds or ("patch", "bind"))]
 
     def at(self, what: str) -> float:
@@ -173,14 +173,14 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    made = World()
-    tasks = [asyncio.create_task(each.run()) for each in (made.scheduler, made.reporter)]
-    yield made
-    for each in tasks:
-        each.cancel()
+    world = World()
+    tasks = [asyncio.create_task(each.run()) for each in (world.scheduler, world.reporter)]
+    yield world
+    for task in tasks:
+        task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks)
-    await made.scheduler.drain()
+    await world.scheduler.drain()
 
 
 def _path(raw: Raw) -> str:
@@ -195,13 +195,13 @@ async def test_a_volume_is_set_aside_and_the_pod_bound_once_its_claim_is(world: 
     world.server.put(raw_claim())
     world.pod("p", "claim")
     await asyncio.sleep(2)
-    assert world.server.told() == ["patch volume"]
+    assert world.server.sent() == ["patch volume"]
     assert world.charged == {"uid-p"}
     written = world.server.objects["/api/v1/persistentvolumes/volume"]
     assert written["metadata"]["annotations"] == {BOUND_BY_CONTROLLER: "yes"}
     assert written["spec"]["claimRef"]["uid"] == "uid-claim"
     await asyncio.sleep(2)
-    assert world.server.told() == ["patch volume", "bind p"]
+    assert world.server.sent() == ["patch volume", "bind p"]
     # Soon after the controller's three seconds: the operator does not poll.
     assert world.server.at("bind p") == pytest.approx(3.05, abs=0.03)
 
@@ -212,7 +212,7 @@ async def test_pods_without_such_claims_take_no_step_more(world: World) -> None:
     world.pod("p")
     world.pod("q", "claim")
     await asyncio.sleep(1)
-    assert sorted(world.server.told("patch", "bind", "event", "condition")) == [
+    assert sorted(world.server.sent("patch", "bind", "event", "condition")) == [
         "bind p",
         "bind q",
         "event Scheduled p",
@@ -227,25 +227,25 @@ async def test_pods_at_once_get_different_volumes_and_the_last_waits(world: Worl
         world.server.put(raw_claim(name))
         world.pod(name, name)
     await asyncio.sleep(10)
-    assert sorted(world.server.told()) == ["bind a", "bind b", "patch v", "patch w"]
+    assert sorted(world.server.sent()) == ["bind a", "bind b", "patch v", "patch w"]
     assert world.charged == {"uid-a", "uid-b"}
     world.server.put(raw_volume("x"))
     await asyncio.sleep(10)
-    assert world.server.told()[-2:] == ["patch x", "bind c"]
+    assert world.server.sent()[-2:] == ["patch x", "bind c"]
 
 
 async def test_a_volume_that_is_being_made_is_waited_for(world: World) -> None:
     world.server.put(raw_claim(spec={"storageClassName": "made"}))
     world.pod("p", "claim")
     await asyncio.sleep(60)
-    assert world.server.told() == ["patch claim"]
+    assert world.server.sent() == ["patch claim"]
     claim = world.server.objects[world.path("claim")]
     assert claim["metadata"]["annotations"] == {SELECTED_NODE: "node"}
     world.server.put(raw_volume(spec={"claimRef": {"namespace": "ns", "name": "claim", "uid": "uid-claim"}}))
     annotations = {SELECTED_NODE: "node", BOUND_ANNOTATION: "yes"}
     world.server.change(world.path("claim"), annotations=annotations, volumeName="volume")
     await asyncio.sleep(1)
-    assert world.server.told() == ["patch claim", "bind p"]
+    assert world.server.sent() == ["patch claim", "bind p"]
 
 
 async def test_after_ten_minutes_the_pod_is_told_and_decided_again(world: World) -> None:
@@ -255,13 +255,13 @@ async def test_after_ten_minutes_the_pod_is_told_and_decided_again(world: World)
     assert world.charged == {"uid-p"}
     await asyncio.sleep(1.5)
     assert world.charged == set()
-    assert world.server.told("condition", "event") == [
+    assert world.server.sent("condition", "event") == [
         "condition p: binding volumes: not done within 600 s",
         "event FailedBinding p",
     ]
     await asyncio.sleep(2)
     assert world.charged == {"uid-p"}
-    assert world.server.told() == ["patch claim"]  # it still names the node
+    assert world.server.sent() == ["patch claim"]  # it still names the node
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ async def test_a_write_that_fails_is_decided_again_after_the_back_off(world: Wor
     world.pod("p", "claim")
     await asyncio.sleep(0.5)
     assert world.charged == set()
-    assert world.server.told("condition") == [f"condition p: binding volumes: {fault}"]
+    assert world.server.sent("condition") == [f"condition p: binding volumes: {fault}"]
     await asyncio.sleep(10)
-    assert world.server.told() == ["patch volume", "patch volume", "bind p"]
+    assert world.server.sent() == ["patch volume", "patch volume", "bind p"]
 
 
 async def test_what_somebody_else_changed_is_not_overwritten(world: World) -> None:
@@ -292,7 +292,7 @@ async def test_what_somebody_else_changed_is_not_overwritten(world: World) -> No
     world.pod("p", "claim")
     await asyncio.sleep(20)
     assert world.server.objects["/api/v1/persistentvolumes/volume"]["spec"]["claimRef"]["name"] == "x"
-    assert "bind p" not in world.server.told()
+    assert "bind p" not in world.server.sent()
 
 
 async def test_a_provisioner_that_cannot_says_so_by_taking_the_node_away(world: World) -> None:
@@ -302,9 +302,9 @@ async def test_a_provisioner_that_cannot_says_so_by_taking_the_node_away(world: 
     world.server.change(world.path("claim"), annotations={})
     await asyncio.sleep(0.5)
     assert world.charged == set()
-    assert world.server.told("condition") == ['condition p: binding volumes: provisioning failed for PVC "claim"']
+    assert world.server.sent("condition") == ['condition p: binding volumes: provisioning failed for PVC "claim"']
     await asyncio.sleep(2)
-    assert world.server.told() == ["patch claim", "patch claim"]
+    assert world.server.sent() == ["patch claim", "patch claim"]
 
 
 async def test_a_volume_that_is_taken_away_again_is_not_waited_for(world: World) -> None:
@@ -316,7 +316,7 @@ async def test_a_volume_that_is_taken_away_again_is_not_waited_for(world: World)
     world.server.change("/api/v1/persistentvolumes/volume", claimRef=None)
     await asyncio.sleep(0.5)
     assert world.charged == set()
-    assert 'ClaimRef got reset for pv "volume"' in world.server.told("condition")[0]
+    assert 'ClaimRef got reset for pv "volume"' in world.server.sent("condition")[0]
 
 
 async def test_a_node_that_reaches_the_volume_no_more(world: World) -> None:
@@ -329,8 +329,8 @@ async def test_a_node_that_reaches_the_volume_no_more(world: World) -> None:
     world.cluster.put_node(node(labels={"zone": "x"}))
     await asyncio.sleep(1)
     assert world.charged == set()
-    said = 'condition p: binding volumes: pv "volume" node affinity doesn\'t match node "node"'
-    assert world.server.told("condition")[0] == said
+    refused = 'condition p: binding volumes: pv "volume" node affinity doesn\'t match node "node"'
+    assert world.server.sent("condition")[0] == refused
 
 
 async def test_a_volume_made_elsewhere_is_no_use(world: World) -> None:
@@ -345,7 +345,7 @@ async def test_a_volume_made_elsewhere_is_no_use(world: World) -> None:
     world.server.change(world.path("claim"), annotations=annotations, volumeName="volume")
     await asyncio.sleep(1)
     assert world.charged == set()
-    assert "node affinity doesn't match" in world.server.told("condition")[0]
+    assert "node affinity doesn't match" in world.server.sent("condition")[0]
 
 
 async def test_a_volume_that_a_user_set_aside_stays_marked_so(world: World) -> None:
@@ -353,7 +353,7 @@ async def test_a_volume_that_a_user_set_aside_stays_marked_so(world: World) -> N
     world.server.put(raw_claim())
     world.pod("p", "claim")
     await asyncio.sleep(10)
-    assert world.server.told() == ["patch volume", "bind p"]
+    assert world.server.sent() == ["patch volume", "bind p"]
     written = world.server.objects["/api/v1/persistentvolumes/volume"]
     assert written["metadata"].get("annotations", {}) == {}
     assert written["spec"]["claimRef"]["uid"] == "uid-claim"
@@ -366,7 +366,7 @@ async def test_a_volume_that_is_set_aside_already_is_not_written(world: World) -
     await asyncio.sleep(2)
     world.server.bind_claim("/api/v1/persistentvolumes/volume")
     await asyncio.sleep(1)
-    assert world.server.told() == ["bind p"]
+    assert world.server.sent() == ["bind p"]
 
 
 async def test_what_a_pod_was_promised_wakes_others_when_it_is_free_again(world: World) -> None:
@@ -386,11 +386,11 @@ async def test_a_watch_that_is_behind_is_no_failure(world: World) -> None:
     world.server.put(raw_claim())
     world.pod("p", "claim")
     await asyncio.sleep(20)
-    assert world.server.told() == ["patch volume", "bind p"]
+    assert world.server.sent() == ["patch volume", "bind p"]
 
 
 @pytest.mark.parametrize(
-    ("happens", "said"),
+    ("happens", "expected"),
     [
         pytest.param(lambda world: world.cluster.remove_pending("uid-p"), [], id="the pod is gone"),
         pytest.param(
@@ -406,7 +406,7 @@ async def test_a_watch_that_is_behind_is_no_failure(world: World) -> None:
     ],
 )
 async def test_what_goes_while_its_volume_is_made(
-    world: World, happens: Callable[[World], None], said: list[str]
+    world: World, happens: Callable[[World], None], expected: list[str]
 ) -> None:
     world.server.put(raw_claim(spec={"storageClassName": "made"}))
     world.pod("p", "claim")
@@ -414,8 +414,8 @@ async def test_what_goes_while_its_volume_is_made(
     happens(world)
     await asyncio.sleep(1.5)
     assert world.charged == set()
-    assert world.server.told("condition")[: len(said)] == said
-    assert "bind p" not in world.server.told()
+    assert world.server.sent("condition")[: len(expected)] == expected
+    assert "bind p" not in world.server.sent()
 
 
 async def test_a_bound_pod_keeps_what_it_holds_and_nothing_that_it_was_promised(world: World) -> None:
@@ -436,7 +436,7 @@ async def test_nothing_is_sent_once_the_term_is_over(world: World) -> None:
     await asyncio.sleep(2)
     world.term = None
     await asyncio.sleep(10)
-    assert world.server.told() == ["patch volume"]
+    assert world.server.sent() == ["patch volume"]
 
 
 async def test_waiting_for_volumes_keeps_nobody_from_being_bound(world: World) -> None:
@@ -449,7 +449,7 @@ async def test_waiting_for_volumes_keeps_nobody_from_being_bound(world: World) -
     assert len(world.charged) == MAX_BINDS + 10
     world.pod("plain")
     await asyncio.sleep(0.1)
-    assert world.server.told("bind") == ["bind plain"]
+    assert world.server.sent("bind") == ["bind plain"]
     started = now()
     await world.scheduler.drain()
     assert now() - started < 1
@@ -469,9 +469,9 @@ async def test_no_member_of_a_gang_is_bound_before_the_claims_of_all_are(world: 
         world.pod(name, name, **GANG)
     world.pod("plain", **GANG)
     await asyncio.sleep(2)
-    assert sorted(world.server.told()) == ["patch v", "patch w"]
+    assert sorted(world.server.sent()) == ["patch v", "patch w"]
     await asyncio.sleep(2)
-    assert sorted(world.server.told("bind")) == ["bind a", "bind b", "bind plain"]
+    assert sorted(world.server.sent("bind")) == ["bind a", "bind b", "bind plain"]
 
 
 async def test_a_claim_that_cannot_be_bound_costs_no_member_of_its_gang_its_life(world: World) -> None:
@@ -485,14 +485,14 @@ async def test_a_claim_that_cannot_be_bound_costs_no_member_of_its_gang_its_life
     world.server.change(world.path("a"), annotations={})
     await asyncio.sleep(0.5)
     assert world.charged == set()
-    assert world.server.told("bind") == []
-    assert world.server.told("condition") == ['condition a: binding volumes: provisioning failed for PVC "a"']
+    assert world.server.sent("bind") == []
+    assert world.server.sent("condition") == ['condition a: binding volumes: provisioning failed for PVC "a"']
     # It is decided again after a while. (Not a task of the fixture: time is real while that is set up.)
     keeper = asyncio.create_task(world.keeper.run())
     await asyncio.sleep(3)
     keeper.cancel()
     assert world.charged == {"uid-a", "uid-plain"}
-    assert world.server.told("patch") == ["patch a", "patch a"]
+    assert world.server.sent("patch") == ["patch a", "patch a"]
 
 
 # --- claims that several pods share ---------------------------------------------------------------------------------
@@ -501,20 +501,20 @@ MANY: Raw = {"accessModes": ["ReadWriteMany"]}
 
 
 @pytest.mark.parametrize("labels", [pytest.param({}, id="two pods"), pytest.param(GANG, id="a gang")])
-@pytest.mark.parametrize("made", [pytest.param(False, id="bound"), pytest.param(True, id="made")])
-async def test_a_claim_of_several_pods_is_written_once(world: World, labels: Raw, *, made: bool) -> None:
+@pytest.mark.parametrize("provisioned", [pytest.param(False, id="bound"), pytest.param(True, id="made")])
+async def test_a_claim_of_several_pods_is_written_once(world: World, labels: Raw, *, provisioned: bool) -> None:
     world.cluster.put_group(pod_group(minimum=2))
-    if not made:
+    if not provisioned:
         world.server.put(raw_volume())
-    world.server.put(raw_claim(spec={"storageClassName": "made"} if made else {}))
+    world.server.put(raw_claim(spec={"storageClassName": "made"} if provisioned else {}))
     for name in ("a", "b"):
         world.pod(name, "claim", **labels)
     await asyncio.sleep(2)
-    assert world.server.told() == ["patch claim" if made else "patch volume"]
-    if made:
+    assert world.server.sent() == ["patch claim" if provisioned else "patch volume"]
+    if provisioned:
         provide(world, "claim")
     await asyncio.sleep(3)
-    assert sorted(world.server.told("bind", "condition")) == ["bind a", "bind b"]
+    assert sorted(world.server.sent("bind", "condition")) == ["bind a", "bind b"]
 
 
 def provide(world: World, claim: str, **spec: Any) -> None:
@@ -538,10 +538,10 @@ async def test_a_volume_that_is_made_for_one_member_serves_those_on_other_nodes(
     two_nodes_of_one_pod(world)
     await asyncio.sleep(2)
     assert world.charged == {"uid-a", "uid-b"}
-    assert world.server.told() == ["patch claim"]
+    assert world.server.sent() == ["patch claim"]
     provide(world, "claim")
     await asyncio.sleep(1)
-    assert sorted(world.server.told("bind", "condition")) == ["bind a", "bind b"]
+    assert sorted(world.server.sent("bind", "condition")) == ["bind a", "bind b"]
 
 
 async def test_a_volume_that_does_not_reach_all_members_binds_none(world: World) -> None:
@@ -551,15 +551,15 @@ async def test_a_volume_that_does_not_reach_all_members_binds_none(world: World)
     provide(world, "claim", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
     await asyncio.sleep(1)
     assert world.charged == set()
-    assert world.server.told("bind") == []
-    (told,) = world.server.told("condition")
-    assert told.endswith('binding volumes: pv "volume" node affinity doesn\'t match node "other"')
+    assert world.server.sent("bind") == []
+    (message,) = world.server.sent("condition")
+    assert message.endswith('binding volumes: pv "volume" node affinity doesn\'t match node "other"')
     # From now on the volume's node affinity decides.
     world.cluster.put_node(node("node", labels={"kubernetes.io/hostname": "node"}, allocatable={"pods": "2"}))
     keeper = asyncio.create_task(world.keeper.run())
     await asyncio.sleep(5)
     keeper.cancel()
-    assert sorted(world.server.told("bind")) == ["bind a", "bind b"]
+    assert sorted(world.server.sent("bind")) == ["bind a", "bind b"]
     assert {each.node for each in world.cluster.fleet.charges.values()} == {"node"}
 
 

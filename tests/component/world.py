@@ -94,15 +94,15 @@ class Api:
             lost = await self._answer(f"bind {name}")
         finally:
             self.under_way -= 1
-        found = self.pods.get(name)
-        if found is None or found["metadata"]["uid"] != binding["metadata"]["uid"]:
+        stored = self.pods.get(name)
+        if stored is None or stored["metadata"]["uid"] != binding["metadata"]["uid"]:
             raise refusal(404, f"pods {name} not found")
-        if found["spec"].get("nodeName"):
+        if stored["spec"].get("nodeName"):
             raise refusal(409, f"pod {name} is already assigned to node")
-        found["spec"]["nodeName"] = binding["target"]["name"]
-        found["metadata"]["annotations"] |= binding["metadata"]["annotations"]
-        for tell in self.on_bound:
-            tell(found)
+        stored["spec"]["nodeName"] = binding["target"]["name"]
+        stored["metadata"]["annotations"] |= binding["metadata"]["annotations"]
+        for callback in self.on_bound:
+            callback(stored)
         if lost is not None:
             raise lost
 
@@ -122,8 +122,8 @@ class Api:
         if self.pods[name]["metadata"]["uid"] != uid:
             raise refusal(409, "another pod of this name")
         self.deletes.append((now(), name))
-        for tell in self.on_deleted:
-            tell(name)
+        for callback in self.on_deleted:
+            callback(name)
 
     async def create_event(self, namespace: str, event: Raw) -> None:
         assert namespace == event["metadata"]["namespace"]
@@ -140,9 +140,9 @@ class Api:
     async def patch_event(self, namespace: str, name: str, patch: Raw) -> None:
         assert namespace == "ns"
         await self._answer("series")
-        for _, each in self.events:
-            if each["metadata"]["name"] == name:
-                each.update(copy.deepcopy(patch))
+        for _, event in self.events:
+            if event["metadata"]["name"] == name:
+                event.update(copy.deepcopy(patch))
                 self.series.append((now(), name))
                 return
         raise refusal(404, f"events {name} not found")
@@ -155,27 +155,27 @@ class Api:
             await self._answer(f"condition {name}")
         finally:
             self.in_flight.discard(name)
-        found = self.pods.get(name)
-        if found is None or found["metadata"]["uid"] != patch["metadata"]["uid"]:
+        stored = self.pods.get(name)
+        if stored is None or stored["metadata"]["uid"] != patch["metadata"]["uid"]:
             raise refusal(409, "another pod of this name")
         if "nominatedNodeName" in patch["status"]:
             self.nominations.append((name, patch["status"]["nominatedNodeName"]))
         for condition in patch["status"].get("conditions", ()):
             self.patches.append((now(), name, condition))
-        return found
+        return stored
 
     async def annotate_pod(self, pod: Raw, annotations: Mapping[str, str]) -> None:
         name = pod["metadata"]["name"]
         self.annotated.append((now(), name))
         lost = await self._answer(f"annotate {name}")
-        found = self.pods.get(name)
-        if found is None:
+        stored = self.pods.get(name)
+        if stored is None:
             raise refusal(404, f"pods {name} not found")
-        if found["metadata"] != pod["metadata"]:
+        if stored["metadata"] != pod["metadata"]:
             raise refusal(409, f"pod {name} has been modified")
-        found["metadata"]["annotations"] = {**found["metadata"]["annotations"], **annotations}
-        for tell in self.on_bound:
-            tell(found)
+        stored["metadata"]["annotations"] = {**stored["metadata"]["annotations"], **annotations}
+        for callback in self.on_bound:
+            callback(stored)
         if lost is not None:
             raise lost
 
@@ -197,10 +197,10 @@ class Api:
 
     def counts(self, name: str) -> list[int]:
         """Return how often each Event about why a pod waits has occurred."""
-        found = [each for _, each in self.events if each["regarding"]["name"] == name and each["type"] == "Warning"]
-        return [each.get("series", {"count": 1})["count"] for each in found]
+        warnings = [each for _, each in self.events if each["regarding"]["name"] == name and each["type"] == "Warning"]
+        return [each.get("series", {"count": 1})["count"] for each in warnings]
 
-    def told_at(self, name: str) -> list[float]:
+    def patched_at(self, name: str) -> list[float]:
         return [at for at, each, _ in self.patches if each == name]
 
     def messages(self, name: str) -> list[str]:

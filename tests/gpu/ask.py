@@ -185,8 +185,8 @@ def _events(cards: list[Handle]) -> Iterator[Answer]:
     for at, card in enumerate(cards):
         types = _answer(n.nvmlDeviceGetSupportedEventTypes, card)
         if not _failed(types):
-            wanted = types & EVENTS
-            yield f"card {at} nvmlDeviceRegisterEvents", _answer(n.nvmlDeviceRegisterEvents, card, wanted, events)
+            supported = types & EVENTS
+            yield f"card {at} nvmlDeviceRegisterEvents", _answer(n.nvmlDeviceRegisterEvents, card, supported, events)
     yield "nvmlEventSetWait_v2", _answer(n.nvmlEventSetWait_v2, events, WAIT)
     yield "nvmlEventSetFree", _answer(n.nvmlEventSetFree, events)
 
@@ -224,8 +224,8 @@ def _address(info: Any) -> list[Any]:
 
 
 def _processes(card: Handle) -> list[list[int | None]]:
-    found = n.nvmlDeviceGetComputeRunningProcesses(card)
-    return [[each.pid, each.usedGpuMemory, each.gpuInstanceId, each.computeInstanceId] for each in found]
+    processes = n.nvmlDeviceGetComputeRunningProcesses(card)
+    return [[each.pid, each.usedGpuMemory, each.gpuInstanceId, each.computeInstanceId] for each in processes]
 
 
 def _retired(card: Handle, cause: int) -> int:
@@ -238,8 +238,8 @@ def _recovery_action(card: Handle) -> list[int]:
 
 
 def _attributes(instance: Handle) -> list[int]:
-    found = n.nvmlDeviceGetAttributes_v2(instance)
-    return [getattr(found, name) for name, _ in found._fields_]
+    attributes = n.nvmlDeviceGetAttributes_v2(instance)
+    return [getattr(attributes, name) for name, _ in attributes._fields_]
 
 
 if __name__ == "__main__":

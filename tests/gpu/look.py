@@ -64,10 +64,10 @@ def facts(reading: Reading) -> Facts:
         "cuda_version": reading.spec.cuda_version,
         "troubles": "; ".join(troubles),
     }
-    found = indices(reading.spec)
-    indices_by_minor = {each.minor: found[each.id] for each in reading.spec.devices}
+    indices_by_id = indices(reading.spec)
+    indices_by_minor = {each.minor: indices_by_id[each.id] for each in reading.spec.devices}
     return {MACHINE: machine} | {
-        each.id: _card(each, reading) | {"index": found[each.id]} | _links(each, indices_by_minor)
+        each.id: _card(each, reading) | {"index": indices_by_id[each.id]} | _links(each, indices_by_minor)
         for each in reading.spec.devices
     }
 

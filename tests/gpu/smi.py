@@ -117,13 +117,13 @@ def _card(card: Row, details: ET.Element, row: Row, peers: Row) -> Row:
 def _faults(card: Row, details: ET.Element) -> set[str]:
     """Return the names of the agent's faults for what nvidia-smi reports."""
     retired = sum(int(card[name]) for name in RETIRED[:2] if card[name] != "N/A")
-    found = {
+    faults = {
         "PageRetirementPending": card["retired_pages.pending"] == "Yes",
         "TooManyPagesRetired": retired >= TOO_MANY_PAGES,
         "RowRemapFailed": _text(details, "remapped_rows/remapped_row_failure") == "Yes",
     }
     action = ACTIONS.get(_text(details, "gpu_recovery_action"), set())
-    return {name for name, there in found.items() if there} | action
+    return {name for name, there in faults.items() if there} | action
 
 
 def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
@@ -132,8 +132,8 @@ def _instances(listed: str, uuid: str, details: ET.Element) -> Row:
         _text(each, "index"): f"{_text(each, 'gpu_instance_id')}/{_text(each, 'compute_instance_id')}"
         for each in details.iter("mig_device")
     }
-    found = re.split(r"\n(?=GPU )", _COLOUR.sub("", listed).strip())
-    mine = next(each for each in found if (card := _CARD.match(each)) and card[1] == uuid)
+    sections = re.split(r"\n(?=GPU )", _COLOUR.sub("", listed).strip())
+    mine = next(each for each in sections if (card := _CARD.match(each)) and card[1] == uuid)
     return {f"mig {mig}": f"{profile} {places[index]}" for profile, index, mig in _INSTANCE.findall(mine)}
 
 

@@ -34,9 +34,9 @@ def holding(device: str) -> Iterator[int]:
         assert process.wait(SEEN_WITHIN) == 0
 
 
-def cards(found: Look) -> dict[str, str]:
+def cards(reading: Look) -> dict[str, str]:
     """Return by the UUID of each card what a process can hold: the card, or its first instance in MIG mode."""
-    return {uuid: holdable(uuid, found.facts[uuid]) for uuid in found.processes}
+    return {uuid: holdable(uuid, reading.facts[uuid]) for uuid in reading.processes}
 
 
 def holdable(uuid: str, facts: dict[str, str]) -> str:
@@ -50,13 +50,13 @@ def test_the_process_of_each_card_is_told_until_it_ends() -> None:
     assert first.processes
     for uuid, device in cards(first).items():
         with holding(device) as pid:
-            found = waiting.until(
+            reading = waiting.until(
                 partial(look_with, pid, uuid),
                 deadline=SEEN_WITHIN,
                 what=f"process {pid} on {uuid}; in a container, are the host's processes seen (hostPID)?",
             )
-            assert found is not None
-            assert in_a_pod() or uuid in found.foreign
+            assert reading is not None
+            assert in_a_pod() or uuid in reading.foreign
         waiting.until(
             partial(look_without, pid, uuid),
             deadline=SEEN_WITHIN,
@@ -65,8 +65,8 @@ def test_the_process_of_each_card_is_told_until_it_ends() -> None:
 
 
 def look_with(pid: int, uuid: str) -> Look | None:
-    found = look()
-    return found if pid in found.processes[uuid] else None
+    reading = look()
+    return reading if pid in reading.processes[uuid] else None
 
 
 def look_without(pid: int, uuid: str) -> bool:

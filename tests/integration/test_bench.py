@@ -25,8 +25,8 @@ FIGURES = {"pods_per_s", "cpu_ms_per_pod", "rss_mb", "requests_per_pod"}
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Track]:
     """Open a track of the module's own."""
-    with track.opened(NODES) as made:
-        yield made
+    with track.opened(NODES) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         for name, value in sizes.items():
             monkeypatch.setenv(name, str(value))
         main()
-        found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-        return found
+        figures: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return figures
 
     return run
 
@@ -73,19 +73,19 @@ def test_a_benchmark_of_the_operator_ends_with_its_figures(
     open_track: Callable[[float], Opener],
     result: Result,
 ) -> None:
-    found = result(lambda: main(open_track(calm)), NODES=NODES, **sizes)
+    figures = result(lambda: main(open_track(calm)), NODES=NODES, **sizes)
 
-    assert fields <= found.keys()
-    assert found["nodes"] == NODES
-    assert all(isinstance(found[name], int | float) and float(str(found[name])) > 0 for name in fields)
+    assert fields <= figures.keys()
+    assert figures["nodes"] == NODES
+    assert all(isinstance(figures[name], int | float) and float(str(figures[name])) > 0 for name in fields)
 
 
 def test_the_benchmark_of_waking_ends_with_the_figures_of_both(
     open_track: Callable[[float], Opener], result: Result
 ) -> None:
-    found = result(lambda: wake.main(open_track(NONE)), NODES=NODES, WAITING=2, SAMPLES=0, CLASSES=2, EVENTS=1)
+    printed = result(lambda: wake.main(open_track(NONE)), NODES=NODES, WAITING=2, SAMPLES=0, CLASSES=2, EVENTS=1)
 
-    events = found["events"]
+    events = printed["events"]
     assert isinstance(events, dict)
     assert len(events) == 8
     for kind, both in events.items():
@@ -94,11 +94,11 @@ def test_the_benchmark_of_waking_ends_with_the_figures_of_both(
 
 
 def test_the_race_ends_with_the_figures_of_both(open_track: Callable[[float], Opener], result: Result) -> None:
-    found = result(lambda: throughput.main(open_track(NONE)), NODES=NODES, PODS=4, REPEAT=1)
+    printed = result(lambda: throughput.main(open_track(NONE)), NODES=NODES, PODS=4, REPEAT=1)
 
-    assert found["ratio"]
-    for who in ("ours", "kube_scheduler"):
-        figures = found[who]
+    assert printed["ratio"]
+    for scheduler in ("ours", "kube_scheduler"):
+        figures = printed[scheduler]
         assert isinstance(figures, dict)
         assert figures.keys() == FIGURES
         assert figures["pods_per_s"] > 0
@@ -110,10 +110,10 @@ def test_the_benchmark_of_elections_ends_with_the_rows_of_both(
 ) -> None:
     monkeypatch.setenv("DELAYS", "0.2")
 
-    found = result(lambda: election.main(open_track(NONE)), SECONDS=1, OVERLOAD=0)
+    printed = result(lambda: election.main(open_track(NONE)), SECONDS=1, OVERLOAD=0)
 
-    for who in ("ours", "kube_scheduler"):
-        figures = found[who]
+    for scheduler in ("ours", "kube_scheduler"):
+        figures = printed[scheduler]
         assert isinstance(figures, dict)
         assert figures["delays"]["0.2"]["leads_after_s"] > 0
 
@@ -121,10 +121,10 @@ def test_the_benchmark_of_elections_ends_with_the_rows_of_both(
 def test_the_benchmark_of_churn_ends_with_the_figures_of_both(
     open_track: Callable[[float], Opener], result: Result
 ) -> None:
-    found = result(lambda: churn.main(open_track(NONE)), WAITING=20, SECONDS=1, JOINING=1)
+    printed = result(lambda: churn.main(open_track(NONE)), WAITING=20, SECONDS=1, JOINING=1)
 
-    for who in ("ours", "kube_scheduler"):
-        figures = found[who]
+    for scheduler in ("ours", "kube_scheduler"):
+        figures = printed[scheduler]
         assert isinstance(figures, dict)
         assert figures.keys() == {"events", "status_writes", "first_report_p99_s", "stale_s", "rss_mb"}
         assert figures["events"] >= 6
@@ -134,7 +134,7 @@ def test_the_benchmark_of_churn_ends_with_the_figures_of_both(
 def test_the_benchmark_of_the_core_ends_with_its_figures(
     result: Result,
 ) -> None:
-    found = result(core.main, NODES=20, CLASSES=20, DECISIONS=40)
+    figures = result(core.main, NODES=20, CLASSES=20, DECISIONS=40)
 
-    assert {"decisions_per_s", "p50_ms", "p99_ms", "cold_p99_ms"} <= found.keys()
-    assert found["decisions"] == 40
+    assert {"decisions_per_s", "p50_ms", "p99_ms", "cold_p99_ms"} <= figures.keys()
+    assert figures["decisions"] == 40

@@ -214,9 +214,9 @@ def _owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _processes(folder: Path) -> Mapping[str, int]:
-    found = state.read(folder)
-    assert found is not None
-    return found.processes
+    processes = state.read(folder)
+    assert processes is not None
+    return processes.processes
 
 
 def _wait_until_gone(pids: Mapping[str, int]) -> None:

@@ -37,6 +37,6 @@ def _version() -> str:
 def _compile(path: Path) -> None:
     """Compile next to the target and rename, so that test runs in parallel never see half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / NAME
-        subprocess.run([*compiler.command(), *FLAGS, "-o", str(made), *map(str, SOURCES)], check=True)
-        made.replace(path)
+        built = Path(folder) / NAME
+        subprocess.run([*compiler.command(), *FLAGS, "-o", str(built), *map(str, SOURCES)], check=True)
+        built.replace(path)

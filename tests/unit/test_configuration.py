@@ -50,8 +50,8 @@ def test_a_profile_that_says_nothing_is_the_default() -> None:
 
 
 def test_each_profile_has_a_policy_of_its_own() -> None:
-    found = configuration.parse((HEAD % "{schedulerName: a}, {schedulerName: b, preemption: false}").encode(), PATH)
-    assert found.policies == {"a": Policy(), "b": Policy(preemption=False)}
+    profiles = configuration.parse((HEAD % "{schedulerName: a}, {schedulerName: b, preemption: false}").encode(), PATH)
+    assert profiles.policies == {"a": Policy(), "b": Policy(preemption=False)}
 
 
 def test_every_field_reaches_the_policy() -> None:
@@ -285,9 +285,9 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
     ],
 )
 def test_a_mistake_is_told_with_its_place_its_value_and_what_is_allowed(text: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as error:
         configuration.parse(text.encode(), PATH)
-    assert str(told.value) == f"berth.yaml: {message}"
+    assert str(error.value) == f"berth.yaml: {message}"
 
 
 _ODD = (
@@ -310,8 +310,8 @@ _VALUES = st.recursive(
 @settings(max_examples=150)
 @given(st.one_of(_VALUES.map(lambda each: HEAD % each), _VALUES, st.text()))
 def test_whatever_stands_there_is_used_or_told_in_one_line(text: str) -> None:
-    told = _mistake(text.encode(errors="surrogatepass"))
-    assert told == "" or (told.startswith("berth.yaml: ") and "\n" not in told)
+    message = _mistake(text.encode(errors="surrogatepass"))
+    assert message == "" or (message.startswith("berth.yaml: ") and "\n" not in message)
 
 
 def test_a_file_that_is_nested_too_deep_is_told() -> None:

@@ -41,50 +41,51 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "found", "sharing"), CASES)
-def test_what_is_offered_is_handed_out(strategy: str, found: DeviceSpec, sharing: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("strategy", "device_spec", "sharing"), CASES)
+def test_what_is_offered_is_handed_out(strategy: str, device_spec: DeviceSpec, sharing: dict[str, Any]) -> None:
     chosen = options(mig_strategy=strategy, **sharing)
-    offers = {each.resource: each for each in resources.offers(found, chosen).offers}
-    told = resources.shown(found, chosen)
+    offers = {each.resource: each for each in resources.offers(device_spec, chosen).offers}
+    shown = resources.shown(device_spec, chosen)
     for name in NAMES:
-        wanted = sorted(unit.id for unit in offers[name].units) if name in offers else []
-        if name == SHARED and any("MIG" in each for each in wanted):
-            wanted = []  # Slices of instances under `single` and another name: no pod requests those from the operator.
-        assert sorted(handed_out(told, name)) == wanted
+        expected = sorted(unit.id for unit in offers[name].units) if name in offers else []
+        if name == SHARED and any("MIG" in each for each in expected):
+            # Slices of instances under `single` and another name: no pod requests those from the operator.
+            expected = []
+        assert sorted(handed_out(shown, name)) == expected
 
 
-@pytest.mark.parametrize(("strategy", "found", "sharing"), CASES)
+@pytest.mark.parametrize(("strategy", "device_spec", "sharing"), CASES)
 def test_the_development_cluster_plays_what_is_offered(
-    strategy: str, found: DeviceSpec, sharing: dict[str, Any]
+    strategy: str, device_spec: DeviceSpec, sharing: dict[str, Any]
 ) -> None:
     chosen = options(mig_strategy=strategy, **sharing)
-    sick = found.model_copy(
-        update={"devices": [each.model_copy(update={"health": each.minor > 0}) for each in found.devices]}
+    sick = device_spec.model_copy(
+        update={"devices": [each.model_copy(update={"health": each.minor > 0}) for each in device_spec.devices]}
     )
     raw = {"metadata": {}, "spec": resources.shown(sick, chosen).model_dump(mode="json", by_alias=True)}
-    told = {each.resource: each.units for each in resources.offers(sick, chosen).offers}
+    offered = {each.resource: each.units for each in resources.offers(sick, chosen).offers}
     played = device_plugins.plugin_resources(raw)
-    assert played.capacity == {name: len(units) for name, units in told.items()}
-    assert played.allocatable == {name: sum(each.healthy for each in units) for name, units in told.items()}
+    assert played.capacity == {name: len(units) for name, units in offered.items()}
+    assert played.allocatable == {name: sum(each.healthy for each in units) for name, units in offered.items()}
 
 
-def handed_out(told: DeviceSpec, name: str) -> list[str]:
+def handed_out(shown: DeviceSpec, name: str) -> list[str]:
     """Return the ids that pods of one unit each get, until none is left."""
-    raw = {"metadata": {"name": "node", "uid": "u"}, "spec": told.model_dump(mode="json", by_alias=True)}
+    raw = {"metadata": {"name": "node", "uid": "u"}, "spec": shown.model_dump(mode="json", by_alias=True)}
     record = devices.record(raw)
     assert record.problems == ()
-    made = Fleet()
-    add(made, node_info("node"), record.inventory)
+    empty = Fleet()
+    add(empty, node_info("node"), record.inventory)
     ids: list[str] = []
-    while isinstance(found := decide(made, waiting(f"pod-{len(ids)}", {name: 1}), Policy()), Placement):
-        made.charge(found.charge)
-        ids += [each.id for each in found.grants]
+    while isinstance(outcome := decide(empty, waiting(f"pod-{len(ids)}", {name: 1}), Policy()), Placement):
+        empty.charge(outcome.charge)
+        ids += [each.id for each in outcome.grants]
     return ids
 
 
 def test_slices_are_of_one_instance_after_the_other() -> None:
-    told = resources.shown(ALIKE, options(mig_strategy="mixed", slices=2, of=SMALL_NAME))
-    assert handed_out(told, SMALL_NAME) == [
+    shown = resources.shown(ALIKE, options(mig_strategy="mixed", slices=2, of=SMALL_NAME))
+    assert handed_out(shown, SMALL_NAME) == [
         "MIG-0-0::0",
         "MIG-0-1::0",
         "MIG-0-0::1",

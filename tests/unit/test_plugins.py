@@ -40,7 +40,7 @@ def test_plug_ins_are_found_by_their_types(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param("import berth_no_such_module", "ModuleNotFoundError: No module named", id="import"),
         pytest.param("1 / 0", "berth_bad:plugin cannot be loaded: ZeroDivisionError: division by zero", id="raises"),
@@ -60,11 +60,11 @@ def test_plug_ins_are_found_by_their_types(write: Write) -> None:
         pytest.param(source(more=", score=7"), "its score has no score; needed are score", id="score"),
     ],
 )
-def test_a_mistake_names_the_plug_in_and_what_is_allowed(write: Write, text: str, told: str) -> None:
+def test_a_mistake_names_the_plug_in_and_what_is_allowed(write: Write, text: str, message: str) -> None:
     with pytest.raises(PluginError) as refused:
         device_plugins.load([write("berth_bad", text)])
     sys.modules.pop("berth_bad", None)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).startswith("plug-in berth_bad of an unknown distribution: ")
     assert "\n" not in str(refused.value)
 
@@ -80,8 +80,8 @@ def test_two_plug_ins_cannot_bring_the_same(write: Write, second: str, what: str
     entries = [write("berth_first", source()), write("berth_second", second)]
     with pytest.raises(PluginError) as refused:
         device_plugins.load(entries)
-    for each in ("berth_first", "berth_second"):
-        sys.modules.pop(each, None)
+    for module in ("berth_first", "berth_second"):
+        sys.modules.pop(module, None)
     assert f"plug-in berth_second of an unknown distribution: {what} belongs to plug-in berth_first" in str(
         refused.value
     )

@@ -27,9 +27,9 @@ def test_every_locked_package_has_hashes_and_no_address() -> None:
 
 def test_make_help_names_every_verb() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    told = set(re.findall(r"^([a-z0-9-]+):.*?## ", makefile, re.MULTILINE))
+    documented = set(re.findall(r"^([a-z0-9-]+):.*?## ", makefile, re.MULTILINE))
     phony = set(re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE))
-    assert phony == told
+    assert phony == documented
 
 
 def test_every_test_that_a_page_names_is_there() -> None:

@@ -19,21 +19,21 @@ DAY = timedelta(days=1)
 NONE = Mutations()
 
 
-def asked(manifest: Raw) -> bytes:
+def admission_review(manifest: Raw) -> bytes:
     return orjson.dumps({"request": {"uid": "u", "object": manifest}})
 
 
 def test_a_pod_that_lacks_the_variable_is_patched() -> None:
     bare = pod("a", containers=[container("main", {GPU: "50"})])
     bare["spec"]["containers"] = [container("main", {GPU: "50"})]
-    response = review.answer(asked(bare), NONE)["response"]
+    response = review.answer(admission_review(bare), NONE)["response"]
     assert (response["uid"], response["allowed"], response["patchType"]) == ("u", True, "JSONPatch")
     assert orjson.loads(base64.b64decode(response["patch"])) == patch(bare, injection.injected(bare))
 
 
 def test_others_pass_as_they_are() -> None:
-    assert review.answer(asked(pod("a", {"cpu": "1"})), NONE)["response"] == {"uid": "u", "allowed": True}
-    assert review.answer(asked(pod("a", {GPU: "50"})), NONE)["response"] == {"uid": "u", "allowed": True}
+    assert review.answer(admission_review(pod("a", {"cpu": "1"})), NONE)["response"] == {"uid": "u", "allowed": True}
+    assert review.answer(admission_review(pod("a", {GPU: "50"})), NONE)["response"] == {"uid": "u", "allowed": True}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_others_pass_as_they_are() -> None:
         pytest.param(b"{", "not JSON", id="no JSON"),
         pytest.param(b"[]", "not an AdmissionReview of a pod", id="a list"),
         pytest.param(b"{}", "not an AdmissionReview of a pod: KeyError", id="empty"),
-        pytest.param(asked({}), "not an AdmissionReview of a pod: KeyError", id="no pod"),
+        pytest.param(admission_review({}), "not an AdmissionReview of a pod: KeyError", id="no pod"),
     ],
 )
 def test_what_is_no_review_is_refused(body: bytes, message: str) -> None:
@@ -68,8 +68,8 @@ def test_what_is_no_certificate_is_due() -> None:
 )
 def test_a_certificate_names_its_host(host: str, expected: str, tmp_path: Path) -> None:
     pair = certificates.issue(host, NOW, DAY)
-    found = x509.load_pem_x509_certificate(pair.certificate)
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    certificate = x509.load_pem_x509_certificate(pair.certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(map(repr, names)) == [expected]
     (tmp_path / "tls.pem").write_bytes(pair.certificate + pair.key)
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "tls.pem")

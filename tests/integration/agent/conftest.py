@@ -104,13 +104,13 @@ def device(arena: Arena) -> Callable[[str], dict[str, Any]]:
     def published(node: str) -> dict[str, Any] | None:
         if not arena.cluster.api.exists(f"/apis/berth.dev/v1alpha1/devices/{node}"):
             return None
-        found = arena.get("devices", node)
-        return found if len(found.get("status", {}).get("conditions", [])) > 1 else None
+        current = arena.get("devices", node)
+        return current if len(current.get("status", {}).get("conditions", [])) > 1 else None
 
     def wait(node: str) -> dict[str, Any]:
-        found = arena.wait(lambda: published(node), what=f"the Device of {node}")
-        assert found is not None
-        return found
+        current = arena.wait(lambda: published(node), what=f"the Device of {node}")
+        assert current is not None
+        return current
 
     return wait
 

@@ -15,7 +15,7 @@ def test_the_benchmark_of_the_agent_ends_with_its_figures(
     monkeypatch.setenv("WARM", "0")
     monkeypatch.setenv("SECONDS", "1")
     agent.main(lambda: contextlib.nullcontext(arena))
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found.keys() == {"bench", "rss_mb", "pss_mb", "cpu_percent", "seconds"}
-    assert found["rss_mb"] >= found["pss_mb"] > 0
-    assert found["cpu_percent"] >= 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result.keys() == {"bench", "rss_mb", "pss_mb", "cpu_percent", "seconds"}
+    assert result["rss_mb"] >= result["pss_mb"] > 0
+    assert result["cpu_percent"] >= 0

@@ -124,10 +124,10 @@ def test_people_cordon_single_devices(arena: Arena, start_nvml: Start, device: W
         conditions = arena.get("devices", node)["status"]["conditions"]
         return next((each for each in conditions if each["type"] == names.ANNOTATIONS_READ), None)
 
-    found = arena.wait(faults_of, what="a word on device 7")
-    assert found is not None
-    assert found["status"] == "False"
-    assert 'no device of this node is "7"' in found["message"]
+    faults = arena.wait(faults_of, what="a word on device 7")
+    assert faults is not None
+    assert faults["status"] == "False"
+    assert 'no device of this node is "7"' in faults["message"]
     annotate(arena, node, names.CORDONED_DEVICES, None)
     wait_for(arena, node, ["", ""])
     arena.wait(lambda: faults_of() is None, what="the end of that word")
@@ -171,8 +171,8 @@ def test_the_node_has_the_labels_of_its_cards_and_loses_them_with_them(
     device(node)
 
     def labels() -> dict[str, str]:
-        found = arena.get("nodes", node)["metadata"]["labels"]
-        return {key: value for key, value in found.items() if key.startswith("nvidia.com/")}
+        labels = arena.get("nodes", node)["metadata"]["labels"]
+        return {key: value for key, value in labels.items() if key.startswith("nvidia.com/")}
 
     arena.wait(lambda: labels().get("nvidia.com/gpu.count") == "2", what="the labels")
     assert labels()["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"

@@ -45,8 +45,8 @@ def test_an_agent_takes_up_each_token_that_its_file_holds(arena: Arena, start: S
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{agent.lease_namespace}/leases/{node}"
 
     def renewed() -> str:
-        found = arena.cluster.api.get(lease) if arena.cluster.api.exists(lease) else {}
-        return str(found.get("spec", {}).get("renewTime", ""))
+        current = arena.cluster.api.get(lease) if arena.cluster.api.exists(lease) else {}
+        return str(current.get("spec", {}).get("renewTime", ""))
 
     arena.wait(renewed, deadline=START, what="the first heartbeat")
     exchange(token, "worn-out")

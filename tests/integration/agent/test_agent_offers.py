@@ -25,8 +25,10 @@ def entries(folder: Path) -> list[str]:
 
 
 def condition(arena: Arena, node: str) -> dict[str, Any] | None:
-    found = arena.get("devices", node).get("status", {}).get("conditions", [])
-    return next((each for each in found if each["type"] == names.DEVICES_OFFERED and each["status"] == "True"), None)
+    conditions = arena.get("devices", node).get("status", {}).get("conditions", [])
+    return next(
+        (each for each in conditions if each["type"] == names.DEVICES_OFFERED and each["status"] == "True"), None
+    )
 
 
 async def test_the_cards_of_a_node_are_offered_and_change_without_a_restart(  # noqa: PLR0917
@@ -39,25 +41,25 @@ async def test_the_cards_of_a_node_are_offered_and_change_without_a_restart(  # 
     words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--config-file", str(file)]
     words += ["--admission", "false"]
     agent = start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"))
-    seen = await kubelet.sees(lambda told: GPU in told)
-    assert list(seen[GPU].values()) == ["Healthy", "Healthy"]
-    first = next(iter(seen[GPU]))
+    capacity = await kubelet.sees(lambda units: GPU in units)
+    assert list(capacity[GPU].values()) == ["Healthy", "Healthy"]
+    first = next(iter(capacity[GPU]))
     assert (await kubelet.allocate(first)).envs["NVIDIA_VISIBLE_DEVICES"] == first
 
     published = await asyncio.to_thread(device, node)
-    assert [each["id"] for each in published["spec"]["devices"]] == list(seen[GPU])
+    assert [each["id"] for each in published["spec"]["devices"]] == list(capacity[GPU])
     await asyncio.to_thread(arena.wait, lambda: condition(arena, node), what="the cards to be called offered")
 
     machine.lose(0)
-    await kubelet.sees(lambda told: told[GPU][first] == "Unhealthy")
+    await kubelet.sees(lambda units: units[GPU][first] == "Unhealthy")
     machine.unbind(0)
     await asyncio.to_thread(arena.wait, lambda: "cards=1" in agent.log, what="a reading while the driver has one card")
     machine.restore(0)
-    await kubelet.sees(lambda told: told[GPU][first] == "Healthy")
+    await kubelet.sees(lambda units: units[GPU][first] == "Healthy")
 
     file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
     agent.signal(signal.SIGHUP)
-    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 4)
+    await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 4)
 
     assert await asyncio.to_thread(agent.stop) == 0
     assert entries(folder) == ["kubelet.sock"]
@@ -85,19 +87,19 @@ async def test_an_xid_reaches_kubelet_within_seconds_for_every_slice(
     file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}")
     words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--config-file", str(file)]
     start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"), "--poll-interval", "60")
-    await kubelet.sees(lambda told: GPU in told and len(told[GPU]) == 8)
+    await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 8)
     machine.xid(1, 79)
     async with asyncio.timeout(waiting.PATIENCE):
-        seen = await kubelet.sees(lambda told: "Unhealthy" in told[GPU].values())
-    ill = {unit for unit, health in seen[GPU].items() if health == "Unhealthy"}
+        capacity = await kubelet.sees(lambda units: "Unhealthy" in units[GPU].values())
+    ill = {unit for unit, health in capacity[GPU].items() if health == "Unhealthy"}
     assert ill == {f"{machine.gpus[1].uuid}::{number}" for number in range(4)}
 
-    def told() -> tuple[str | None, str | None]:
+    def label_values() -> tuple[str | None, str | None]:
         labels = arena.get("nodes", node)["metadata"]["labels"]
         return labels.get("nvidia.com/gpu.replicas"), labels.get("nvidia.com/gpu.product")
 
     await asyncio.to_thread(
-        arena.wait, lambda: told() == ("4", "NVIDIA-A100-SXM4-80GB-SHARED"), what="labels that tell of slices"
+        arena.wait, lambda: label_values() == ("4", "NVIDIA-A100-SXM4-80GB-SHARED"), what="labels of time-slicing"
     )
 
 
@@ -109,7 +111,7 @@ async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
         words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi")]
         words += ["--pod-resources-socket", str(pods.socket), "--checkpoint", str(tmp_path / "checkpoint.json")]
         agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0), a100(1)]), *words)
-        await kubelet.sees(lambda told: GPU in told)
+        await kubelet.sees(lambda units: GPU in units)
         await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer")
         assert await asyncio.to_thread(agent.stop) == 0
     assert withheld(arena, node) == [0, 1]
@@ -129,13 +131,13 @@ async def test_a_shared_card_is_withheld_after_a_reboot_without_the_first_card(
         words += ["--pod-resources-socket", str(pods.socket), "--checkpoint", str(tmp_path / "checkpoint.json")]
         agent = start_nvml(node, NvmlFixture(tmp_path, gpus=cards), *words)
         before = {card.uuid: HEALTHY for card in cards} | {cards[1].uuid: UNHEALTHY}
-        await kubelet.sees(lambda told: told.get(GPU) == before)
+        await kubelet.sees(lambda units: units.get(GPU) == before)
         await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [1], what="the shared card")
         assert await asyncio.to_thread(agent.stop) == 0
 
         start_nvml(node, NvmlFixture(tmp_path, gpus=[replace(cards[1], minor=0), replace(cards[2], minor=1)]), *words)
         after = {cards[1].uuid: UNHEALTHY, cards[2].uuid: HEALTHY}
-        await kubelet.sees(lambda told: told.get(GPU) == after)
+        await kubelet.sees(lambda units: units.get(GPU) == after)
         await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [0], what="the card now")
 
 
@@ -143,5 +145,5 @@ def withheld(arena: Arena, node: str) -> list[int] | None:
     path = f"/apis/{names.API_VERSION}/devices/{node}"
     if not arena.cluster.api.exists(path):
         return None
-    found: list[int] | None = arena.get("devices", node).get("status", {}).get("withheld")
-    return found
+    withheld: list[int] | None = arena.get("devices", node).get("status", {}).get("withheld")
+    return withheld

@@ -101,8 +101,8 @@ def test_the_driver_s_absence_is_published_and_its_return_too(
     start_nvml(node, fixture)
     published = device(node)
     assert published["spec"]["devices"] == []
-    told = condition(published, names.DRIVER_LOADED)
-    assert (told["status"], told["reason"]) == ("False", "DriverNotLoaded")
+    loaded = condition(published, names.DRIVER_LOADED)
+    assert (loaded["status"], loaded["reason"]) == ("False", "DriverNotLoaded")
     fixture.load()
     arena.wait(
         lambda: condition(arena.get("devices", node), names.DRIVER_LOADED)["status"] == "True", what="the driver"

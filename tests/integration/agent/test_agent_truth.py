@@ -77,21 +77,21 @@ def bound(arena: Arena, node: str, name: str, count: int = 1, **fields: Any) -> 
 
 def status(arena: Arena, node: str) -> dict[str, Any]:
     path = f"/apis/{names.API_VERSION}/devices/{node}"
-    found = arena.cluster.api.get(path) if arena.cluster.api.exists(path) else {}
-    told: dict[str, Any] = found.get("status", {})
-    return told
+    current = arena.cluster.api.get(path) if arena.cluster.api.exists(path) else {}
+    reported: dict[str, Any] = current.get("status", {})
+    return reported
 
 
 def held(arena: Arena, node: str) -> list[tuple[str, str, list[int]]]:
-    told = status(arena, node).get("held", [])
-    return [(each["pod"], each["podUID"], [device["minor"] for device in each["devices"]]) for each in told]
+    held = status(arena, node).get("held", [])
+    return [(each["pod"], each["podUID"], [device["minor"] for device in each["devices"]]) for each in held]
 
 
 def gpu_pods(arena: Arena) -> dict[str, list[str]]:
-    found = arena.list("gpupods")
+    gpu_pods = arena.list("gpupods")
     return {
         each["metadata"]["name"]: [unit["id"] for at in each["spec"]["containers"] for unit in at["devices"]]
-        for each in found
+        for each in gpu_pods
     }
 
 
@@ -101,15 +101,15 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
     (node,) = arena.nodes(1)
     begin(node)
     arena.wait(lambda: status(arena, node).get("bootID") == "boot-1", deadline=START, what="the first word of the boot")
-    made = bound(arena, node, "a", 2)
-    uid = made["metadata"]["uid"]
+    pod = bound(arena, node, "a", 2)
+    uid = pod["metadata"]["uid"]
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2], IDS[0]]}}
     arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[0], IDS[2]]}, deadline=SOON, what="the GpuPod")
     arena.wait(lambda: held(arena, node) == [("a", uid, [0, 2])], deadline=SOON, what="what the pod holds")
-    found = arena.get("gpupods", "a")
-    assert found["spec"]["nodeName"] == node
-    assert found["spec"]["podUID"] == uid
-    assert [(each["kind"], each["uid"]) for each in found["metadata"]["ownerReferences"]] == [("Pod", uid)]
+    gpu_pod = arena.get("gpupods", "a")
+    assert gpu_pod["spec"]["nodeName"] == node
+    assert gpu_pod["spec"]["podUID"] == uid
+    assert [(each["kind"], each["uid"]) for each in gpu_pod["metadata"]["ownerReferences"]] == [("Pod", uid)]
 
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
     arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=SOON, what="the changed GpuPod")
@@ -163,8 +163,8 @@ def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: A
     process(proc, 11, "/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/c")
     outside = (Process(pid=10, used=3 * 2**30 - 5), Process(pid=11, used=2**30))
     agent = begin(node, processes=outside)
-    told = [{"type": "gpu", "minor": 3, "processes": 1, "memory": "3Gi"}]
-    arena.wait(lambda: status(arena, node).get("foreign") == told, deadline=START, what="foreign use")
+    foreign = [{"type": "gpu", "minor": 3, "processes": 1, "memory": "3Gi"}]
+    arena.wait(lambda: status(arena, node).get("foreign") == foreign, deadline=START, what="foreign use")
     assert agent.stop() == 0
     begin(node, "--foreign", "false", processes=outside)
     arena.wait(lambda: status(arena, node).get("foreign") == [], deadline=START, what="no foreign use")
@@ -216,7 +216,7 @@ async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
 ) -> None:
     (node,) = arena.nodes(1)
     begin(node, "--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi"))
-    await kubelet.sees(lambda told: GPU in told)
+    await kubelet.sees(lambda units: GPU in units)
     whole = '{"gpu": [{"minor": %d, "id": "%s", "resources": {"kubernetes.io/gpu-core": "100"}}]}'
     for name, minor in (("a", 2), ("b", 0)):
         bound(arena, node, name, annotations={names.ALLOCATED: whole % (minor, IDS[minor]), **NOT_STARTED})
@@ -227,11 +227,11 @@ async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
     text = f"{GPU} {IDS[3]}: no pod that waits on this node can be given these ({arena.namespace}/b was given {IDS[0]})"
     with pytest.raises(grpc.aio.AioRpcError, match=re.escape(text)):
         await kubelet.allocate(IDS[3])
-    (told,) = [each for each in arena.list("events") if each["reason"] == "DevicesRefused"]
-    assert (told["involvedObject"]["name"], told["type"], told["message"]) == ("b", "Warning", text)
+    (event,) = [each for each in arena.list("events") if each["reason"] == "DevicesRefused"]
+    assert (event["involvedObject"]["name"], event["type"], event["message"]) == ("b", "Warning", text)
 
     half = whole.replace("100", "50") % (1, IDS[1])
     arena.create([arena.pod("half", annotations={names.ALLOCATED: half}, nodeName=node)])
     async with asyncio.timeout(SOON):
-        seen = await kubelet.sees(lambda told: told[GPU][IDS[1]] == "Unhealthy")
-    assert list(seen[GPU].values()).count("Healthy") == 3
+        capacity = await kubelet.sees(lambda units: units[GPU][IDS[1]] == "Unhealthy")
+    assert list(capacity[GPU].values()).count("Healthy") == 3

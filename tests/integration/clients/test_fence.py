@@ -1,4 +1,4 @@
-"""The fence on the real API server: who is refused, who is not, and how soon."""
+"""The fence on the real API server: which accounts and terms are refused, and how soon."""
 
 import asyncio
 import statistics

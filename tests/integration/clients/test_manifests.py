@@ -128,12 +128,12 @@ def test_what_a_component_patches_is_there(name: str, file: str) -> None:
     for operation in yaml.safe_load(patch["patch"]):
         assert operation["op"] == "add"
         *outer, last = operation["path"].strip("/").split("/")
-        found: Any = patched
+        element: Any = patched
         for part in outer:
-            found = found[int(part)] if part.isdecimal() else found[part]
+            element = element[int(part)] if part.isdecimal() else element[part]
         # A patch that repeats what the base already has is outdated.
-        assert (operation["value"] if last == "-" else last) not in found
-        assert isinstance(found, list if last == "-" else dict)
+        assert (operation["value"] if last == "-" else last) not in element
+        assert isinstance(element, list if last == "-" else dict)
 
 
 def test_the_operator_writes_the_term_of_its_leader_and_no_lease() -> None:

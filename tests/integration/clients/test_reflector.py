@@ -52,11 +52,11 @@ async def until(true: Callable[[], bool]) -> None:
 async def reflecting(client: kube.KubeClient, arena: Arena) -> AsyncIterator[Snapshot]:
     snapshot = Snapshot()
     source = reflector.Source(path=config_maps(arena), params={"labelSelector": "test=yes"})
-    made = reflector.Reflector(api=client, source=source, sink=snapshot)
-    task = asyncio.create_task(made.run())
+    running = reflector.Reflector(api=client, source=source, sink=snapshot)
+    task = asyncio.create_task(running.run())
     try:
         async with asyncio.timeout(waiting.PATIENCE):
-            await made.synced.wait()
+            await running.synced.wait()
         yield snapshot
     finally:
         task.cancel()

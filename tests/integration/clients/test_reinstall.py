@@ -129,10 +129,10 @@ def site(own_cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
     own = Site(own_cluster, tmp_path)
     own.install()
     yield own
-    for each in own.operators:
+    for process in own.operators:
         with contextlib.suppress(ProcessLookupError):
-            each.kill()
-        sys.stdout.write(f"--- {each.name}\n{each.tail()}\n")
+            process.kill()
+        sys.stdout.write(f"--- {process.name}\n{process.tail()}\n")
     own.account.close()
     own.api.delete(PODS, grace_seconds=0)
     own.api.delete(FENCE["object"])
@@ -150,11 +150,11 @@ def test_operator_binds_after_each_of_three_reinstallations(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deleted", "said"),
+    ("deleted", "refusal"),
     [("policy", WAITING), ("binding", WAITING), ("object", '"term changed"'), ("definition", UNSERVED)],
 )
 def test_paused_leader_binds_nothing_once_its_fence_was_deleted_and_is_back(
-    site: Site, tmp_path: Path, deleted: str, said: str
+    site: Site, tmp_path: Path, deleted: str, refusal: str
 ) -> None:
     with FaultProxy(server=site.cluster.server, ca_file=site.cluster.ca_file, folder=tmp_path) as proxy:
         paused = site.operator(kubeconfig=proxy.kubeconfig(site.token()), **QUICK_TERMS)
@@ -166,7 +166,7 @@ def test_paused_leader_binds_nothing_once_its_fence_was_deleted_and_is_back(
         site.api.delete(FENCE[deleted])
         # It leads, and decides nothing within this test: only the old decision can arrive.
         successor = site.operator(takeover_pause=600, **QUICK_TERMS)
-        successor.logged(said)
+        successor.logged(refusal)
         site.install()
         successor.logged('"fence loaded"')
 

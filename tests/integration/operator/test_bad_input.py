@@ -69,9 +69,9 @@ def _picture(world: World) -> dict[str, str]:
 # --- pods with invalid requests ---------------------------------------------------------------------------------
 
 
-def pod_row(name: str, requests: dict[str, str], said: str, **options: Any) -> Any:
+def pod_row(name: str, requests: dict[str, str], message: str, **options: Any) -> Any:
     """Return a row: requests and other fields, and the start of the pod's message, as plain text."""
-    return pytest.param(requests, options, said, id=name)
+    return pytest.param(requests, options, message, id=name)
 
 
 def not_a_request(requests: dict[str, str]) -> str:
@@ -91,19 +91,19 @@ def foreign(name: str, requests: dict[str, str]) -> Any:
     return pod_row(name, requests, not_a_request(requests))
 
 
-def annotated(name: str, key: str, value: str, said: str) -> Any:
+def annotated(name: str, key: str, value: str, message: str) -> Any:
     """Return a row of one card and an annotation."""
-    return pod_row(name, ONE_CARD, said, annotations={key: value})
+    return pod_row(name, ONE_CARD, message, annotations={key: value})
 
 
-def labelled(name: str, key: str, value: str, said: str) -> Any:
+def labelled(name: str, key: str, value: str, message: str) -> Any:
     """Return a row of one card and a label."""
-    return pod_row(name, ONE_CARD, said, labels={key: value})
+    return pod_row(name, ONE_CARD, message, labels={key: value})
 
 
-def specified(name: str, said: str, **spec: Any) -> Any:
+def specified(name: str, message: str, **spec: Any) -> Any:
     """Return a row of one card and a field of the pod's spec that is not supported."""
-    return pod_row(name, ONE_CARD, UNSUPPORTED + said, **spec)
+    return pod_row(name, ONE_CARD, UNSUPPORTED + message, **spec)
 
 
 def affinity(kind: str, terms: Any) -> dict[str, Any]:
@@ -387,22 +387,22 @@ PODS = [
 ]
 
 
-@pytest.mark.parametrize(("requests", "options", "said"), PODS)
-def test_bad_pod_is_told_and_not_bound(rows: World, requests: dict[str, str], options: Any, said: str) -> None:
+@pytest.mark.parametrize(("requests", "options", "message"), PODS)
+def test_bad_pod_is_told_and_not_bound(rows: World, requests: dict[str, str], options: Any, message: str) -> None:
     rows.pod("row", requests, **options)
 
-    found = rows.waits("row")
-    assert found.startswith(said), found
+    reported = rows.waits("row")
+    assert reported.startswith(message), reported
     [event] = rows.wait(lambda: rows.events("row"), what="the Event")
-    assert (event["reason"], event["message"]) == ("FailedScheduling", rows.said("row"))
+    assert (event["reason"], event["message"]) == ("FailedScheduling", rows.message("row"))
 
 
 # --- what the API server refuses --------------------------------------------------------------------------------
 
 
-def refused(name: str, change: Callable[[Manifest], None], said: str) -> Any:
+def refused(name: str, change: Callable[[Manifest], None], pattern: str) -> Any:
     """Return a row: a change that makes a valid object invalid, and a pattern of the API server's refusal."""
-    return pytest.param(change, said, id=name)
+    return pytest.param(change, pattern, id=name)
 
 
 def card(**fields: Any) -> Callable[[Manifest], None]:
@@ -419,9 +419,9 @@ def amount(value: Any, name: str = K + "gpu-memory") -> Callable[[Manifest], Non
     return lambda device: device["spec"]["devices"][0]["resources"].update({name: value})
 
 
-def cards(*found: Manifest) -> Callable[[Manifest], None]:
+def cards(*entries: Manifest) -> Callable[[Manifest], None]:
     """Return a change that replaces the cards."""
-    return lambda device: device["spec"].update({"devices": list(found)})
+    return lambda device: device["spec"].update({"devices": list(entries)})
 
 
 REFUSED_DEVICES = [
@@ -453,8 +453,8 @@ REFUSED_DEVICES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED_DEVICES)
-def test_bad_device_is_refused(rows: World, change: Callable[[Manifest], None], said: str) -> None:
+@pytest.mark.parametrize(("change", "pattern"), REFUSED_DEVICES)
+def test_bad_device_is_refused(rows: World, change: Callable[[Manifest], None], pattern: str) -> None:
     device = _device(rows)
     change(device)
 
@@ -462,7 +462,7 @@ def test_bad_device_is_refused(rows: World, change: Callable[[Manifest], None], 
         rows.api.post("/apis/berth.dev/v1alpha1/devices", device)
 
     assert refusal.value.status in (400, 422)
-    assert re.search(said, str(refusal.value)), refusal.value
+    assert re.search(pattern, str(refusal.value)), refusal.value
 
 
 def _device(world: World) -> Manifest:
@@ -475,7 +475,7 @@ def _device(world: World) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "pattern"),
     [
         pytest.param(K + "gpu", "-50", "must be greater than or equal to 0", id="negative"),
         pytest.param("nvidia.com/gpu", "1500m", "must be an integer", id="fraction-of-a-card"),
@@ -483,15 +483,15 @@ def _device(world: World) -> Manifest:
         pytest.param(K + "gpu", "half", "quantities must match", id="word"),
     ],
 )
-def test_bad_quantity_of_a_pod_is_refused(rows: World, name: str, value: str, said: str) -> None:
-    with pytest.raises(ApiError, match=said) as refusal:
+def test_bad_quantity_of_a_pod_is_refused(rows: World, name: str, value: str, pattern: str) -> None:
+    with pytest.raises(ApiError, match=pattern) as refusal:
         rows.pod("row", {name: value})
 
     assert refusal.value.status in (400, 422)
 
 
 @pytest.mark.parametrize(
-    ("condition", "said"),
+    ("condition", "pattern"),
     [
         pytest.param({"status": "Perhaps"}, 'Unsupported value: "Perhaps"', id="status"),
         pytest.param({"reason": ""}, "reason", id="reason"),
@@ -499,7 +499,7 @@ def test_bad_quantity_of_a_pod_is_refused(rows: World, name: str, value: str, sa
         pytest.param({"message": "x" * 4097}, "Too long", id="message"),
     ],
 )
-def test_bad_condition_is_refused(rows: World, condition: dict[str, str], said: str) -> None:
+def test_bad_condition_is_refused(rows: World, condition: dict[str, str], pattern: str) -> None:
     rows.api.post("/apis/berth.dev/v1alpha1/devices", _device(rows))
     good = {
         "type": "DriverLoaded",
@@ -509,7 +509,7 @@ def test_bad_condition_is_refused(rows: World, condition: dict[str, str], said: 
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
 
-    with pytest.raises(ApiError, match=said):
+    with pytest.raises(ApiError, match=pattern):
         rows.arena.merge(
             "devices", _nodes(rows)[2], {"status": {"conditions": [{**good, **condition}]}}, subresource="status"
         )
@@ -518,9 +518,9 @@ def test_bad_condition_is_refused(rows: World, condition: dict[str, str], said: 
 # --- Devices with contradictions --------------------------------------------------------------------------------
 
 
-def contradiction(name: str, change: Callable[[Manifest], None], said: str, *, left: int = 1) -> Any:
+def contradiction(name: str, change: Callable[[Manifest], None], message: str, *, left: int = 1) -> Any:
     """Return a row: a change to a valid Device of two cards, its message, and how many cards stay usable."""
-    return pytest.param(change, said, left, id=name)
+    return pytest.param(change, message, left, id=name)
 
 
 CONTRADICTIONS = [
@@ -574,9 +574,9 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said", "left"), CONTRADICTIONS)
+@pytest.mark.parametrize(("change", "message", "left"), CONTRADICTIONS)
 def test_device_that_contradicts_itself_is_told(
-    rows: World, change: Callable[[Manifest], None], said: str, left: int
+    rows: World, change: Callable[[Manifest], None], message: str, left: int
 ) -> None:
     node = _nodes(rows)[2]
     device = _device(rows)
@@ -585,8 +585,8 @@ def test_device_that_contradicts_itself_is_told(
 
     rows.api.post("/apis/berth.dev/v1alpha1/devices", device)
 
-    found = rows.wait_condition(node, "Valid", "False")
-    assert found.startswith(said), found
+    reported = rows.wait_condition(node, "Valid", "False")
+    assert reported.startswith(message), reported
     assert rows.shown(node)["status"]["healthy"] == left
     # Its valid cards can be allocated, the others cannot; a pod that requests both waits.
     rows.pod("row", {"nvidia.com/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": node})

@@ -23,7 +23,7 @@ HALF = card(50, "40Gi", 50)
 
 
 @pytest.mark.parametrize(
-    ("requests", "wanted"),
+    ("requests", "expected"),
     [
         pytest.param({"nvidia.com/gpu": "1"}, [WHOLE], id="whole"),
         pytest.param({"nvidia.com/gpu": "2"}, [WHOLE, WHOLE], id="two-cards"),
@@ -46,7 +46,9 @@ HALF = card(50, "40Gi", 50)
         ),
     ],
 )
-def test_pod_gets_the_cards_it_asks_for(shared: World, requests: dict[str, str], wanted: list[dict[str, str]]) -> None:
+def test_pod_gets_the_cards_it_asks_for(
+    shared: World, requests: dict[str, str], expected: list[dict[str, str]]
+) -> None:
     [node] = shared.nodes()
 
     shared.pod("p", requests)
@@ -55,8 +57,8 @@ def test_pod_gets_the_cards_it_asks_for(shared: World, requests: dict[str, str],
     cards = words.allocation(pod)["gpu"]
     ids = {each["minor"]: each["id"] for each in shared.shown(node)["spec"]["devices"] if each["type"] == "gpu"}
     assert pod["spec"]["nodeName"] == node
-    assert [each["resources"] for each in cards] == wanted
-    assert len({each["minor"] for each in cards}) == len(wanted)
+    assert [each["resources"] for each in cards] == expected
+    assert len({each["minor"] for each in cards}) == len(expected)
     assert [each["id"] for each in cards] == [ids[each["minor"]] for each in cards]
     annotations = pod["metadata"]["annotations"]
     assert annotations[f"main.{words.VISIBLE}"].split(",") == [each["id"] for each in cards]
@@ -93,10 +95,10 @@ def test_cards_nics_and_fpgas_come_together(shared: World) -> None:
 
     shared.pod("p", {"nvidia.com/gpu": "2", K + "rdma": "200", K + "fpga": "30"})
 
-    found = words.allocation(shared.bound("p"))
-    assert {kind: len(cards) for kind, cards in found.items()} == {"gpu": 2, "rdma": 2, "fpga": 1}
-    assert [each["resources"] for each in found["rdma"]] == [{K + "rdma": "100"}] * 2
-    assert found["fpga"][0]["resources"] == {K + "fpga": "30"}
+    allocated = words.allocation(shared.bound("p"))
+    assert {kind: len(cards) for kind, cards in allocated.items()} == {"gpu": 2, "rdma": 2, "fpga": 1}
+    assert [each["resources"] for each in allocated["rdma"]] == [{K + "rdma": "100"}] * 2
+    assert allocated["fpga"][0]["resources"] == {K + "fpga": "30"}
 
 
 def test_each_container_sees_its_own_cards(shared: World) -> None:
@@ -110,8 +112,8 @@ def test_each_container_sees_its_own_cards(shared: World) -> None:
 
     pod = shared.bound("p")
     ids = [each["id"] for each in words.allocation(pod)["gpu"]]
-    seen = {key: value for key, value in pod["metadata"]["annotations"].items() if key.endswith(words.VISIBLE)}
-    assert seen == {f"one.{words.VISIBLE}": ids[0], f"two.{words.VISIBLE}": ",".join(ids[1:])}
+    visible = {key: value for key, value in pod["metadata"]["annotations"].items() if key.endswith(words.VISIBLE)}
+    assert visible == {f"one.{words.VISIBLE}": ids[0], f"two.{words.VISIBLE}": ",".join(ids[1:])}
 
 
 def test_a_pod_that_asks_by_label_gets_cards_that_all_its_containers_see(shared: World) -> None:
@@ -125,8 +127,8 @@ def test_a_pod_that_asks_by_label_gets_cards_that_all_its_containers_see(shared:
     cards = words.allocation(pod)["gpu"]
     assert [each["resources"][K + "gpu-memory"] for each in cards] == ["1Gi", "1Gi"]
     ids = ",".join(each["id"] for each in cards)
-    seen = {key: value for key, value in pod["metadata"]["annotations"].items() if key.endswith(words.VISIBLE)}
-    assert seen == {f"one.{words.VISIBLE}": ids, f"two.{words.VISIBLE}": ids}
+    visible = {key: value for key, value in pod["metadata"]["annotations"].items() if key.endswith(words.VISIBLE)}
+    assert visible == {f"one.{words.VISIBLE}": ids, f"two.{words.VISIBLE}": ids}
 
 
 def test_pod_without_devices_gets_no_allocation(shared: World) -> None:
@@ -152,8 +154,8 @@ def test_two_sizes_of_card_are_each_accounted_by_their_own(shared: World) -> Non
 
 def shared_memory(pod: dict[str, Any]) -> tuple[int, str]:
     """Return minor and memory of a pod's only card."""
-    [found] = words.allocation(pod)["gpu"]
-    return found["minor"], found["resources"][K + "gpu-memory"]
+    [grant] = words.allocation(pod)["gpu"]
+    return grant["minor"], grant["resources"][K + "gpu-memory"]
 
 
 def test_every_bound_pod_gets_one_scheduled_event(shared: World) -> None:
@@ -216,7 +218,7 @@ def _halves(world: World) -> dict[int, int]:
 def test_pods_of_other_schedulers_take_cpu_but_are_not_bound(shared: World) -> None:
     [node] = shared.nodes()
     shared.pod("foreign", {"cpu": "60"}, nodeName=node, scheduler_name="somebody-else")
-    shared.pod("alien", {"cpu": "1"}, scheduler_name="nobody")
+    shared.pod("alien", {"cpu": "1"}, scheduler_name="no-scheduler")
 
     shared.pod("p", {"cpu": "8"})
 
@@ -224,7 +226,7 @@ def test_pods_of_other_schedulers_take_cpu_but_are_not_bound(shared: World) -> N
     shared.remove("foreign")
     shared.bound("p", deadline=words.PROMPT)
     assert shared.bound_names() == {"p"}
-    assert not shared.said("alien")
+    assert not shared.message("alien")
 
 
 def test_gated_pod_waits_for_its_gates(shared: World) -> None:

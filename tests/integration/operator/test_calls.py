@@ -95,7 +95,7 @@ def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cl
     slow.release()
 
     world.waits("p", ".*too few healthy GPUs .2 requested")
-    assert "node(s) have no Device" not in world.said("p")
+    assert "node(s) have no Device" not in world.message("p")
 
 
 def test_late_reason_does_not_mark_a_bound_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:

@@ -47,8 +47,8 @@ def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World,
     assert PODS < len(proxy.sent("PATCH", r"/pods/p\d+/status")) <= 2 * PODS
     for name in names:
         pod = world.arena.get("pods", name)
-        told = words.condition(pod, "PodScheduled")
-        assert told["observedGeneration"] == pod["metadata"]["generation"]
+        scheduled = words.condition(pod, "PodScheduled")
+        assert scheduled["observedGeneration"] == pod["metadata"]["generation"]
 
 
 def test_reason_follows_a_change_that_helps_nobody(world: World) -> None:

@@ -70,23 +70,23 @@ def test_every_replica_tells_the_same(world: World) -> None:
     other = ({first, second} - {node}).pop()
     leader, standby = Door(ports[0]).opened(), Door(ports[1]).opened()
 
-    found = leader.node(node)
+    summary = leader.node(node)
     card = words.allocation(bound)["gpu"][0]
     holder = f"{world.arena.namespace}/half"
-    assert found["allocateSet"] == {"gpu": {holder: {str(minor): card["resources"]}}}
-    assert found["devices"]["gpu"][str(minor)]["id"] == card["id"]
-    assert found["ready"] is True
-    assert found["deviceTotal"]["kubernetes.io/gpu-core"] == "200"
-    assert found["deviceFree"]["kubernetes.io/gpu-core"] == "150"
-    assert found["deviceUsedDetail"]["gpu"][str(minor)] == card["resources"]
-    assert found["deviceTotal"]["kubernetes.io/gpu-memory"] == world.allocatable(node)["kubernetes.io/gpu-memory"]
+    assert summary["allocateSet"] == {"gpu": {holder: {str(minor): card["resources"]}}}
+    assert summary["devices"]["gpu"][str(minor)]["id"] == card["id"]
+    assert summary["ready"] is True
+    assert summary["deviceTotal"]["kubernetes.io/gpu-core"] == "200"
+    assert summary["deviceFree"]["kubernetes.io/gpu-core"] == "150"
+    assert summary["deviceUsedDetail"]["gpu"][str(minor)] == card["resources"]
+    assert summary["deviceTotal"]["kubernetes.io/gpu-memory"] == world.allocatable(node)["kubernetes.io/gpu-memory"]
 
     # A standby replica has no pods in memory, and answers the same.
-    assert standby.node(node) == found
+    assert standby.node(node) == summary
     assert standby.node(other) == leader.node(other)
     status, everything = standby.ask()
     assert status == 200
-    assert {each: everything[each] for each in (node, other)} == {node: found, other: leader.node(other)}
+    assert {each: everything[each] for each in (node, other)} == {node: summary, other: leader.node(other)}
     assert leader.ask()[1] == everything
 
     for door in (leader, standby):
@@ -98,8 +98,8 @@ def test_every_replica_tells_the_same(world: World) -> None:
     leader_process.stop()
     world.pod("second", HALF)
     world.bound("second")
-    wanted = {holder, f"{world.arena.namespace}/second"}
-    world.wait(lambda: set(standby.node(node)["allocateSet"]["gpu"]) == wanted, what="the new leader's word")
+    expected = {holder, f"{world.arena.namespace}/second"}
+    world.wait(lambda: set(standby.node(node)["allocateSet"]["gpu"]) == expected, what="the new leader's word")
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ status:
 
 
 def pod_group(world: World, name: str, minimum: int, **spec: Any) -> Manifest:
-    (made,) = world.arena.apply(
+    (group,) = world.arena.apply(
         {
             "apiVersion": "scheduling.x-k8s.io/v1alpha1",
             "kind": "PodGroup",
@@ -46,22 +46,22 @@ def pod_group(world: World, name: str, minimum: int, **spec: Any) -> Manifest:
             "spec": {"minMember": minimum, **spec},
         }
     )
-    return made
+    return group
 
 
-def wait_status(world: World, name: str, **wanted: Any) -> Manifest:
+def wait_status(world: World, name: str, **expected: Any) -> Manifest:
     """Wait until a PodGroup has this status."""
 
     def look() -> Manifest | None:
-        found: Manifest = world.arena.get("podgroups", name).get("status") or {}
-        return found if all(found.get(key, 0) == value for key, value in wanted.items()) else None
+        status: Manifest = world.arena.get("podgroups", name).get("status") or {}
+        return status if all(status.get(key, 0) == value for key, value in expected.items()) else None
 
     try:
-        found = world.wait(look, what="a status")
+        shown = world.wait(look, what="a status")
     except TimeoutError:
-        raise AssertionError(f"{wanted}; it is {world.arena.get('podgroups', name).get('status')}") from None
-    assert found is not None
-    return found
+        raise AssertionError(f"{expected}; it is {world.arena.get('podgroups', name).get('status')}") from None
+    assert shown is not None
+    return shown
 
 
 def members(count: int, name: str = "m") -> list[str]:
@@ -75,8 +75,8 @@ def nodes_of(world: World, names: list[str]) -> set[str]:
 @pytest.fixture
 def groups(shared: World) -> Iterator[World]:
     yield shared
-    for each in shared.arena.list("podgroups"):
-        shared.arena.delete("podgroups", each["metadata"]["name"])
+    for group in shared.arena.list("podgroups"):
+        shared.arena.delete("podgroups", group["metadata"]["name"])
 
 
 def test_gang_waits_for_its_members_and_is_bound_close_together(groups: World) -> None:
@@ -110,8 +110,8 @@ def test_gang_that_does_not_fit_holds_nothing(groups: World) -> None:
     [node] = groups.nodes(gpus=3)
     pod_group(groups, "g", 4)
     groups.pods(members(4), CARD, labels={LABEL: "g"})
-    told = groups.waits("m0", "3 of the 4 required members fit")
-    assert "0/1 nodes are available: 1 node(s) were taken by other members of the pod group" in told
+    message = groups.waits("m0", "3 of the 4 required members fit")
+    assert "0/1 nodes are available: 1 node(s) were taken by other members of the pod group" in message
     # Another pod may use all of it.
     groups.pod("other", {"nvidia.com/gpu": "3"})
     groups.bound("other")
@@ -150,8 +150,8 @@ def test_group_that_does_not_exist_is_told_and_waited_for(groups: World) -> None
 
 def test_pods_and_group_as_kubeflow_writes_them(groups: World) -> None:
     groups.nodes()
-    (made,) = groups.arena.create([yaml.safe_load(KUBEFLOW)])
-    assert made["spec"]["minResources"]["nvidia.com/gpu"] == "2"
+    (group,) = groups.arena.create([yaml.safe_load(KUBEFLOW)])
+    assert group["spec"]["minResources"]["nvidia.com/gpu"] == "2"
     owner = {"app": "pytorch-simple", "training.kubeflow.org/job-name": "pytorch-simple", LABEL: "pytorch-simple"}
     for role in ("master", "worker"):
         labels = {**owner, "training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": "0"}
@@ -168,8 +168,8 @@ def test_examples_run(groups: World, file: str) -> None:
     text = (EXAMPLES / file).read_text().replace("berth-scheduler", groups.arena.scheduler_name)
     documents = list(yaml.safe_load_all(text))
     groups.arena.apply(documents)
-    wanted = documents[-1]["spec"]["parallelism"]
-    groups.wait(lambda: len(groups.bound_names()) == wanted, what="all to be bound")
+    size = documents[-1]["spec"]["parallelism"]
+    groups.wait(lambda: len(groups.bound_names()) == size, what="all to be bound")
     groups.arena.delete("jobs", documents[-1]["metadata"]["name"])
 
 

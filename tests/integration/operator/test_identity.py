@@ -86,7 +86,7 @@ def test_one_id_twice_is_refused_in_words(world: World) -> None:
 
 
 def _restart(world: World) -> None:
-    for each in world.processes.started:
-        each.kill()
+    for process in world.processes.started:
+        process.kill()
     world.free_lease()
     world.operator()

@@ -25,8 +25,8 @@ def test_silent_agent_stops_new_pods_and_no_others(world: World) -> None:
 
     agent.kill()
 
-    found = world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
-    assert found["reason"] == "AgentNotHeard"
+    condition = world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
+    assert condition["reason"] == "AgentNotHeard"
     world.pod("p", HALF)
     assert world.waits("p") == "0/1 nodes are available: 1 node(s) have a Device that is not ready."
     # A pod without device requests does not depend on the agent.
@@ -47,14 +47,14 @@ def test_silent_agent_stops_new_pods_and_no_others(world: World) -> None:
 def test_heartbeat_of_one_node_says_nothing_of_another(world: World) -> None:
     world.agent(**QUICK_AGENT)
     world.operator(agent_grace=GRACE)
-    silent, heard = world.nodes(2)
+    silent, beating = world.nodes(2)
 
     world.change(silent, heartbeat=False)
 
     world.wait_ready(silent, "Unknown", deadline=STALE_WITHIN)
-    assert world.ready(heard) == "True"
+    assert world.ready(beating) == "True"
     world.pods(["a", "b"], {"nvidia.com/gpu": "4"})
-    assert {world.bound(name)["spec"]["nodeName"] for name in ("a", "b")} == {heard}
+    assert {world.bound(name)["spec"]["nodeName"] for name in ("a", "b")} == {beating}
 
 
 def test_missing_lease_is_stale_after_the_grace(world: World) -> None:
@@ -105,8 +105,8 @@ def test_unknown_stays_over_a_restart_until_a_renewal_is_seen(world: World) -> N
     world.operator(agent_grace=5.0)
 
     world.waits("p", "1 node.s. have a Device that is not ready")
-    seen = {world.ready(node) for _ in _for_seconds(1.5)}
-    assert seen == {"Unknown"}
+    statuses = {world.ready(node) for _ in _for_seconds(1.5)}
+    assert statuses == {"Unknown"}
     assert not world.bound_names()
     world.agent(**QUICK_AGENT)
     world.bound("p", deadline=words.START)
@@ -139,16 +139,16 @@ def test_clock_of_an_agent_does_not_matter(world: World) -> None:
     past, future, backwards = nodes = world.arena.nodes(3)
     for node in nodes:
         world.device(node, [words.gpu(0)], beating=False)
-    seen = set()
+    statuses = set()
 
     # For twice the duration and grace period: only renewals count, not the times in the Lease.
     for beat in _for_seconds(3.0):
         world.renew(past, seconds=1, time=FAR[0].format(beat))
         world.renew(future, seconds=1, time=FAR[1].format(beat))
         world.renew(backwards, seconds=1, time=FAR[1].format(59 - beat))
-        seen |= {world.ready(node) for node in nodes}
+        statuses |= {world.ready(node) for node in nodes}
 
-    assert seen <= {"", "True"}
+    assert statuses <= {"", "True"}
     world.pods(["a", "b", "c"], {"nvidia.com/gpu": "1"})
     assert {world.bound(name, deadline=1)["spec"]["nodeName"] for name in ("a", "b", "c")} == set(nodes)
     for node in nodes:

@@ -49,9 +49,9 @@ def hinted(**rdma: Any) -> dict[str, str]:
 
 def held(world: World, name: str) -> dict[str, list[Any]]:
     """Return a pod's grants: minors of GPUs; of NICs the minors with their shares and functions."""
-    found = words.allocation(world.bound(name))
-    nics = [(each["minor"], each["resources"], each.get("extension")) for each in found.get("rdma", [])]
-    return {"gpu": [each["minor"] for each in found.get("gpu", [])], "rdma": nics}
+    allocated = words.allocation(world.bound(name))
+    nics = [(each["minor"], each["resources"], each.get("extension")) for each in allocated.get("rdma", [])]
+    return {"gpu": [each["minor"] for each in allocated.get("gpu", [])], "rdma": nics}
 
 
 def part(amount: int, minor: int, *functions: int) -> tuple[int, dict[str, str], Any]:

@@ -28,11 +28,11 @@ def test_node_shows_the_sums_of_its_devices_under_both_prefixes(shared: World) -
     shared.wait_sum(node, K + "gpu", "300")
 
     shown = shared.arena.get("nodes", node)["status"]
-    wanted = {prefix + name: amount for prefix in (K, KOORDINATOR) for name, amount in sums.items()}
+    expected = {prefix + name: amount for prefix in (K, KOORDINATOR) for name, amount in sums.items()}
     for field in ("capacity", "allocatable"):
         assert {
             name: amount for name, amount in shown[field].items() if "/" in name and not is_of_plugin(name)
-        } == wanted
+        } == expected
         assert shown[field]["cpu"] == "64"
 
 
@@ -40,8 +40,8 @@ def test_node_is_labelled_by_its_devices(shared: World) -> None:
     alike, mixed = shared.nodes(1) + shared.nodes(profile=["a100", "t4", "t4"], gpus=3)
 
     def labels(node: str) -> dict[str, str]:
-        found: dict[str, str] = shared.arena.get("nodes", node)["metadata"]["labels"]
-        return {name: value for name, value in found.items() if "koordinator" in name or "model.berth" in name}
+        labels: dict[str, str] = shared.arena.get("nodes", node)["metadata"]["labels"]
+        return {name: value for name, value in labels.items() if "koordinator" in name or "model.berth" in name}
 
     shared.wait(lambda: len(labels(alike)) == 4, what="the labels of the first")
     assert labels(alike) == {
@@ -130,8 +130,8 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
 
 
 def _labels(world: World, node: str) -> dict[str, str]:
-    found: dict[str, str] = world.arena.get("nodes", node)["metadata"]["labels"]
-    return found
+    labels: dict[str, str] = world.arena.get("nodes", node)["metadata"]["labels"]
+    return labels
 
 
 def test_agent_puts_a_deleted_device_back(shared: World) -> None:
@@ -211,13 +211,13 @@ def test_agent_and_operator_own_their_conditions(shared: World) -> None:
 
 
 def _owned_conditions(world: World, node: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    managers: dict[str, set[str]] = {}
     for entry in world.arena.get("devices", node)["metadata"]["managedFields"]:
         keys = entry["fieldsV1"].get("f:status", {}).get("f:conditions", {})
         types = {key.split('"')[3] for key in keys if key.startswith("k:")}
         if types:
-            found.setdefault(entry["manager"], set()).update(types)
-    return found
+            managers.setdefault(entry["manager"], set()).update(types)
+    return managers
 
 
 @pytest.mark.parametrize("taken", ["Ready", "DriverLoaded"])

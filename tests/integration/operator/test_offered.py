@@ -23,21 +23,21 @@ def node_offering(world: World, amount: str | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("offered", "wanted"),
+    ("offered", "amount"),
     [
         pytest.param("0", "1", id="none"),
         pytest.param("7", "8", id="seven of eight"),
         pytest.param(None, "1", id="no plugin"),
     ],
 )
-def test_a_pod_waits_until_the_node_offers_enough(shared: World, offered: str | None, wanted: str) -> None:
+def test_a_pod_waits_until_the_node_offers_enough(shared: World, offered: str | None, amount: str) -> None:
     node = node_offering(shared, offered)
-    shared.pod("p", {GPU: wanted})
+    shared.pod("p", {GPU: amount})
     assert shared.waits("p") == SHORT
     shared.pod("half", {"kubernetes.io/gpu": "50"})
     shared.bound("half")
     shared.arena.delete("pods", "half", grace_seconds=0)
-    offer(shared, node, wanted)
+    offer(shared, node, amount)
     assert shared.bound("p")["spec"]["nodeName"] == node
 
 

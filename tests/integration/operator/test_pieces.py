@@ -47,8 +47,8 @@ def test_two_pods_share_a_card_by_instances_and_whole_cards_go_elsewhere(shared:
     }
 
     shared.pod("waits", {MIG_1G: "1"})
-    said = shared.waits("waits")
-    assert said == f"0/1 nodes are available: 1 node(s) have too few free {MIG_1G} (at most 0 of 1)."
+    message = shared.waits("waits")
+    assert message == f"0/1 nodes are available: 1 node(s) have too few free {MIG_1G} (at most 0 of 1)."
     shared.remove("first")
     assert given(shared.bound("waits", deadline=words.PROMPT)) == [(0, names[0], {MIG_1G: "1"})]
     shared.audit(node)
@@ -84,9 +84,9 @@ def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
     shared.pod("slice", {SLICES: "1"})
     assert given(shared.bound("slice"))[0][1] == f"{cards[0]}::2"
     shared.pod("whole", {"kubernetes.io/gpu": "100"})
-    told = shared.waits("whole")
-    assert "1 node(s) have too few healthy GPUs (1 requested)" in told  # the card in MIG mode
-    assert "1 node(s) have too few free GPUs" in told
+    message = shared.waits("whole")
+    assert "1 node(s) have too few healthy GPUs (1 requested)" in message  # the card in MIG mode
+    assert "1 node(s) have too few free GPUs" in message
     shared.audit(sliced, single)
 
 

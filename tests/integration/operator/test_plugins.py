@@ -21,18 +21,18 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "npu"
 def npus(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install the example for an operator and an agent; return the file from which it reads its NPUs."""
     # In a folder of its own, so that the tests' environment does not have it.
-    site, found = tmp_path / "site", tmp_path / "npus.json"
+    site, npu_file = tmp_path / "site", tmp_path / "npus.json"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--no-build-isolation", "--target", str(site), str(EXAMPLE)], check=True, timeout=120)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    monkeypatch.setenv("EXAMPLE_NPUS", str(found))
-    found.write_text("{}")
+    monkeypatch.setenv("EXAMPLE_NPUS", str(npu_file))
+    npu_file.write_text("{}")
     world.agent()
     world.operator()
-    return found
+    return npu_file
 
 
-def tell(file: Path, **nodes: dict[str, Any]) -> None:
+def write(file: Path, **nodes: dict[str, Any]) -> None:
     draft = file.with_suffix(".new")
     draft.write_text(json.dumps(nodes))
     draft.replace(file)
@@ -47,13 +47,15 @@ def wait_others(world: World, node: str, text: str) -> None:
 
 
 def holders(world: World, node: str) -> dict[int, list[str]]:
-    found = world.shown(node)["status"]["devices"]
-    return {each["minor"]: [who["name"] for who in each.get("holders", [])] for each in found if each["type"] == "npu"}
+    devices = world.shown(node)["status"]["devices"]
+    return {
+        each["minor"]: [who["name"] for who in each.get("holders", [])] for each in devices if each["type"] == "npu"
+    }
 
 
 def test_npus_are_given_shown_and_given_back(world: World, npus: Path) -> None:
     (node,) = world.nodes(gpus=1)
-    tell(npus, **{node: {"count": 4, "broken": [1]}})
+    write(npus, **{node: {"count": 4, "broken": [1]}})
     wait_others(world, node, "npu 0/4")
     world.wait_sum(node, NPU, "3")
     world.pod("two", {NPU: "2"})
@@ -79,7 +81,7 @@ def test_npus_are_given_shown_and_given_back(world: World, npus: Path) -> None:
 
 def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Path, tmp_path: Path) -> None:
     (node,) = world.nodes(gpus=1)
-    tell(npus, **{node: {"count": 2}})
+    write(npus, **{node: {"count": 2}})
     wait_others(world, node, "npu 0/2")
     world.pod("one", {NPU: "1"})
     world.bound("one")
@@ -105,7 +107,7 @@ def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Pat
 
 def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, npus: Path) -> None:
     (node,) = world.nodes(gpus=1)
-    tell(npus, **{node: {"count": 1}})
+    write(npus, **{node: {"count": 1}})
     wait_others(world, node, "npu 0/1")
     world.pod("half", {CORE: "60", "nvidia.com/gpu": "1"})
     assert {kind: [each["minor"] for each in cards] for kind, cards in allocation(world.bound("half")).items()} == {
@@ -123,15 +125,15 @@ def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, 
 
 def test_a_plug_in_that_fails_is_told_and_leaves_the_gpus_alone(world: World, npus: Path) -> None:
     (node,) = world.nodes(gpus=2)
-    tell(npus, **{node: {"count": 1}})
+    write(npus, **{node: {"count": 1}})
     wait_others(world, node, "npu 0/1")
     npus.unlink()
-    said = world.wait_condition(node, "InventoryRead.npu", "False")
-    assert "FileNotFoundError" in said
+    message = world.wait_condition(node, "InventoryRead.npu", "False")
+    assert "FileNotFoundError" in message
     assert condition(world.shown(node), "InventoryRead")["status"] == "True"
     world.pod("none", {NPU: "1"})
     assert "node(s) have too few healthy NPUs (1 requested)" in world.waits("none")
     world.pod("gpu", {"nvidia.com/gpu": "2"})
     assert minors(world.bound("gpu")) == [0, 1]
-    tell(npus, **{node: {"count": 1}})
+    write(npus, **{node: {"count": 1}})
     world.bound("none")

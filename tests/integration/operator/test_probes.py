@@ -32,9 +32,9 @@ def _answers(port: int) -> dict[str, bool]:
 
     def answer() -> dict[str, bool]:
         try:
-            found: dict[str, bool] = json.loads(words.fetch(_health(port)))
+            checks: dict[str, bool] = json.loads(words.fetch(_health(port)))
         except urllib.error.URLError:
             return {}
-        return found
+        return checks
 
     return waiting.until(answer, what=f"an answer at port {port}")

@@ -88,8 +88,8 @@ def test_scheduler_names_come_and_go(world: World, tmp_path: Path) -> None:
 
 
 def _teller(world: World, pod: str, reason: str) -> str:
-    found = world.wait(lambda: world.events(pod, reason), what=f"an Event {reason} of {pod}")
-    return str(found[0]["reportingComponent"])
+    events = world.wait(lambda: world.events(pod, reason), what=f"an Event {reason} of {pod}")
+    return str(events[0]["reportingComponent"])
 
 
 def test_strategies_place_differently(world: World, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_filter_that_is_switched_off_lets_parked_pods_go(world: World, tmp_pat
 def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Path) -> None:
     world.arena.nodes(1)
     port, other_port = words.free_ports(2)
-    leader, standby = (world.pod(name, {}, scheduler_name="nobody")["metadata"] for name in ("leader", "standby"))
+    leader, standby = (world.pod(name, {}, scheduler_name="no-scheduler")["metadata"] for name in ("leader", "standby"))
     profiles = Profiles(world, tmp_path, {}, metrics_port=port, pod=_own(leader))
     flags = {"scheduler_names": None, "wait": False, "metrics_port": other_port, "pod": _own(standby)}
     world.operator(config=profiles.path, **flags)

@@ -43,8 +43,8 @@ def test_new_leader_reads_nothing_before_its_fence_stands(world: World) -> None:
     operator = world.operator(takeover_pause=1.5)
 
     lines = [json.loads(line) for line in operator.text().splitlines() if line.startswith("{")]
-    told = {line["event"]: datetime.fromisoformat(line["timestamp"]) for line in lines}
-    assert told["leading"] - told["term changed"] >= timedelta(seconds=1.5)
+    times = {line["event"]: datetime.fromisoformat(line["timestamp"]) for line in lines}
+    assert times["leading"] - times["term changed"] >= timedelta(seconds=1.5)
 
 
 def test_leader_that_ended_in_order_is_followed_at_once(world: World) -> None:
@@ -98,9 +98,11 @@ def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World,
     # As if Berth's Binding had written it: otherwise the operator would ignore it.
     shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations={words.EPOCH: "1", **annotations})
 
-    said = shared.wait_condition(node, "Accounted", "False")
-    assert "the allocation of these pods is missing, cannot be read, names too few devices or was not written" in said
-    assert said.endswith(f"a trusted scheduler: {shared.arena.namespace}/stray")
+    message = shared.wait_condition(node, "Accounted", "False")
+    assert (
+        "the allocation of these pods is missing, cannot be read, names too few devices or was not written" in message
+    )
+    assert message.endswith(f"a trusted scheduler: {shared.arena.namespace}/stray")
     [event] = shared.wait(lambda: shared.events("stray", "AllocationUnknown"), what="the Event")
     assert event["type"] == "Warning"
     assert f"It requests gpu devices on {node}, but its allocation is missing, cannot be read" in event["message"]

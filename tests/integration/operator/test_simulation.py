@@ -32,8 +32,8 @@ class Desk:
         return ended.returncode, ended.stdout, ended.stderr
 
     def ask(self, command: str, *more: str | Path) -> tuple[int, dict[str, Any]]:
-        asked = ("-o", "json", "--config", self.config, "-n", self.world.arena.namespace)
-        status, out, err = self.run(command, *asked, *more)
+        options = ("-o", "json", "--config", self.config, "-n", self.world.arena.namespace)
+        status, out, err = self.run(command, *options, *more)
         assert status in (0, 1), err
         return status, json.loads(out)
 
@@ -67,8 +67,8 @@ def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
         pod["spec"]["containers"][0] |= secret
         arena.create([pod])
         world.bound(f"there-{number}")
-    wanted = {"a": CARD, "b": HALF, "c": TWO, "d": {**HALF, "cpu": "4"}, "e": CARD, "f": TWO}
-    pods = [arena.pod(name, requests=requests, limits=requests) for name, requests in wanted.items()]
+    requests_by_pod = {"a": CARD, "b": HALF, "c": TWO, "d": {**HALF, "cpu": "4"}, "e": CARD, "f": TWO}
+    pods = [arena.pod(name, requests=requests, limits=requests) for name, requests in requests_by_pod.items()]
     workload = desk.file(*pods)
 
     snapshot = desk.snapshot()
@@ -76,18 +76,18 @@ def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
     status, report = desk.ask("simulate", "-f", workload, "--snapshot", snapshot)
     assert desk.ask("simulate", "-f", workload, *desk.live) == (status, report)
 
-    said = {each["pod"].partition("/")[2]: each for each in report["pods"]}
-    for name, pod in zip(wanted, pods, strict=True):
+    predicted = {each["pod"].partition("/")[2]: each for each in report["pods"]}
+    for name, pod in zip(requests_by_pod, pods, strict=True):
         arena.create([pod])
-        if said[name]["fits"]:
+        if predicted[name]["fits"]:
             bound = world.bound(name)
-            found = (bound["spec"]["nodeName"], words.minors(bound))
-            assert found == (said[name]["node"], said[name]["devices"]["gpu"]), name
+            actual = (bound["spec"]["nodeName"], words.minors(bound))
+            assert actual == (predicted[name]["node"], predicted[name]["devices"]["gpu"]), name
         else:
             world.waits(name, "preemption: ")
-            assert world.said(name) == said[name]["reason"]
+            assert world.said(name) == predicted[name]["reason"]
     assert status == 1
-    assert sum(each["fits"] for each in said.values()) == 5
+    assert sum(each["fits"] for each in predicted.values()) == 5
 
     # The pods that were to stay are still there.
     after = {each["node"]: each["free"]["after"] for each in report["devices"]}
@@ -116,7 +116,7 @@ def test_what_is_advised_makes_room(desk: Desk) -> None:
     # As docs/simulation.md describes: no pod returns to a node that is drained.
     world.cordon(report["node"], on=True)
     world.remove(move["pod"].partition("/")[2])
-    world.wait(lambda: len(_on(world, move["to"]["node"])) == 2, what="the pod to be made anew elsewhere")
+    world.wait(lambda: len(_on(world, move["to"]["node"])) == 2, what="the pod to be created again on another node")
     world.cordon(report["node"], on=False)
     bound = world.bound("big")
     assert (bound["spec"]["nodeName"], words.minors(bound)) == (report["node"], report["devices"]["gpu"])
@@ -142,7 +142,7 @@ def _on(world: World, node: str) -> list[Manifest]:
 
 
 def test_who_may_not_list_is_told(desk: Desk) -> None:
-    nobody = desk.world.arena.service_account("nobody", "system:discovery")
-    status, out, err = desk.run("snapshot", f"--kubeconfig={nobody}")
+    stranger = desk.world.arena.service_account("stranger", "system:discovery")
+    status, out, err = desk.run("snapshot", f"--kubeconfig={stranger}")
     assert (status, out) == (2, "")
     assert "nodes is forbidden" in err

@@ -54,8 +54,8 @@ def test_partitions_of_an_nvswitch(shared: World) -> None:
     shared.pod("half", gpus(4), annotations={SPEC: '{"allocatePolicy": "Restricted"}'})
     shared.bound("half")
 
-    found = {name: words.minors(shared.arena.get("pods", name)) for name in ("one", "pair", "half")}
-    assert found == {"one": [0], "pair": [2, 3], "half": [4, 5, 6, 7]}
+    minors = {name: words.minors(shared.arena.get("pods", name)) for name in ("one", "pair", "half")}
+    assert minors == {"one": [0], "pair": [2, 3], "half": [4, 5, 6, 7]}
     shared.remove("pair")
     shared.pod("three", gpus(3), annotations={SPEC: "{}"})
     assert shared.waits("three") == "0/1 nodes are available: 1 node(s) have no partition of 3 GPUs."

@@ -27,7 +27,7 @@ def node_of(world: World, count: int) -> str:
     return node
 
 
-def tell(world: World, node: str, **status: Any) -> None:
+def report(world: World, node: str, **status: Any) -> None:
     """Report kubelet's state in a Device's status, as an agent does."""
     body = {"apiVersion": "berth.dev/v1alpha1", "kind": "Device", "metadata": {"name": node}, "status": status}
     world.api.request(
@@ -101,9 +101,9 @@ def test_a_gpu_pod_says_whether_its_pod_holds_what_it_was_allocated(shared: Worl
     assert wait_consistent(shared, "p", "True")["reason"] == "AsAllocated"
 
     give(shared, "p", 2)
-    found = wait_consistent(shared, "p", "False")
-    assert found["reason"] == "Drifted"
-    assert found["message"].startswith("kubelet gave it gpu 2 (GPU-")
+    message = wait_consistent(shared, "p", "False")
+    assert message["reason"] == "Drifted"
+    assert message["message"].startswith("kubelet gave it gpu 2 (GPU-")
     [event] = shared.wait(lambda: shared.events("p", "DevicesDrifted"), what="the Event")
     assert event["type"] == "Warning"
     # What it holds is charged, and its allocation is not changed.
@@ -130,13 +130,15 @@ def test_two_pods_that_hold_each_others_cards_have_their_allocations_exchanged(s
     give(shared, "a", *before["b"])
     give(shared, "b", *before["a"])
     at = time.monotonic()
-    wanted = {"a": before["b"], "b": before["a"], "c": before["c"]}
+    expected = {"a": before["b"], "b": before["a"], "c": before["c"]}
     shared.wait(
-        lambda: {name: words.minors(shared.bound(name)) for name in wanted} == wanted, deadline=SWAP_SECONDS, what="it"
+        lambda: {name: words.minors(shared.bound(name)) for name in expected} == expected,
+        deadline=SWAP_SECONDS,
+        what="it",
     )
     assert time.monotonic() - at < SWAP_SECONDS
 
-    for name in wanted:
+    for name in expected:
         assert wait_consistent(shared, name, "True")["reason"] == "AsAllocated"
         pod = shared.bound(name)
         [entry] = words.allocation(pod)["gpu"]
@@ -153,13 +155,13 @@ def test_a_pod_that_was_removed_by_force_keeps_its_cards_while_kubelet_says_so(s
     pod = shared.bound("p")
     container = {"podUID": pod["metadata"]["uid"], "namespace": shared.arena.namespace, "pod": "p", "container": "main"}
     boot = shared.arena.get("nodes", node)["status"].get("nodeInfo", {}).get("bootID", "")
-    tell(shared, node, bootID=boot or "boot-1", held=[{**container, "devices": held(0)}])
+    report(shared, node, bootID=boot or "boot-1", held=[{**container, "devices": held(0)}])
     shared.remove("p")
     shared.pod("next", NVIDIA)
     assert "node(s) have too few free GPUs" in shared.waits("next")
     assert shared.shown(node)["status"]["held"][0]["pod"] == "p"
 
-    tell(shared, node, bootID=boot or "boot-1", held=[])
+    report(shared, node, bootID=boot or "boot-1", held=[])
     shared.bound("next", deadline=words.PROMPT)
 
 
@@ -167,7 +169,7 @@ def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: 
     node = node_of(shared, 8)
     shared.pod("half", HALF)
     assert words.minors(shared.bound("half")) == [0]
-    tell(shared, node, bootID="boot-1", withheld=[0])
+    report(shared, node, bootID="boot-1", withheld=[0])
     for minor in range(1, 8):
         stranger(shared, f"s{minor}", node)
         give(shared, f"s{minor}", minor)
@@ -184,7 +186,7 @@ def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: 
     assert "1 node(s) have too few GPUs that are offered to kubelet now." in shared.waits("late", "offered")
     assert "card" not in shared.bound_names()
     shared.remove("late")
-    tell(shared, node, bootID="boot-1", withheld=[])
+    report(shared, node, bootID="boot-1", withheld=[])
     assert words.minors(shared.bound("card", deadline=words.PROMPT)) == [0]
 
 
@@ -211,7 +213,7 @@ def test_a_pod_that_asks_for_a_nic_alone_blocks_no_gpu(shared: World) -> None:
     assert {*words.minors(shared.bound("p")), *words.minors(shared.bound("q"))} == {0, 1}
 
 
-@pytest.mark.parametrize("trusted", ["", "koord-scheduler"], ids=["nobody", "koordinator"])
+@pytest.mark.parametrize("trusted", ["", "koord-scheduler"], ids=["none", "koordinator"])
 def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, trusted: str) -> None:
     world.operator(trusted_schedulers=trusted)
     node = node_of(world, 1)
@@ -237,13 +239,13 @@ def accounted(world: World, node: str) -> str:
 
 def test_cards_that_foreign_processes_use_are_given_to_nobody(shared: World) -> None:
     node = node_of(shared, 2)
-    tell(shared, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1, "memory": "3Gi"}])
+    report(shared, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1, "memory": "3Gi"}])
     shared.wait(lambda: free_cards(shared, node) == [1], what="the card to be charged")
     shared.pod("p", NVIDIA)
     assert words.minors(shared.bound("p")) == [1]
     shared.pod("q", HALF)
     shared.waits("q")
-    tell(shared, node, foreign=[])
+    report(shared, node, foreign=[])
     assert words.minors(shared.bound("q", deadline=words.PROMPT)) == [0]
 
 
@@ -295,6 +297,6 @@ def test_foreign_use_may_be_left_to_itself(world: World, monkeypatch: pytest.Mon
     monkeypatch.setenv("BERTH_CHARGE_FOREIGN", "false")
     world.operator()
     node = node_of(world, 1)
-    tell(world, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1}])
+    report(world, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1}])
     world.pod("p", NVIDIA)
     world.bound("p")

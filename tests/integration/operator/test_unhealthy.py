@@ -13,7 +13,7 @@ HALF = {K + "gpu": "50"}
 
 def refused_by_kubelet(world: World, node: str) -> list[str]:
     """Return the resources of which kubelet, after a restart, would find less than the node's pods request."""
-    found = world.arena.get("nodes", node)["status"]
+    status = world.arena.get("nodes", node)["status"]
     requested: Counter[str] = Counter()
     for pod in world.arena.list("pods"):
         if pod["spec"].get("nodeName") == node:
@@ -25,7 +25,7 @@ def refused_by_kubelet(world: World, node: str) -> list[str]:
         for field in ("capacity", "allocatable")
         for name, amount in requested.items()
         # Berth does not set the resources of a device plugin.
-        if not is_of_plugin(name) and quantity.parse_milli(found[field].get(name, "0")) < amount
+        if not is_of_plugin(name) and quantity.parse_milli(status[field].get(name, "0")) < amount
     ]
 
 
@@ -82,8 +82,8 @@ def test_every_way_to_ask_stays_covered_by_the_sums(shared: World) -> None:
         {K + "rdma": "50", K + "gpu": "10"},
         {"koordinator.sh/fpga": "100"},
     ]
-    for number, each in enumerate(requests):
-        shared.pod(f"p{number}", each)
+    for number, amounts in enumerate(requests):
+        shared.pod(f"p{number}", amounts)
     for number in range(len(requests)):
         shared.bound(f"p{number}")
     assert refused_by_kubelet(shared, node) == []

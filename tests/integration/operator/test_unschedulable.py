@@ -23,16 +23,16 @@ def test_reasons_are_counted(shared: World) -> None:
 
     shared.pod("p", {"nvidia.com/gpu": "2"}, nodeSelector=labels)
 
-    said = shared.waits("p", "unschedulable.*untolerated|untolerated.*unschedulable")
-    assert said == (
+    message = shared.waits("p", "unschedulable.*untolerated|untolerated.*unschedulable")
+    assert message == (
         "0/7 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) have no Device, "
         "1 node(s) were unschedulable, 2 node(s) didn't match Pod's node affinity/selector, "
         "2 node(s) have too few healthy GPUs (2 requested)."
     )
-    found = words.condition(shared.arena.get("pods", "p"), "PodScheduled")
-    assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+    condition = words.condition(shared.arena.get("pods", "p"), "PodScheduled")
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     [event] = shared.wait(lambda: shared.events("p"), what="the Event")
-    assert (event["type"], event["reason"], event["message"]) == ("Warning", "FailedScheduling", shared.said("p"))
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "FailedScheduling", shared.message("p"))
 
 
 def test_largest_card_is_told(shared: World) -> None:
@@ -78,17 +78,17 @@ def test_other_reason_is_told_after_ten_seconds_in_the_same_series(shared: World
     [bare] = shared.arena.nodes()
     shared.pod("p", {"nvidia.com/gpu": "2"})
     first = shared.waits("p", "1 .*have no Device, 1 .*too few healthy GPUs .2 requested")
-    told = shared.wait(lambda: shared.events("p"), what="the Event")[0]["eventTime"]
+    reported_at = shared.wait(lambda: shared.events("p"), what="the Event")[0]["eventTime"]
 
     shared.device(bare, [words.gpu(0)])
 
     shared.pod("q", {"nvidia.com/gpu": "3"})
     shared.waits("q", "2 .*too few healthy GPUs .3 requested")
-    assert shared.said("p").startswith(first)
+    assert shared.message("p").startswith(first)
     shared.waits("p", "2 nodes are available: 2 .*too few healthy GPUs .2 requested")
     [event] = shared.wait(lambda: [each for each in shared.events("p") if each.get("series")], what="the second time")
     assert event["series"]["count"] == 2
-    quiet = datetime.fromisoformat(event["series"]["lastObservedTime"]) - datetime.fromisoformat(told)
+    quiet = datetime.fromisoformat(event["series"]["lastObservedTime"]) - datetime.fromisoformat(reported_at)
     assert timedelta(seconds=9.5) <= quiet
 
 
@@ -196,9 +196,9 @@ def test_label_that_comes_wakes(bystander: World) -> None:
 @pytest.mark.parametrize("resource", ["cpu", "memory", "example.com/licence"])
 def test_allocatable_that_grows_wakes(bystander: World, resource: str) -> None:
     [node] = bystander.nodes()
-    small, wanted, large = ("1Gi", "2Gi", "4Gi") if resource == "memory" else ("1", "2", "4")
+    small, needed, large = ("1Gi", "2Gi", "4Gi") if resource == "memory" else ("1", "2", "4")
     _set_allocatable(bystander, node, resource, small)
-    bystander.pod("p", {"nvidia.com/gpu": "1", resource: wanted})
+    bystander.pod("p", {"nvidia.com/gpu": "1", resource: needed})
     bystander.waits("p", f"1 Insufficient {resource}")
 
     _set_allocatable(bystander, node, resource, large)

@@ -23,7 +23,7 @@ def test_a_label_wakes_the_one_class_that_reads_it(world: World) -> None:
     before, began = _failed(port), time.monotonic()
 
     for number in range(EVENTS):
-        world.arena.merge("nodes", node, {"metadata": {"labels": {"read-by-nobody": str(number)}}})
+        world.arena.merge("nodes", node, {"metadata": {"labels": {"read-by-no-filter": str(number)}}})
     world.arena.merge("nodes", node, {"metadata": {"labels": {"key-7": "1"}}})
     world.bound("p-7")
 
@@ -33,5 +33,5 @@ def test_a_label_wakes_the_one_class_that_reads_it(world: World) -> None:
 
 
 def _failed(port: int) -> float:
-    found = words.metrics(port, "berth_decisions_total")
-    return float(next(line.split()[-1] for line in found if 'result="failed"' in line))
+    samples = words.metrics(port, "berth_decisions_total")
+    return float(next(line.split()[-1] for line in samples if 'result="failed"' in line))

@@ -145,38 +145,42 @@ class World:
             pod = self.arena.get("pods", name)
             return pod if pod["spec"].get("nodeName") else None
 
-        found = self._wait_for_pod(name, look, deadline=deadline, what="to be bound")
-        assert found is not None
-        return found
+        bound = self._wait_for_pod(name, look, deadline=deadline, what="to be bound")
+        assert bound is not None
+        return bound
 
     def bound_names(self) -> set[str]:
         """Return the names of the bound pods."""
         return {each["metadata"]["name"] for each in self.arena.list("pods") if each["spec"].get("nodeName")}
 
-    def said(self, name: str) -> str:
+    def message(self, name: str) -> str:
         """Return the message of a waiting pod's condition."""
-        found = condition(self.arena.get("pods", name), "PodScheduled")
-        return str(found.get("message", "")) if found.get("status") == "False" else ""
+        scheduled = condition(self.arena.get("pods", name), "PodScheduled")
+        return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
 
     def waits(self, name: str, pattern: str = ".", *, deadline: float = waiting.PATIENCE) -> str:
         """Wait until a pod's message matches, up to 10 s after another; return it without its preemption part."""
         self._wait_for_pod(
-            name, lambda: re.search(pattern, self.said(name)), deadline=deadline, what=f"to say {pattern!r}"
+            name, lambda: re.search(pattern, self.message(name)), deadline=deadline, what=f"to report {pattern!r}"
         )
-        return self.said(name).partition(" preemption: ")[0]
+        return self.message(name).partition(" preemption: ")[0]
 
     def _wait_for_pod(self, name: str, predicate: Callable[[], T], *, deadline: float, what: str) -> T:
         """Wait; if that fails, report the pod's message."""
         try:
             return self.wait(predicate, deadline=deadline, what=what)
         except TimeoutError:
-            raise AssertionError(f"pod {name} was {what} in {deadline:g} s; it says {self.said(name)!r}") from None
+            raise AssertionError(
+                f"pod {name} was {what} in {deadline:g} s; its message is {self.message(name)!r}"
+            ) from None
 
     def events(self, name: str, reason: str = "") -> list[Manifest]:
         """Return the Events of an existing pod, of one reason or all, oldest first."""
         uid = self.arena.get("pods", name)["metadata"]["uid"]
-        found = [each for each in self.arena.list("events") if each["involvedObject"].get("uid") == uid]
-        return sorted((each for each in found if reason in ("", each["reason"])), key=lambda each: each["eventTime"])
+        events = [event for event in self.arena.list("events") if event["involvedObject"].get("uid") == uid]
+        return sorted(
+            (event for event in events if reason in ("", event["reason"])), key=lambda event: event["eventTime"]
+        )
 
     def shown(self, node: str) -> Manifest:
         """Return a Device; empty if there is none."""
@@ -209,8 +213,8 @@ class World:
 
     def allocatable(self, node: str) -> dict[str, str]:
         """Return a Node's sums of devices, without the resources of device plugins."""
-        found: dict[str, str] = self.arena.get("nodes", node)["status"]["allocatable"]
-        return {name: amount for name, amount in found.items() if "/" in name and not is_of_plugin(name)}
+        sums: dict[str, str] = self.arena.get("nodes", node)["status"]["allocatable"]
+        return {name: amount for name, amount in sums.items() if "/" in name and not is_of_plugin(name)}
 
     def wait_sum(self, node: str, name: str, amount: str) -> None:
         """Wait until a Node shows a sum."""
@@ -269,14 +273,14 @@ class World:
 
 def condition(obj: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return one condition of an object; empty if it has none of that type."""
-    found = (obj.get("status") or {}).get("conditions") or ()
-    return next((dict(each) for each in found if each["type"] == kind), {})
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((dict(each) for each in conditions if each["type"] == kind), {})
 
 
 def allocation(pod: Manifest) -> dict[str, list[dict[str, Any]]]:
     """Return a pod's allocation annotation."""
-    found: dict[str, list[dict[str, Any]]] = json.loads(pod["metadata"]["annotations"][ALLOCATED])
-    return found
+    allocated: dict[str, list[dict[str, Any]]] = json.loads(pod["metadata"]["annotations"][ALLOCATED])
+    return allocated
 
 
 def minors(pod: Manifest, kind: str = "gpu") -> list[int]:
@@ -304,9 +308,9 @@ def gpu(minor: int, **fields: Any) -> Manifest:
 def free_ports(count: int) -> list[int]:
     """Return free ports of this machine."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
+    ports = [listener.getsockname()[1] for listener in held]
+    for listener in held:
+        listener.close()
     return ports
 
 

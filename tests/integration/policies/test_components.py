@@ -45,10 +45,10 @@ def answered(arena: Arena, manifest: Manifest) -> Manifest:
     """Return the pod from the webhook, which gets what the API server sends: a pod with defaults."""
     spec = manifest["spec"] | {"schedulerName": "default-scheduler"}
     sent = admitted(arena, manifest | {"spec": spec})
-    asked = orjson.dumps({"request": {"uid": "u", "object": sent}})
-    response = review.answer(asked, Mutations(hami_core=True, runtime_class="nvidia"))["response"]
-    found: Manifest = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
-    return found
+    document = orjson.dumps({"request": {"uid": "u", "object": sent}})
+    response = review.answer(document, Mutations(hami_core=True, runtime_class="nvidia"))["response"]
+    pod: Manifest = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
+    return pod
 
 
 @pytest.fixture(params=[admitted, answered], ids=["policy", "webhook"])
@@ -66,8 +66,8 @@ def asks(
 
 
 def main(pod: Manifest) -> Manifest:
-    found: Manifest = pod["spec"]["containers"][0]
-    return found
+    container: Manifest = pod["spec"]["containers"][0]
+    return container
 
 
 def read(name: str, key: str) -> Manifest:
@@ -104,8 +104,8 @@ def test_one_limit_for_each_card_that_it_may_see(arena: Arena, admit: Admit) -> 
 
 def test_by_label_all_containers_are_limited(arena: Arena, admit: Admit) -> None:
     pod = asks(arena, admit, {}, {**HAMI, "genius/gpu-number": "2", "genius/gpu-memory-each": "8192"})
-    for each in pod["spec"]["containers"]:
-        assert sum(map(limits.is_limit, each["env"])) == 2
+    for container in pod["spec"]["containers"]:
+        assert sum(map(limits.is_limit, container["env"])) == 2
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena, admit: Admit) 
     own = {"name": "own", "emptyDir": {}}
     mount = {"name": "own", "mountPath": "/own"}
     container = {"name": "main", "image": "none", "resources": {"limits": {GPU: "50"}}, "volumeMounts": [mount]}
-    made = arena.pod(labels=HAMI, containers=[container], volumes=[own], nodeSelector={"zone": "a"})
-    pod = admit(made)
+    manifest = arena.pod(labels=HAMI, containers=[container], volumes=[own], nodeSelector={"zone": "a"})
+    pod = admit(manifest)
     assert pod["spec"]["nodeSelector"] == {"zone": "a", **HAMI}
     assert "own" in [each["name"] for each in pod["spec"]["volumes"]]
     assert mount in main(pod)["volumeMounts"]
@@ -155,9 +155,9 @@ def test_who_asks_for_gpus_gets_the_runtime(
 def test_a_runtime_that_a_pod_names_stays(arena: Arena, admit: Admit) -> None:
     arena.cluster.api.post(RUNTIMES, {"metadata": {"name": f"other-{arena.id}"}, "handler": "other"})
     pod = arena.pod(limits={GPU: "50"}, requests={GPU: "50"}, runtimeClassName=f"other-{arena.id}")
-    found = admit(pod)["spec"]["runtimeClassName"]
+    runtime_class = admit(pod)["spec"]["runtimeClassName"]
     arena.cluster.api.delete(f"{RUNTIMES}/other-{arena.id}")
-    assert found == f"other-{arena.id}"
+    assert runtime_class == f"other-{arena.id}"
 
 
 @pytest.mark.parametrize("labels", [{}, HAMI, {**HAMI, "genius/gpu-number": "2"}], ids=["plain", "HAMi", "by label"])
@@ -178,6 +178,6 @@ def test_the_webhook_makes_of_a_pod_what_the_policies_make(
         "volumes": [{**mine, "emptyDir": {}}],
     }
     # The volume of a token has another name in each pod.
-    made = arena.pod(labels=labels, containers=[main], automountServiceAccountToken=False, **more)
-    by_policies, by_webhook = admitted(arena, made)["spec"], answered(arena, made)["spec"]
+    pod = arena.pod(labels=labels, containers=[main], automountServiceAccountToken=False, **more)
+    by_policies, by_webhook = admitted(arena, pod)["spec"], answered(arena, pod)["spec"]
     assert {**by_webhook, "schedulerName": arena.scheduler_name} == by_policies

@@ -29,8 +29,8 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
 
 
 def container(name: str, requests: dict[str, str] | None = None, *env: Manifest, **fields: Any) -> Manifest:
-    made = {"name": name, "image": "none", "resources": {"limits": requests or {}}, **fields}
-    return {**made, "env": list(env)} if env else made
+    spec = {"name": name, "image": "none", "resources": {"limits": requests or {}}, **fields}
+    return {**spec, "env": list(env)} if env else spec
 
 
 def pod(arena: Arena, *containers: Manifest, labels: dict[str, str] | None = None, **spec: Any) -> Manifest:
@@ -43,8 +43,8 @@ def admitted(arena: Arena, manifest: Manifest) -> Manifest:
     return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
 
 
-def envs(found: Manifest) -> dict[str, list[Manifest]]:
-    spec = found["spec"]
+def envs(pod: Manifest) -> dict[str, list[Manifest]]:
+    spec = pod["spec"]
     return {each["name"]: each.get("env", []) for each in (*spec.get("initContainers", ()), *spec["containers"])}
 
 
@@ -62,7 +62,7 @@ REQUESTS = [
     pytest.param({SHARED: "2", MEMORY: "8Gi"}, id="spread"),
     pytest.param({"koordinator.sh/gpu": "50"}, id="koordinator"),
     pytest.param({"koordinator.sh/gpu-memory-ratio": "50"}, id="koordinator, ratio"),
-    pytest.param({GPU: "50", RDMA: "50"}, id="beside a NIC"),
+    pytest.param({GPU: "50", RDMA: "50"}, id="next to a NIC"),
 ]
 
 
@@ -89,7 +89,7 @@ def test_who_asks_sees_what_it_is_given(arena: Arena, requests: dict[str, str]) 
         pytest.param(
             [container("a", HALF), container("b", None, LITERAL, PLAIN), container("c")],
             {"a": [seen("a")], "b": [VOID, PLAIN], "c": [VOID]},
-            id="beside those that ask for nothing",
+            id="next to containers without requests",
         ),
     ],
 )
@@ -99,19 +99,19 @@ def test_what_becomes_of_containers(arena: Arena, containers: list[Manifest], ex
 
 def test_init_containers_and_sidecars_are_containers(arena: Arena) -> None:
     initial = [container("init", HALF), container("sidecar", None, LITERAL, restartPolicy="Always")]
-    found = admitted(arena, pod(arena, container("main"), initContainers=initial))
-    assert envs(found) == {"init": [seen("init")], "sidecar": [VOID], "main": [VOID]}
+    result = admitted(arena, pod(arena, container("main"), initContainers=initial))
+    assert envs(result) == {"init": [seen("init")], "sidecar": [VOID], "main": [VOID]}
 
 
 def test_by_label_all_containers_see_all(arena: Arena) -> None:
     labels = {"genius/gpu-memory-each": "8192"}
-    found = admitted(arena, pod(arena, container("a"), initContainers=[container("b")], labels=labels))
-    assert envs(found) == {"a": [seen("a")], "b": [seen("b")]}
+    result = admitted(arena, pod(arena, container("a"), initContainers=[container("b")], labels=labels))
+    assert envs(result) == {"a": [seen("a")], "b": [seen("b")]}
 
 
 def test_pods_of_other_schedulers_are_left_alone(arena: Arena) -> None:
-    found = admitted(arena, pod(arena, container("main", HALF, LITERAL), schedulerName="default-scheduler"))
-    assert envs(found) == {"main": [LITERAL]}
+    result = admitted(arena, pod(arena, container("main", HALF, LITERAL), schedulerName="default-scheduler"))
+    assert envs(result) == {"main": [LITERAL]}
 
 
 def test_a_name_of_full_length_makes_a_key(arena: Arena) -> None:
@@ -122,37 +122,37 @@ def test_a_name_of_full_length_makes_a_key(arena: Arena) -> None:
 def test_many_containers_are_within_the_budget(arena: Arena) -> None:
     variables = [{"name": f"VARIABLE_{number}", "value": "x" * 64} for number in range(100)]
     containers = [container(f"c{number}", HALF if number % 2 else None, *variables) for number in range(40)]
-    found = envs(admitted(arena, pod(arena, *containers)))
+    injected = envs(admitted(arena, pod(arena, *containers)))
     for number in range(40):
         name = f"c{number}"
-        assert found[name] == [seen(name) if number % 2 else VOID, *variables]
+        assert injected[name] == [seen(name) if number % 2 else VOID, *variables]
 
 
 # --- ephemeral containers ---------------------------------------------------------------------------------------
 
 
 def debugger(name: str, target: str = "", *env: Manifest) -> Manifest:
-    made = {"name": name, "image": "none", "env": list(env)}
-    return {**made, "targetContainerName": target} if target else made
+    spec = {"name": name, "image": "none", "env": list(env)}
+    return {**spec, "targetContainerName": target} if target else spec
 
 
 def debugged(arena: Arena, name: str, *containers: Manifest) -> dict[str, list[Manifest]]:
     """Add ephemeral containers to a pod, and return the variables of all its containers."""
-    found = arena.cluster.api.request(
+    pod = arena.cluster.api.request(
         "PATCH",
         f"/api/v1/namespaces/{arena.namespace}/pods/{name}/ephemeralcontainers",
         body={"spec": {"ephemeralContainers": list(containers)}},
         content_type="application/strategic-merge-patch+json",
     )
-    return {each["name"]: each.get("env", []) for each in found["spec"]["ephemeralContainers"]}
+    return {each["name"]: each.get("env", []) for each in pod["spec"]["ephemeralContainers"]}
 
 
 def test_an_ephemeral_container_sees_what_its_target_sees(arena: Arena) -> None:
     arena.create([arena.pod("debugged", containers=[container("main", HALF), container("side")])])
     assert debugged(arena, "debugged", debugger("d1", "main", LITERAL, PLAIN)) == {"d1": [seen("main"), PLAIN]}
     more = [debugger("d2", "side"), debugger("d3", "", LITERAL), debugger("d4", "main")]
-    found = debugged(arena, "debugged", *more)
-    assert found == {"d1": [seen("main"), PLAIN], "d2": [VOID], "d3": [VOID], "d4": [seen("main")]}
+    variables = debugged(arena, "debugged", *more)
+    assert variables == {"d1": [seen("main"), PLAIN], "d2": [VOID], "d3": [VOID], "d4": [seen("main")]}
     assert envs(arena.get("pods", "debugged")) == {"main": [seen("main")], "side": [VOID]}
 
 
@@ -191,13 +191,13 @@ LABELS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
 @st.composite
 def pods(draw: st.DrawFn) -> Manifest:
     count, initial = draw(st.integers(1, 4)), draw(st.integers(0, 2))
-    made = []
+    containers = []
     for number in range(count + initial):
-        each = container(f"c{number}", draw(AMOUNTS), *draw(st.lists(ENTRIES, max_size=3)))
+        spec = container(f"c{number}", draw(AMOUNTS), *draw(st.lists(ENTRIES, max_size=3)))
         if number < initial and draw(st.booleans()):
-            each["restartPolicy"] = "Always"
-        made.append(each)
-    return {"labels": draw(LABELS), "initContainers": made[:initial], "containers": made[initial:]}
+            spec["restartPolicy"] = "Always"
+        containers.append(spec)
+    return {"labels": draw(LABELS), "initContainers": containers[:initial], "containers": containers[initial:]}
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

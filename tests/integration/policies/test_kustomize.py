@@ -33,29 +33,29 @@ def build(cluster: Cluster, tmp_path: Path) -> Build:  # noqa: ARG001 - so that 
         }
         (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(body))
         done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=True)
-        found = yaml.safe_load_all(done.stdout)
-        return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
+        documents = yaml.safe_load_all(done.stdout)
+        return {f"{each['kind']}/{each['metadata']['name']}": each for each in documents}
 
     return put_together
 
 
 def test_the_base_injects_by_the_policy(build: Build) -> None:
-    found = build()
-    assert ALONE in found
-    assert "MutatingWebhookConfiguration/berth-injection" not in found
+    built = build()
+    assert ALONE in built
+    assert "MutatingWebhookConfiguration/berth-injection" not in built
 
 
 def test_the_webhook_stands_in_the_place_of_the_policy(build: Build) -> None:
-    found = build("webhook")
-    assert [name for name in found if name.startswith("MutatingAdmission")] == []
-    assert {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} <= found.keys()
+    built = build("webhook")
+    assert [name for name in built if name.startswith("MutatingAdmission")] == []
+    assert {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} <= built.keys()
 
 
 def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
-    found = build("webhook", "webhook-cert-manager")
-    annotations = found["MutatingWebhookConfiguration/berth-injection"]["metadata"]["annotations"]
+    built = build("webhook", "webhook-cert-manager")
+    annotations = built["MutatingWebhookConfiguration/berth-injection"]["metadata"]["annotations"]
     assert annotations == {"cert-manager.io/inject-ca-from": "berth-system/berth-webhook"}
-    [container] = found["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
+    [container] = built["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == [
         "webhook",
         "--certificate=/etc/berth-webhook/tls.crt",
@@ -64,19 +64,21 @@ def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
 
 
 def test_the_webhook_is_told_what_policies_would_do(build: Build) -> None:
-    found = build("webhook", "webhook-hami-core", "webhook-runtime-class")
-    [container] = found["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
+    built = build("webhook", "webhook-hami-core", "webhook-runtime-class")
+    [container] = built["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["webhook", "--hami-core", "--runtime-class=nvidia"]
 
 
 @pytest.mark.parametrize("components", [("webhook",), ("hami-core", "runtime-class", "debug-api")])
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
-    api, found = arena.cluster.api, build(*components)
+    api, built = arena.cluster.api, build(*components)
     for name in ("berth-system", "berth-node-lease"):
-        api.apply(found[f"Namespace/{name}"])
+        api.apply(built[f"Namespace/{name}"])
     query = {"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
-    for each in found.values():
-        api.request("PATCH", api.path_of(each), body=each, query=query, content_type="application/apply-patch+yaml")
+    for document in built.values():
+        api.request(
+            "PATCH", api.path_of(document), body=document, query=query, content_type="application/apply-patch+yaml"
+        )
 
 
 def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
@@ -88,15 +90,15 @@ def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> No
 
 def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -> None:
     text = (ROOT / "docs/operations.md").read_text()
-    [told] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
-    found = build(patches=yaml.safe_load(told)["patches"])
-    assert '"berth-training"' in found[ALONE]["spec"]["matchConditions"][0]["expression"]
+    [example] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
+    built = build(patches=yaml.safe_load(example)["patches"])
+    assert '"berth-training"' in built[ALONE]["spec"]["matchConditions"][0]["expression"]
 
 
 def test_another_scheduler_is_trusted_as_the_documentation_says(build: Build) -> None:
     text = (ROOT / "docs/koordinator.md").read_text()
-    [told] = re.findall(r"```yaml\n( *patches:.*?)```", text, re.DOTALL)
-    policy = build(patches=yaml.safe_load(told)["patches"])["ValidatingAdmissionPolicy/berth-allocations"]["spec"]
+    [example] = re.findall(r"```yaml\n( *patches:.*?)```", text, re.DOTALL)
+    policy = build(patches=yaml.safe_load(example)["patches"])["ValidatingAdmissionPolicy/berth-allocations"]["spec"]
     [trusted] = [each["expression"] for each in policy["variables"] if each["name"] == "trusted"]
     assert trusted == '["system:serviceaccount:koordinator-system:koord-scheduler"]'
     shipped = build()["ValidatingAdmissionPolicy/berth-allocations"]["spec"]["variables"][0]

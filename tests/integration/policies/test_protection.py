@@ -121,8 +121,8 @@ def annotate(by: Api, path: str, annotations: dict[str, str | None]) -> Manifest
 
 
 def written(arena: Arena, pod: str) -> dict[str, str]:
-    found: dict[str, str] = arena.get("pods", pod)["metadata"].get("annotations", {})
-    return {key: value for key, value in found.items() if key in GUARDED}
+    annotations: dict[str, str] = arena.get("pods", pod)["metadata"].get("annotations", {})
+    return {key: value for key, value in annotations.items() if key in GUARDED}
 
 
 # --- pods -------------------------------------------------------------------------------------------------------
@@ -134,10 +134,10 @@ SCHEDULERS = pytest.mark.parametrize("scheduler", ["", "default-scheduler", "koo
 @KEYS
 @SCHEDULERS
 def test_a_pod_is_not_created_with_an_allocation(arena: Arena, key: str, scheduler: str) -> None:
-    told = (
+    spec = (
         f"only Berth's scheduler says .* may not set, .* the annotation {key}; leave it out of new pods and templates"
     )
-    with pytest.raises(ApiError, match=told):
+    with pytest.raises(ApiError, match=spec):
         create(arena, {key: GUARDED[key], "example.com/other": "1"}, scheduler_name=scheduler)
 
 
@@ -153,11 +153,11 @@ def test_a_controller_whose_template_has_an_allocation_is_told_so(arena: Arena) 
     spec = {"selector": {"matchLabels": labels}, "template": {"metadata": metadata, "spec": template["spec"]}}
     arena.create([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "copied"}, "spec": spec}])
 
-    def told() -> bool:
+    def is_reported() -> bool:
         conditions = arena.get("replicasets", "copied").get("status", {}).get("conditions", [])
         return any("only Berth's scheduler says" in each.get("message", "") for each in conditions)
 
-    arena.wait(told, deadline=60.0, what="the ReplicaSet to be told")
+    arena.wait(is_reported, deadline=60.0, what="the ReplicaSet to report the refusal")
 
 
 def test_a_pod_of_a_file_of_kubelet_is_shown_unless_it_has_an_allocation(arena: Arena, node: str) -> None:
@@ -269,9 +269,9 @@ def test_other_subresources_change_no_allocation(
     forged = {"metadata": {"annotations": dict.fromkeys(GUARDED, "forged")}, "spec": spec}
     # Of such a request the API server reads only the fields of the subresource.
     assert status(lambda: by.request("PATCH", path, body=forged, content_type=strategic)) == HTTPStatus.OK
-    found = arena.get("pods", bound)
+    pod = arena.get("pods", bound)
     assert written(arena, bound) == GUARDED
-    assert changed(found["spec"])
+    assert changed(pod["spec"])
 
 
 # --- accounts in the list ---------------------------------------------------------------------------------------
@@ -310,9 +310,9 @@ def test_an_account_that_is_not_listed_writes_no_allocation(arena: Arena, koordi
 
 @KEYS
 def test_a_listed_account_writes_allocations_and_nothing_else(migration: Arena, koordinator: Api, key: str) -> None:
-    wanted = HTTPStatus.OK if key == ALLOCATED else REFUSED
+    expected = HTTPStatus.OK if key == ALLOCATED else REFUSED
     path = pods(migration, create(migration, scheduler_name="koord-scheduler"))
-    assert status(lambda: annotate(koordinator, path, {key: GUARDED[key]})) == wanted
+    assert status(lambda: annotate(koordinator, path, {key: GUARDED[key]})) == expected
     assert status(lambda: annotate(migration.cluster.api, path, {key: "forged"})) == REFUSED
 
 
@@ -358,9 +358,9 @@ def test_a_broken_list_stops_no_other_pod(broken: Arena) -> None:
 def test_only_the_scheduler_binds_with_an_allocation(
     arena: Arena, operator: Api, node: str, key: str, *, old_way: bool
 ) -> None:
-    told = {key: GUARDED[key]}
-    assert status(lambda: bind(arena, arena.cluster.api, told, node, old_way=old_way)) == REFUSED
-    assert written(arena, bind(arena, operator, told, node, old_way=old_way)) == told
+    changed = {key: GUARDED[key]}
+    assert status(lambda: bind(arena, arena.cluster.api, changed, node, old_way=old_way)) == REFUSED
+    assert written(arena, bind(arena, operator, changed, node, old_way=old_way)) == changed
 
 
 @pytest.mark.parametrize("old_way", [False, True], ids=["pods-binding", "bindings"])
@@ -468,10 +468,10 @@ def test_a_gpupod_is_not_taken_over(arena: Arena, nodes: list[str], agent: Api) 
 
 
 def test_a_token_of_no_node_writes_nothing(arena: Arena, nodes: list[str]) -> None:
-    nobody = at(arena, None)
+    unbound = at(arena, None)
     with pytest.raises(ApiError, match="the agent of node unknown to its token may not write the devices"):
-        nobody.post(*device_of(nodes[0]))
-    nobody.close()
+        unbound.post(*device_of(nodes[0]))
+    unbound.close()
 
 
 def test_others_write_as_they_may(arena: Arena, nodes: list[str]) -> None:

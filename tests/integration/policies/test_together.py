@@ -23,8 +23,8 @@ def test_pods_are_placed_once_they_are_injected(
         world.operator(require_injection=None, kubeconfig=arena.service_account("berth-operator", "cluster-admin"))
         world.nodes(1, gpus=1)
         world.pod("early", HALF)
-        said = world.waits("early", "NotInjected")
-        assert "of container main is not Berth's (apply manifests/base/injection.yaml or the webhook" in said
+        message = world.waits("early", "NotInjected")
+        assert "of container main is not Berth's (apply manifests/base/injection.yaml or the webhook" in message
 
         probe = arena.pod(requests=HALF, limits=HALF)
         forged = arena.pod(annotations={words.ALLOCATED: "{}"})

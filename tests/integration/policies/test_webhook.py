@@ -47,9 +47,9 @@ class Hook:
         return self.processes.webhook(**{**own, "namespace": self.arena.namespace, "configuration": self.name, **flags})
 
     def admitted(self, **fields: Any) -> Manifest:
-        made = self.arena.pod(requests=HALF, **fields)
+        pod = self.arena.pod(requests=HALF, **fields)
         path = f"/api/v1/namespaces/{self.arena.namespace}/pods"
-        return self.api.request("POST", path, body=made, query={"dryRun": "All"})
+        return self.api.request("POST", path, body=pod, query={"dryRun": "All"})
 
     def injects(self) -> bool:
         try:
@@ -62,8 +62,8 @@ class Hook:
         waiting.until(self.injects, what="the webhook to inject")
 
     def secret(self) -> Manifest:
-        found: Manifest = self.arena.get("secrets", "berth-webhook")["data"]
-        return found
+        data: Manifest = self.arena.get("secrets", "berth-webhook")["data"]
+        return data
 
     def trusted(self) -> str:
         path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.name}"
@@ -77,10 +77,10 @@ class Hook:
 
 @pytest.fixture
 def hook(arena: Arena, tmp_path: Path) -> Iterator[Hook]:
-    made = Hook(arena, tmp_path)
-    made.configure()
-    yield made
-    made.close()
+    hook = Hook(arena, tmp_path)
+    hook.configure()
+    yield hook
+    hook.close()
     arena.delete("secrets", "berth-webhook")
 
 
@@ -90,10 +90,10 @@ def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
     assert "env" not in hook.admitted(scheduler_name="default-scheduler")["spec"]["containers"][0]
     hook.start()
     hook.until_injecting()
-    made = hook.admitted(containers=[{"name": "a", "image": "none", "resources": {"limits": HALF}}, SIDE])
-    seen = "metadata.annotations['a.devices.berth.dev/visible']"
-    a, side = made["spec"]["containers"]
-    assert a["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == seen
+    pod = hook.admitted(containers=[{"name": "a", "image": "none", "resources": {"limits": HALF}}, SIDE])
+    path = "metadata.annotations['a.devices.berth.dev/visible']"
+    a, side = pod["spec"]["containers"]
+    assert a["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == path
     assert side["env"] == [{"name": injection.VARIABLE, "value": "void"}, PLAIN]
 
 
@@ -103,8 +103,8 @@ def test_it_injects_into_ephemeral_containers(hook: Hook) -> None:
     hook.arena.create([hook.arena.pod("a", requests=HALF, limits=HALF)])
     hook.arena.merge("pods", "a", {"spec": {"ephemeralContainers": [DEBUGGER]}}, subresource="ephemeralcontainers")
     [main] = hook.arena.get("pods", "a")["spec"]["containers"]
-    [found] = hook.arena.get("pods", "a")["spec"]["ephemeralContainers"]
-    assert found["env"] == main["env"]
+    [container] = hook.arena.get("pods", "a")["spec"]["ephemeralContainers"]
+    assert container["env"] == main["env"]
 
 
 def test_it_gives_limits_and_a_runtime_where_it_is_told_to(hook: Hook) -> None:
@@ -146,8 +146,8 @@ def encoded(bundle: str) -> list[str]:
 
 def test_replicas_share_a_certificate(hook: Hook) -> None:
     replicas = [hook.start(port=port) for port in free_ports(4)]
-    for each in replicas:
-        each.logged("webhook served")
+    for replica in replicas:
+        replica.logged("webhook served")
     shared = hook.secret()
     assert encoded(hook.trusted()) == [shared["tls.crt"]]
 

@@ -60,15 +60,15 @@ def task(cpu: int = 1_000, cards: int = 1, milli: int = 500, models: tuple[str, 
 )
 def test_fragments_by_hand(cpu: int, left: list[int], accepted: bool, kinds: list[Kind], expected: float) -> None:  # noqa: FBT001
     accepts = np.full((1, len(kinds)), accepted)
-    found = baselines.fragments(np.array([cpu]), np.array([left]), accepts, kinds)
-    assert found.tolist() == [pytest.approx(expected)]
+    fragments = baselines.fragments(np.array([cpu]), np.array([left]), accepts, kinds)
+    assert fragments.tolist() == [pytest.approx(expected)]
 
 
 def test_typical_classes_are_the_most_frequent() -> None:
     tasks = [task(cpu=1)] * 60 + [task(cpu=2)] * 20 + [task(cards=0, milli=0)] * 15 + [task(milli=700)] * 5
-    [found] = baselines.typical(tasks)
-    assert (found.cards, found.milli, found.cpus.tolist()) == (1, 500, [1, 2])
-    assert found.often.tolist() == pytest.approx([0, 60 / 95, 80 / 95])
+    [typical] = baselines.typical(tasks)
+    assert (typical.cards, typical.milli, typical.cpus.tolist()) == (1, 500, [1, 2])
+    assert typical.often.tolist() == pytest.approx([0, 60 / 95, 80 / 95])
 
 
 def test_fgd_takes_the_card_where_fragments_grow_least() -> None:
@@ -93,21 +93,21 @@ tasks = st.builds(
 
 
 @settings(deadline=None, max_examples=25)
-@given(found=st.lists(tasks, min_size=1, max_size=25), seed=st.integers(0, 3))
-def test_what_fgd_keeps_equals_what_it_would_work_out(found: list[Task], seed: int) -> None:
+@given(sample=st.lists(tasks, min_size=1, max_size=25), seed=st.integers(0, 3))
+def test_what_fgd_keeps_equals_what_it_would_work_out(sample: list[Task], seed: int) -> None:
     machines = [machine("a"), machine("b", cards=4), machine("c", cpu=8_000, cards=1, model="T4")]
     fleet = openb.fleet(machines, dice(seed))
-    kept = baselines.Fgd(baselines.typical(found))
-    for number, each in enumerate(found):
-        fresh = baselines.Fgd(baselines.typical(found))
+    kept = baselines.Fgd(baselines.typical(sample))
+    for number, sampled in enumerate(sample):
+        fresh = baselines.Fgd(baselines.typical(sample))
         every = np.ones(len(fleet.names), np.bool_)
-        assert kept.score(fleet, each.request, every).tolist() == fresh.score(fleet, each.request, every).tolist()
+        assert kept.score(fleet, sampled.request, every).tolist() == fresh.score(fleet, sampled.request, every).tolist()
         assert kept.slots.tolist() == fresh.slots.tolist()
-        _charge_anywhere(fleet, each, number)
+        _charge_anywhere(fleet, sampled, number)
 
 
-def _charge_anywhere(fleet: Fleet, each: Task, number: int) -> None:
-    placed = decide(fleet, waiting(f"p{number}", each.request), baselines.policy("random", [], number))
+def _charge_anywhere(fleet: Fleet, charged: Task, number: int) -> None:
+    placed = decide(fleet, waiting(f"p{number}", charged.request), baselines.policy("random", [], number))
     if isinstance(placed, Placement):
         fleet.charge(placed.charge)
 
@@ -118,12 +118,12 @@ def _charge_anywhere(fleet: Fleet, each: Task, number: int) -> None:
 def test_random_uses_every_node_and_card() -> None:
     fleet = openb.fleet([machine("a"), machine("b")], dice(1))
     policy = baselines.policy("random", [], 1)
-    found = set()
+    used = set()
     for _ in range(60):
         placed = decide(fleet, waiting("p", task().request), policy)
         assert isinstance(placed, Placement)
-        found.add((placed.node, placed.grants[0].minor))
-    assert found == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
+        used.add((placed.node, placed.grants[0].minor))
+    assert used == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         Task(cpu=2000, memory=20),
         Task(cpu=1000, memory=10, cards=1, milli=470, models=("T4", "G2")),
     )
-    wanted = trace.tasks[1].request
-    assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 47, "gpu-memory-ratio": 47}
-    assert wanted.model == ModelConstraint(globs=("t4", "g2"))
+    request = trace.tasks[1].request
+    assert dict(request.devices.parts[0].amounts) == {"gpu-core": 47, "gpu-memory-ratio": 47}
+    assert request.model == ModelConstraint(globs=("t4", "g2"))
 
 
 @pytest.mark.parametrize("count", [pytest.param(30, id="too few"), pytest.param(300, id="too many")])
@@ -185,8 +185,8 @@ def test_a_seed_is_an_order_of_pods_and_of_nodes() -> None:
 
 def test_a_replay_counts_what_found_a_place() -> None:
     # Ten cards; pods of one card each, every second of them of a model that no node has.
-    found = (task(milli=1000), task(milli=1000, models=("H100",)))
-    trace = Trace(name="t", machines=(machine(cards=10),), tasks=found * 5)
+    pair = (task(milli=1000), task(milli=1000, models=("H100",)))
+    trace = Trace(name="t", machines=(machine(cards=10),), tasks=pair * 5)
     run = quality.replay(trace, "ours", 1)
     assert run.curve[130] == pytest.approx(100 * len(run.took) / 10)
     assert run.curve[100] <= 100
@@ -195,9 +195,9 @@ def test_a_replay_counts_what_found_a_place() -> None:
 
 @pytest.mark.parametrize("name", quality.POLICIES)
 def test_no_policy_gives_out_more_than_there_is(name: str) -> None:
-    found = [task(cpu=cpu, milli=milli) for cpu, milli in ((3_000, 810), (8_000, 470), (11_000, 1000), (4_000, 190))]
+    mix = [task(cpu=cpu, milli=milli) for cpu, milli in ((3_000, 810), (8_000, 470), (11_000, 1000), (4_000, 190))]
     machines = tuple(machine(f"m{number}", cpu=96_000, cards=8) for number in range(3))
-    trace = Trace(name="t", machines=machines, tasks=(*found * 8, task(cpu=20_000, cards=2, milli=1000)))
+    trace = Trace(name="t", machines=machines, tasks=(*mix * 8, task(cpu=20_000, cards=2, milli=1000)))
     run = quality.replay(trace, name, 1)
     last = run.curve[max(run.curve)]
     assert 60 < last <= 100

@@ -32,9 +32,9 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def client(server: Server, tmp_path: Path) -> AsyncIterator[KubeClient]:
-    made = await KubeClient.connect(kubeconfig(tmp_path, server.url, **TOKEN), "berth-test/1")
-    yield made
-    made.close()
+    client = await KubeClient.connect(kubeconfig(tmp_path, server.url, **TOKEN), "berth-test/1")
+    yield client
+    client.close()
 
 
 def kubeconfig(folder: Path, server: str, *, proxy: str = "", **user: Any) -> Path:
@@ -129,5 +129,5 @@ def test_kopf_gets_the_same_login() -> None:
 
 
 def test_what_only_unusual_logins_need_is_not_loaded_at_the_start() -> None:
-    asked = "import berth_operator.process, berth_operator.app, sys; print('kubernetes_asyncio' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", asked], text=True) == "False\n"
+    program = "import berth_operator.process, berth_operator.app, sys; print('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"

@@ -48,7 +48,7 @@ class Desk:
     def write(self, *more: bytes) -> None:
         self.snapshot.write_bytes(b"".join([*self._lines, *more]))
 
-    def asked(self, *documents: Raw) -> "Desk":
+    def with_workload(self, *documents: Raw) -> "Desk":
         self.workload.write_text(yaml.safe_dump_all(documents))
         return self
 
@@ -71,13 +71,13 @@ def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     structlog.reset_defaults()
 
 
-def wanting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:
+def requesting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:
     """Return the document of a Pod that requests resources."""
     spec = {"containers": [{"name": "main", "resources": {"limits": dict(requests)}}], **fields.pop("spec", {})}
     return {"kind": "Pod", "metadata": {"name": name, **fields}, "spec": spec}
 
 
-def found(report: Raw, of: str = "pods") -> dict[str, str]:
+def placed(report: Raw, of: str = "pods") -> dict[str, str]:
     """Return each pod's node and GPUs, or the reason why it has none."""
     return {
         each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
@@ -120,7 +120,7 @@ def plugged(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk
 def test_pods_of_a_trusted_scheduler_hold_what_their_allocation_says(desk: Desk, trusted: str) -> None:
     desk.nodes(a=1)
     theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler")
-    desk.put("pods", theirs).asked(wanting("q", {"kubernetes.io/gpu": "50"}))
+    desk.put("pods", theirs).with_workload(requesting("q", {"kubernetes.io/gpu": "50"}))
     status, _ = desk.json("simulate", f"--trusted-schedulers={trusted}")
     assert status == (0 if trusted else 1)
 
@@ -129,10 +129,10 @@ def test_pods_of_a_trusted_scheduler_hold_what_their_allocation_says(desk: Desk,
 
 
 def test_all_fit(desk: Desk) -> None:
-    desk.nodes(a=2).asked(wanting("one", CARD), wanting("two", CARD, namespace="theirs"))
+    desk.nodes(a=2).with_workload(requesting("one", CARD), requesting("two", CARD, namespace="theirs"))
     status, report = desk.json("simulate")
     assert (status, report["fits"]) == (0, True)
-    assert found(report) == {"default/one": "a [0]", "theirs/two": "a [1]"}
+    assert placed(report) == {"default/one": "a [0]", "theirs/two": "a [1]"}
     [room] = report["devices"]
     assert (room["node"], room["type"], room["cards"], room["idle"]) == ("a", "gpu", 2, {"before": 2, "after": 0})
     assert room["free"]["before"]["kubernetes.io/gpu-core"] == "200"
@@ -142,77 +142,79 @@ def test_all_fit(desk: Desk) -> None:
 
 
 def test_some_do_not_fit(desk: Desk) -> None:
-    desk.nodes(a=1).asked(wanting("one", CARD), wanting("two", CARD))
+    desk.nodes(a=1).with_workload(requesting("one", CARD), requesting("two", CARD))
     status, report = desk.json("simulate", "-n", "ml")
     assert (status, report["fits"]) == (1, False)
-    assert found(report)["ml/two"].startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
+    assert placed(report)["ml/two"].startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
 
 
 def test_pods_that_wait_already_come_before(desk: Desk) -> None:
     desk.nodes(a=1).put("pods", pod("older", CARD, **SCHEDULER), pod("foreign", CARD, schedulerName="kai"))
-    status, report = desk.asked(wanting("new", CARD)).json("simulate")
+    status, report = desk.with_workload(requesting("new", CARD)).json("simulate")
     assert status == 1
-    assert found(report, "waiting") == {"ns/older": "a [0]"}
+    assert placed(report, "waiting") == {"ns/older": "a [0]"}
     # Pods outside the workload do not change the exit code.
-    desk.asked()
+    desk.with_workload()
     assert desk.json("simulate")[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("minimum", "size", "status", "said"),
+    ("minimum", "size", "status", "message"),
     [
         pytest.param(2, 2, 0, "a [", id="fits"),
         pytest.param(3, 3, 1, "PodGroup default/g: 2 of the 3 required members fit", id="does not fit"),
         pytest.param(3, 2, 1, "PodGroup default/g: waiting for members: 2 of 3", id="lacks members"),
     ],
 )
-def test_gangs(desk: Desk, minimum: int, size: int, status: int, said: str) -> None:
+def test_gangs(desk: Desk, minimum: int, size: int, status: int, message: str) -> None:
     group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": minimum}}
     template = {
         "metadata": {"labels": {names.POD_GROUP_LABEL: "g"}},
         "spec": {"containers": [{"name": "main", "resources": {"limits": CARD}}]},
     }
     job = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"parallelism": size, "template": template}}
-    desk.nodes(a=2).asked(job, group)
+    desk.nodes(a=2).with_workload(job, group)
     found_status, report = desk.json("simulate")
     assert found_status == status
     assert len(report["pods"]) == size
-    assert all(text.startswith(said) for text in found(report).values())
+    assert all(text.startswith(message) for text in placed(report).values())
 
 
 def test_a_group_may_be_in_another_namespace(desk: Desk) -> None:
     group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "theirs"}, "spec": {"minMember": 1}}
-    pod = wanting("p", CARD, namespace="theirs", labels={names.POD_GROUP_LABEL: "g"})
-    assert desk.nodes(a=1).asked(group, pod).json("simulate")[0] == 0
+    pod = requesting("p", CARD, namespace="theirs", labels={names.POD_GROUP_LABEL: "g"})
+    assert desk.nodes(a=1).with_workload(group, pod).json("simulate")[0] == 0
 
 
 def test_a_gang_of_the_cluster_is_completed(desk: Desk) -> None:
     labels = {names.POD_GROUP_LABEL: "g"}
     done = pod("done", labels=labels, on="a", status={"phase": "Succeeded"}, schedulerName=names.SCHEDULER)
     desk.nodes(a=1).put("pod groups", pod_group()).put("ended pods", done)
-    desk.asked(wanting("last", CARD, namespace="ns", labels=labels))
-    assert found(desk.json("simulate")[1]) == {"ns/last": "a [0]"}
+    desk.with_workload(requesting("last", CARD, namespace="ns", labels=labels))
+    assert placed(desk.json("simulate")[1]) == {"ns/last": "a [0]"}
 
 
 def test_a_gated_pod_waits(desk: Desk) -> None:
-    desk.nodes(a=1).asked(wanting("p", CARD, spec={"schedulingGates": [{"name": "g"}]}))
+    desk.nodes(a=1).with_workload(requesting("p", CARD, spec={"schedulingGates": [{"name": "g"}]}))
     status, report = desk.json("simulate")
-    assert (status, found(report)) == (1, {"default/p": "waits for its scheduling gates"})
+    assert (status, placed(report)) == (1, {"default/p": "waits for its scheduling gates"})
 
 
 def test_a_request_that_means_nothing_is_told_of_its_pod(desk: Desk) -> None:
-    desk.nodes(a=1).asked(wanting("p", {"kubernetes.io/gpu": "150"}))
+    desk.nodes(a=1).with_workload(requesting("p", {"kubernetes.io/gpu": "150"}))
     status, report = desk.json("simulate")
-    assert (status, found(report)["default/p"][:17]) == (1, "invalid request: ")
+    assert (status, placed(report)["default/p"][:17]) == (1, "invalid request: ")
 
 
 def test_pods_may_be_thought_away(desk: Desk) -> None:
     holders = [pod(f"job-{minor}", CARD, on="a", allocated=whole(minor)) for minor in range(2)]
-    desk.nodes(a=2, b=1).put("pods", *holders, pod("stays", CARD, on="b", allocated=whole(0))).asked(wanting("p", CARD))
+    desk.nodes(a=2, b=1).put("pods", *holders, pod("stays", CARD, on="b", allocated=whole(0))).with_workload(
+        requesting("p", CARD)
+    )
     assert desk.json("simulate")[0] == 1
     status, report = desk.json("simulate", "--without", "ns/job-*")
     assert (status, report["emptiedNodes"], report["unusedNodes"]) == (0, [], [])
-    desk.asked()
+    desk.with_workload()
     _, report = desk.json("simulate", "--without", "ns/job-0", "--without", "ns/job-1")
     assert (report["emptiedNodes"], report["unusedNodes"]) == (["a"], ["a"])
 
@@ -220,15 +222,15 @@ def test_pods_may_be_thought_away(desk: Desk) -> None:
 def test_classes_order_and_namespaces_count(desk: Desk) -> None:
     desk.nodes(a=1).put("priority classes", {"metadata": {"name": "high"}, "value": 9})
     urgent = {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 99}
-    pods = [wanting(name, CARD, spec={"priorityClassName": name}) for name in ("high", "urgent")]
-    _, report = desk.asked(*pods, urgent).json("simulate")
-    assert found(report)["default/urgent"] == "a [0]"
+    pods = [requesting(name, CARD, spec={"priorityClassName": name}) for name in ("high", "urgent")]
+    _, report = desk.with_workload(*pods, urgent).json("simulate")
+    assert placed(report)["default/urgent"] == "a [0]"
     # In the order of the workload.
-    assert list(found(report)) == ["default/high", "default/urgent"]
+    assert list(placed(report)) == ["default/high", "default/urgent"]
 
 
 def test_a_profile_decides(desk: Desk) -> None:
-    desk.put("nodes", {**node("a"), "spec": {"unschedulable": True}}).asked(wanting("p", {"cpu": "1"}))
+    desk.put("nodes", {**node("a"), "spec": {"unschedulable": True}}).with_workload(requesting("p", {"cpu": "1"}))
     assert desk.json("simulate")[0] == 1
     profile = {"schedulerName": "mine", "plugins": {"filters": {"disabled": ["cordon", "taints"]}}}
     head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
@@ -239,7 +241,7 @@ def test_a_profile_decides(desk: Desk) -> None:
 def test_devices_of_plug_ins_are_decided_and_counted(plugged: Desk) -> None:
     allocated = '{"npu": [{"minor": 0, "resources": {"kubernetes.io/npu": "100"}}]}'
     plugged.put("pods", pod("there", NPU, on="a", allocated=allocated, **SCHEDULER))
-    status, report = plugged.asked(wanting("one", NPU), wanting("two", NPU)).json("simulate")
+    status, report = plugged.with_workload(requesting("one", NPU), requesting("two", NPU)).json("simulate")
     assert status == 1
     one, two = report["pods"]
     assert one["devices"] == {"npu": [1]}
@@ -252,29 +254,29 @@ def test_devices_of_plug_ins_are_decided_and_counted(plugged: Desk) -> None:
 
 
 def test_a_gated_pod_with_a_request_of_a_plug_in_waits(plugged: Desk) -> None:
-    gated = wanting("one", {"example.com/npu": "2"}, spec={"schedulingGates": [{"name": "quota"}]})
-    status, report = plugged.asked(gated).json("simulate")
+    gated = requesting("one", {"example.com/npu": "2"}, spec={"schedulingGates": [{"name": "quota"}]})
+    status, report = plugged.with_workload(gated).json("simulate")
     assert status == 1
-    assert found(report) == {"default/one": "waits for its scheduling gates"}
+    assert placed(report) == {"default/one": "waits for its scheduling gates"}
 
 
 @pytest.mark.parametrize("command", ["simulate", "advise"])
 def test_a_plug_in_that_fails_is_told_of_the_pod(plugged: Desk, command: str) -> None:
-    status, report = plugged.asked(wanting("one", {"example.com/bad": "1"})).json(command)
-    told = "plug-in bad of berth-npus failed in choose: ZeroDivisionError: division by zero"
-    assert (status, (report["pods"][0] if command == "simulate" else report)["reason"]) == (1, told)
+    status, report = plugged.with_workload(requesting("one", {"example.com/bad": "1"})).json(command)
+    failure = "plug-in bad of berth-npus failed in choose: ZeroDivisionError: division by zero"
+    assert (status, (report["pods"][0] if command == "simulate" else report)["reason"]) == (1, failure)
 
 
 def test_a_plug_in_that_cannot_be_used_ends_the_command(plugged: Desk, tmp_path: Path) -> None:
     (tmp_path / "site" / "berth_npus-1.0.dist-info" / "entry_points.txt").write_text(POINTS.replace(":npu", ":no"))
-    status, out, err = plugged.asked(wanting("one", NPU)).run("simulate")
+    status, out, err = plugged.with_workload(requesting("one", NPU)).run("simulate")
     assert (status, out) == (2, "")
     assert err.startswith("berth-operator simulate: plug-in npu of berth-npus: berth_npus:no cannot be loaded")
 
 
 def test_notes_are_told(desk: Desk) -> None:
     desk.nodes(a=1).put("pods", pod("p", CARD, on="a", allocated=whole(0)))
-    _, report = desk.asked(wanting("p", {"cpu": "1"}, namespace="ns"), {"kind": "Secret"}).json("simulate")
+    _, report = desk.with_workload(requesting("p", {"cpu": "1"}, namespace="ns"), {"kind": "Secret"}).json("simulate")
     assert report["notes"] == [
         f"{desk.workload}: document 2: Secret None is left out: it makes no pods here",
         "there already, and simulated once more: ns/p",
@@ -284,17 +286,19 @@ def test_notes_are_told(desk: Desk) -> None:
 def test_the_tables(desk: Desk) -> None:
     holder, waiting = pod("h", CARD, on="b", allocated=half(0)), pod("w", {"cpu": "1"}, schedulerName=names.SCHEDULER)
     desk.nodes(a=1, b=1, idle=1).put("pods", holder, waiting)
-    desk.asked(*(wanting(f"p{number}", CARD) for number in range(3)), {"kind": "Secret", "metadata": {"name": "[s]"}})
+    desk.with_workload(
+        *(requesting(f"p{number}", CARD) for number in range(3)), {"kind": "Secret", "metadata": {"name": "[s]"}}
+    )
     status, out, err = desk.run("simulate", "--without", "ns/h")
     assert (status, err) == (0, "")
     # Equal cards are taken in the order of the rows.
-    told = [line.split() for line in out.splitlines() if line]
-    assert ["default/p0", "a", "gpu", "0"] in told
+    cells = [line.split() for line in out.splitlines() if line]
+    assert ["default/p0", "a", "gpu", "0"] in cells
     assert "3 of 3 pods would get a place." in out
-    assert ["ns/w", "a"] in [line[:2] for line in told]
-    assert any(line[:2] == ["all", "nodes"] and "→" in line for line in told)
+    assert ["ns/w", "a"] in [line[:2] for line in cells]
+    assert any(line[:2] == ["all", "nodes"] and "→" in line for line in cells)
     assert "Secret [s] is left out" in out
-    desk.asked(wanting("p", {"kubernetes.io/gpu": "50"}))
+    desk.with_workload(requesting("p", {"kubernetes.io/gpu": "50"}))
     out = desk.run("simulate", "--without", "ns/h")[1]
     assert "(1 more stay as they are)" in out
     assert "gpu-core 100 → 50" in out
@@ -303,7 +307,7 @@ def test_the_tables(desk: Desk) -> None:
 
 @pytest.mark.parametrize("command", ["simulate", "advise"])
 def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
-    desk.nodes(a=1).asked(wanting("p", CARD, labels={names.MODEL_REGEX: "[hH]100"}))
+    desk.nodes(a=1).with_workload(requesting("p", CARD, labels={names.MODEL_REGEX: "[hH]100"}))
     assert "1 node(s) have too few healthy GPUs of model [hH]100" in desk.run(command)[1]
 
 
@@ -313,7 +317,7 @@ def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
 def crowded(desk: Desk, **owner: Any) -> Desk:
     """Return a node where a pod of one card blocks a pod of two, and a node where the small pod would fit."""
     desk.nodes(a=2, b=1).put("pods", pod("x", CARD, on="a", allocated=whole(0), metadata=owner, **SCHEDULER))
-    return desk.asked(wanting("big", {"nvidia.com/gpu": "2"}))
+    return desk.with_workload(requesting("big", {"nvidia.com/gpu": "2"}))
 
 
 def test_advice(desk: Desk) -> None:
@@ -327,7 +331,7 @@ def test_advice(desk: Desk) -> None:
     assert ["ns/x", "a", "gpu", "0", "b", "gpu", "0"] in [line.split() for line in out.splitlines()]
 
 
-@pytest.mark.parametrize("owner", [{}, MIRROR], ids=["nobody's", "the kubelet's"])
+@pytest.mark.parametrize("owner", [{}, MIRROR], ids=["without owner", "mirror pod"])
 def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[str, Any]) -> None:
     status, report = crowded(desk, **owner).json("advise")
     assert (status, report["moves"]) == (1, [])
@@ -342,7 +346,7 @@ def test_advice_moves_pods_of_plug_ins(plugged: Desk) -> None:
     plugged.put("devices", device("b", {"type": "npu", "minor": 0, "id": "npu-b", "health": True}))
     allocated = '{"npu": [{"minor": 0, "resources": {"kubernetes.io/npu": "100"}}]}'
     plugged.put("pods", pod("mover", NPU, on="b", allocated=allocated, metadata=OWNED, **SCHEDULER))
-    status, report = plugged.asked(wanting("one", NPU, spec={"nodeSelector": {"kind": "b"}})).json("advise")
+    status, report = plugged.with_workload(requesting("one", NPU, spec={"nodeSelector": {"kind": "b"}})).json("advise")
     assert (status, report["node"], report["devices"]) == (0, "b", {"npu": [0]})
     assert [(each["pod"], each["to"]) for each in report["moves"]] == [
         ("ns/mover", {"node": "a", "devices": {"npu": [0]}})
@@ -364,35 +368,35 @@ def test_advice_for_one_that_waits(desk: Desk) -> None:
     crowded(desk, **OWNED).put("pods", pod("waits", {"nvidia.com/gpu": "2"}, **SCHEDULER))
     status, report = desk.json("advise", "--pod", "ns/waits", file=False)
     assert (status, report["pod"], len(report["moves"])) == (0, "ns/waits", 1)
-    status, _, err = desk.run("advise", "--pod", "ns/nobody", file=False)
-    assert (status, "no pod ns/nobody waits" in err, err.endswith("allowed: ns/waits\n")) == (2, True, True)
+    status, _, err = desk.run("advise", "--pod", "ns/missing", file=False)
+    assert (status, "no pod ns/missing waits" in err, err.endswith("allowed: ns/waits\n")) == (2, True, True)
 
 
 def test_a_place_kept_for_another_is_not_given_away(desk: Desk) -> None:
     leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", **OWNED}
     desk.nodes(a=1).put("pods", pod("low", CARD, on="a", allocated=whole(0), metadata=leaving))
     desk.put("pods", pod("high", CARD, priority=5, status={"nominatedNodeName": "a"}, **SCHEDULER))
-    assert desk.asked(wanting("p", CARD)).json("advise")[0] == 1
+    assert desk.with_workload(requesting("p", CARD)).json("advise")[0] == 1
     assert desk.json("advise", "--pod", "ns/high", file=False)[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("documents", "said"),
+    ("documents", "message"),
     [
         pytest.param([], "advice is for one pod, and the workload has 0", id="none"),
         pytest.param(
-            [wanting("a", CARD), wanting("b", CARD)], "advice is for one pod, and the workload has 2", id="two"
+            [requesting("a", CARD), requesting("b", CARD)], "advice is for one pod, and the workload has 2", id="two"
         ),
         pytest.param(
-            [wanting("a", CARD, annotations={names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "1"})],
+            [requesting("a", CARD, annotations={names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "1"})],
             "default/a is a member of pod group default/g: advice is for pods that are decided by themselves",
             id="of a gang",
         ),
     ],
 )
-def test_advice_is_for_single_pods(desk: Desk, documents: Sequence[Raw], said: str) -> None:
-    status, out, err = desk.nodes(a=1).asked(*documents).run("advise")
-    assert (status, out, err) == (2, "", f"berth-operator advise: {said}\n")
+def test_advice_is_for_single_pods(desk: Desk, documents: Sequence[Raw], message: str) -> None:
+    status, out, err = desk.nodes(a=1).with_workload(*documents).run("advise")
+    assert (status, out, err) == (2, "", f"berth-operator advise: {message}\n")
 
 
 def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
@@ -400,7 +404,7 @@ def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
     holders = [
         pod(f"p{minor}", CARD, on="a", allocated=whole(minor), metadata=OWNED, **SCHEDULER) for minor in range(40)
     ]
-    status, out, _ = desk.put("pods", *holders).asked(wanting("big", {"nvidia.com/gpu": "40"})).run("advise")
+    status, out, _ = desk.put("pods", *holders).with_workload(requesting("big", {"nvidia.com/gpu": "40"})).run("advise")
     assert status == 1
     assert "Not looked at: sets of more than 8 pods" in out
 
@@ -409,7 +413,7 @@ def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         pytest.param(b"{", "line 2: not JSON", id="no JSON"),
         pytest.param(b"[]", 'line 2: not of the form {"of": "nodes", "object": {', id="another form"),
@@ -421,78 +425,80 @@ def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
         ),
     ],
 )
-def test_a_mistake_in_a_snapshot_is_told(desk: Desk, line: bytes, said: str) -> None:
-    desk.asked().write(line)
+def test_a_mistake_in_a_snapshot_is_told(desk: Desk, line: bytes, message: str) -> None:
+    desk.with_workload().write(line)
     status, out, err = desk.run("simulate")
     assert (status, out) == (2, "")
-    assert err.startswith(f"berth-operator simulate: {desk.snapshot}: {said}")
+    assert err.startswith(f"berth-operator simulate: {desk.snapshot}: {message}")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         pytest.param(b"", "line 1: not a snapshot; it begins with", id="empty"),
         pytest.param(b'{"kind":"BerthSnapshot","version":2}', "line 1: not a snapshot", id="another version"),
         pytest.param(None, "No such file", id="missing"),
     ],
 )
-def test_what_is_no_snapshot_is_told(desk: Desk, content: bytes | None, said: str) -> None:
-    desk.asked()
+def test_what_is_no_snapshot_is_told(desk: Desk, content: bytes | None, message: str) -> None:
+    desk.with_workload()
     desk.snapshot.unlink() if content is None else desk.snapshot.write_bytes(content)
     status, _, err = desk.run("simulate")
-    assert (status, said in err, str(desk.snapshot) in err) == (2, True, True)
+    assert (status, message in err, str(desk.snapshot) in err) == (2, True, True)
 
 
 def test_a_mistake_in_the_workload_is_told(desk: Desk) -> None:
     spread = [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
-    for documents, said in (
-        ([wanting("a", CARD), wanting("a", CARD)], "document 2 (Pod a): there is a second pod default/a"),
+    for documents, message in (
+        ([requesting("a", CARD), requesting("a", CARD)], "document 2 (Pod a): there is a second pod default/a"),
         (
-            [wanting("a", CARD, spec={"topologySpreadConstraints": spread})],
+            [requesting("a", CARD, spec={"topologySpreadConstraints": spread})],
             "document 1 (Pod a): spec cannot be read: KeyError",
         ),
         (
-            [wanting("a", CARD, spec={"schedulerName": "x"})],
+            [requesting("a", CARD, spec={"schedulerName": "x"})],
             'document 1 (Pod a): spec.schedulerName: "x" has no profile',
         ),
     ):
-        status, out, err = desk.nodes().asked(*documents).run("simulate")
+        status, out, err = desk.nodes().with_workload(*documents).run("simulate")
         assert (status, out) == (2, "")
-        assert err.startswith(f"berth-operator simulate: {desk.workload}: {said}")
+        assert err.startswith(f"berth-operator simulate: {desk.workload}: {message}")
 
 
 def test_files_that_are_not_there_are_told(desk: Desk) -> None:
     status, _, err = desk.run("simulate")
     assert (status, f"{desk.workload}: " in err, "No such file" in err) == (2, True, True)
-    status, _, err = desk.asked().run("simulate", "--config", "/nowhere")
+    status, _, err = desk.with_workload().run("simulate", "--config", "/nowhere")
     assert (status, err) == (2, "berth-operator simulate: /nowhere: No such file or directory\n")
 
 
 def test_the_workload_may_come_by_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(wanting("p", CARD))))
+    monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(requesting("p", CARD))))
     status, report = desk.nodes(a=1).json("simulate", "-f", "-", file=False)
-    assert (status, found(report)) == (0, {"default/p": "a [0]"})
+    assert (status, placed(report)) == (0, {"default/p": "a [0]"})
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "no such kubeconfig"),
         ("", "not a kubeconfig"),
         ("clusters: [{}]", "current-context: is not set"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_told(desk: Desk, tmp_path: Path, content: str | None, told: str) -> None:
+def test_a_kubeconfig_that_cannot_be_used_is_told(
+    desk: Desk, tmp_path: Path, content: str | None, message: str
+) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
     assert main(["snapshot", "--kubeconfig", str(path)]) == 2
     status, out, err = main(["snapshot", "--kubeconfig", str(path)]), *desk._capture.readouterr()
-    assert (status, out.count("{"), f"{path}: {told}" in err) == (2, 0, True)
+    assert (status, out.count("{"), f"{path}: {message}" in err) == (2, 0, True)
 
 
 def test_memory_is_told_in_binary_units(desk: Desk) -> None:
-    _, report = desk.nodes(a=1).asked().json("simulate")
+    _, report = desk.nodes(a=1).with_workload().json("simulate")
     assert report["totals"][0]["free"]["after"]["kubernetes.io/gpu-memory"] == f"{A100_BYTES // 1024}Ki"
     # Users do not need the exact number of bytes.
     assert "gpu-memory 79.35Gi" in desk.run("simulate")[1]

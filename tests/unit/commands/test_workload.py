@@ -30,13 +30,13 @@ def read(*documents: Any) -> Workload:
     return workload.read(yaml.safe_dump_all(documents), "w.yaml")
 
 
-def admitted(found: Workload, namespace: str = "ns", classes: Mapping[str, Raw] = CLASSES) -> list[Raw]:
+def admitted(parsed: Workload, namespace: str = "ns", classes: Mapping[str, Raw] = CLASSES) -> list[Raw]:
     rules = Admission(namespace=namespace, schedulers=("berth-scheduler", "other"), priority_classes=classes)
-    return [rules.admit(document, pod, number) for number, (document, pod) in enumerate(found.pods)]
+    return [rules.admit(document, pod, number) for number, (document, pod) in enumerate(parsed.pods)]
 
 
-def names(found: Workload) -> list[str]:
-    return [pod["metadata"]["name"] for _, pod in found.pods]
+def names(parsed: Workload) -> list[str]:
+    return [pod["metadata"]["name"] for _, pod in parsed.pods]
 
 
 # --- the pods of a workload ---------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ def names(found: Workload) -> list[str]:
     ],
 )
 def test_documents_make_pods(document: Raw, expected: list[str]) -> None:
-    found = read(None, document)
-    assert names(found) == expected
-    assert found.notes == []
+    parsed = read(None, document)
+    assert names(parsed) == expected
+    assert parsed.notes == []
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_what_else_is_in_a_file_is_kept_apart() -> None:
     group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 2}}
     urgent = {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 5}
     stateful = made("StatefulSet", spec={"volumeClaimTemplates": [{}]})
-    found = read(
+    parsed = read(
         made(), group, {"kind": "Service", "metadata": {"name": "s"}}, urgent, made("DaemonSet", "d"), stateful
     )
-    assert names(found) == ["web", "web-0"]
-    assert [each for _, each in found.groups] == [group]
-    assert found.priority_classes == [urgent]
-    assert found.notes == [
+    assert names(parsed) == ["web", "web-0"]
+    assert [each for _, each in parsed.groups] == [group]
+    assert parsed.priority_classes == [urgent]
+    assert parsed.notes == [
         "w.yaml: document 3: Service s is left out: it makes no pods here",
         "w.yaml: document 5: DaemonSet d is left out: it makes no pods here",
         "w.yaml: document 6: the volumeClaimTemplates of StatefulSet web are left out",
@@ -141,8 +141,8 @@ def test_what_is_limited_is_requested(resources: Raw, requests: Raw | None) -> N
         "resources": resources,
     }
     [pod] = admitted(read(made(spec=spec)))
-    for each in (pod["spec"]["containers"][0], pod["spec"]["initContainers"][0], pod["spec"]):
-        assert each["resources"].get("requests") == requests
+    for element in (pod["spec"]["containers"][0], pod["spec"]["initContainers"][0], pod["spec"]):
+        assert element["resources"].get("requests") == requests
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_what_is_limited_is_requested(resources: Raw, requests: Raw | None) -> N
 )
 def test_priority_comes_from_the_class(spec: Raw, priority: int, *, preempts: bool) -> None:
     [pod] = admitted(read(made(spec=spec)))
-    found = pods.pending(pods.keep(pod))
-    assert (found.priority, found.preempts) == (priority, preempts)
+    pending = pods.pending(pods.keep(pod))
+    assert (pending.priority, pending.preempts) == (priority, preempts)
 
 
 def test_without_classes_priority_is_zero() -> None:
@@ -171,7 +171,7 @@ def test_without_classes_priority_is_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("a: [", "w.yaml: not YAML: while parsing", id="no YAML"),
         pytest.param("- a", "w.yaml: document 1: not an object of Kubernetes: it has no kind", id="a list"),
@@ -186,17 +186,17 @@ def test_without_classes_priority_is_zero() -> None:
         ),
     ],
 )
-def test_what_is_no_document_is_told(text: str, said: str) -> None:
+def test_what_is_no_document_is_told(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         workload.read(text, "w.yaml")
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
 
 
 CARDS = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "many"}}}
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "message"),
     [
         pytest.param(made(spec={"containers": []}), "spec.containers: must have at least 1 item", id="no containers"),
         pytest.param(
@@ -228,15 +228,15 @@ CARDS = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "many"}}}
         ),
     ],
 )
-def test_the_field_of_a_mistake_is_named(document: Raw, said: str) -> None:
+def test_the_field_of_a_mistake_is_named(document: Raw, message: str) -> None:
     with pytest.raises(InputError) as error:
         read(made(name="right"), document)
     title = f"{document['kind']} {document['metadata'].get('name')}"
-    assert str(error.value).startswith(f"w.yaml: document 2 ({title}): {said}")
+    assert str(error.value).startswith(f"w.yaml: document 2 ({title}): {message}")
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         pytest.param(
             {"schedulerName": "kai"},
@@ -249,10 +249,10 @@ def test_the_field_of_a_mistake_is_named(document: Raw, said: str) -> None:
         pytest.param({"nodeName": "n"}, 'nodeName: "n": nobody schedules a pod that names its node', id="node"),
     ],
 )
-def test_pods_that_would_be_refused_are_told(spec: Raw, said: str) -> None:
+def test_pods_that_would_be_refused_are_told(spec: Raw, message: str) -> None:
     with pytest.raises(InputError) as error:
         admitted(read(made(spec=spec)))
-    assert str(error.value) == f"w.yaml: document 1 (Pod web): spec.{said}"
+    assert str(error.value) == f"w.yaml: document 1 (Pod web): spec.{message}"
 
 
 def test_a_file_of_too_many_pods_is_refused() -> None:

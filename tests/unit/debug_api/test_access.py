@@ -19,13 +19,13 @@ class Api:
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = {"good": READER, "poor": {"username": "poor"}}
         self.allowed = {"reader"}
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.fault: ApiError | None = None
         self.at_once = self.most_at_once = 0
 
     async def request(self, method: str, path: str, *, body: Any = None) -> Any:
         assert method == "POST"
-        self.asked.append((path, body["spec"]))
+        self.requests.append((path, body["spec"]))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(0)
@@ -74,9 +74,12 @@ async def test_only_the_known_and_allowed_are_let_in(authorization: str, status:
 async def test_the_api_server_is_asked_about_the_very_user_and_path() -> None:
     gate = Gate()
     await gate.answer("Bearer good", "/a")
-    wanted = {"nonResourceAttributes": {"path": "/debug/a", "verb": "get"}}
+    attributes = {"nonResourceAttributes": {"path": "/debug/a", "verb": "get"}}
     user = {"user": "reader", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}}
-    assert gate.api.asked == [(access.TOKEN_REVIEWS, {"token": "good"}), (access.ACCESS_REVIEWS, {**user, **wanted})]
+    assert gate.api.requests == [
+        (access.TOKEN_REVIEWS, {"token": "good"}),
+        (access.ACCESS_REVIEWS, {**user, **attributes}),
+    ]
 
 
 @pytest.mark.parametrize(("token", "questions"), [("good", 2), ("poor", 2), ("bad", 1)])
@@ -85,7 +88,7 @@ async def test_an_answer_is_kept_for_a_while(token: str, questions: int) -> None
     first = await gate.answer(f"Bearer {token}")
     gate.now = access.KEPT_SECONDS - 0.1
     assert await gate.answer(f"Bearer {token}") == first
-    assert len(gate.api.asked) == questions
+    assert len(gate.api.requests) == questions
     gate.now = access.KEPT_SECONDS
     gate.api.known, gate.api.allowed = {}, set()
     assert await gate.answer(f"Bearer {token}") == 401

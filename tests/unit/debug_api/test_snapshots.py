@@ -29,7 +29,7 @@ class Replica:
             self.cluster.put_node(node(name))
             self.cluster.put_device(device(name, entry(0)))
         self.pods = [pod("p", {"kubernetes.io/gpu": "50"}, on="a", allocated=half(0)), pod("q", on="b")]
-        self.asked: list[str] = []
+        self.selectors: list[str] = []
         self.fault: ApiError | None = None
         self.knows_nodes = True
         self.listed = Listed(api=self, cluster=self.cluster, knows_nodes=lambda: self.knows_nodes)
@@ -37,7 +37,7 @@ class Replica:
     async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
         assert (method, path) == ("GET", "/api/v1/pods")
         selector = (params or {})["fieldSelector"]
-        self.asked.append(selector)
+        self.selectors.append(selector)
         await asyncio.sleep(0.1)
         if self.fault is not None:
             raise self.fault
@@ -48,13 +48,13 @@ class Replica:
         return {"metadata": {"resourceVersion": "1"}, "items": items}
 
     def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
-        raise AssertionError(f"nobody watches {path} {params} {idle_timeout}")
+        raise AssertionError(f"unexpected watch of {path} {params} {idle_timeout}")
 
 
-def told(fleet: Fleet, name: str) -> dict[str, Any]:
-    found = summary.summary(fleet, name)
-    assert found is not None
-    return found
+def summary_of(fleet: Fleet, name: str) -> dict[str, Any]:
+    result = summary.summary(fleet, name)
+    assert result is not None
+    return result
 
 
 ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -64,8 +64,8 @@ async def test_all_pods_are_read_once_for_those_who_ask_within_a_while() -> None
     replica = Replica()
     first, second = await asyncio.gather(replica.listed.whole(), replica.listed.whole())
     assert first is second
-    assert replica.asked == [f"spec.nodeName!=,{ALIVE}"]
-    assert (told(first, "a")["ready"], list(told(first, "a")["allocateSet"]["gpu"])) == (True, ["ns/p"])
+    assert replica.selectors == [f"spec.nodeName!=,{ALIVE}"]
+    assert (summary_of(first, "a")["ready"], list(summary_of(first, "a")["allocateSet"]["gpu"])) == (True, ["ns/p"])
     assert first.charges.keys() == {"uid-p", "uid-q"}
     # The state for its own decisions is not changed.
     assert not replica.cluster.fleet.charges
@@ -76,15 +76,15 @@ async def test_all_pods_are_read_once_for_those_who_ask_within_a_while() -> None
     # No part of the snapshot is kept.
     assert replica.listed._reading is None
     assert await replica.listed.whole() is not first
-    assert len(replica.asked) == 2
+    assert len(replica.selectors) == 2
 
 
 async def test_of_one_node_no_other_pods_are_read() -> None:
     replica = Replica()
     fleet = await replica.listed.of("a")
-    assert replica.asked == [f"spec.nodeName=a,{ALIVE}"]
+    assert replica.selectors == [f"spec.nodeName=a,{ALIVE}"]
     assert fleet.charges.keys() == {"uid-p"}
-    assert told(fleet, "a")["deviceFree"]["kubernetes.io/gpu-core"] == "50"
+    assert summary_of(fleet, "a")["deviceFree"]["kubernetes.io/gpu-core"] == "50"
 
 
 async def test_devices_of_plug_ins_are_shown_with_who_holds_them() -> None:
@@ -94,13 +94,13 @@ async def test_devices_of_plug_ins_are_shown_with_who_holds_them() -> None:
     )
     allocated = '{"npu": [{"minor": 1, "resources": {"kubernetes.io/npu": "100"}}]}'
     replica.pods = [pod("p", {NPU: "1"}, on="a", allocated=allocated), pod("lost", {NPU: "1"}, on="b")]
-    found = await replica.listed.whole()
-    assert told(found, "a")["deviceFreeDetail"]["npu"] == {
+    fleet = await replica.listed.whole()
+    assert summary_of(fleet, "a")["deviceFreeDetail"]["npu"] == {
         "0": {"kubernetes.io/npu": "100"},
         "1": {"kubernetes.io/npu": "0"},
     }
-    assert list(told(found, "a")["allocateSet"]["npu"]) == ["ns/p"]
-    assert told(found, "b")["unaccounted"] == {"npu": ["ns/lost"]}
+    assert list(summary_of(fleet, "a")["allocateSet"]["npu"]) == ["ns/p"]
+    assert summary_of(fleet, "b")["unaccounted"] == {"npu": ["ns/lost"]}
 
 
 @pytest.mark.parametrize(("trusted", "unknown"), [((), {"gpu": ["ns/p"]}), (("koord-scheduler",), {})])
@@ -108,22 +108,22 @@ async def test_allocations_of_another_scheduler_count_as_for_a_leader(trusted: C
     replica = Replica(trusted=trusted)
     theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler")
     replica.pods = [theirs]
-    assert told(await replica.listed.whole(), "a")["unaccounted"] == unknown
+    assert summary_of(await replica.listed.whole(), "a")["unaccounted"] == unknown
 
 
 async def test_an_agent_that_fell_silent_is_told() -> None:
     replica = Replica()
-    assert told(await replica.listed.of("a"), "a")["ready"] is True
+    assert summary_of(await replica.listed.of("a"), "a")["ready"] is True
     await asyncio.sleep(200)
-    assert told(await replica.listed.of("a"), "a")["ready"] is False
+    assert summary_of(await replica.listed.of("a"), "a")["ready"] is False
 
 
 async def test_a_failure_is_not_kept() -> None:
     replica = Replica()
     replica.fault = ApiError(500, "InternalError", "no")
-    for asked in (replica.listed.whole, replica.listed.whole, lambda: replica.listed.of("a")):
+    for read in (replica.listed.whole, replica.listed.whole, lambda: replica.listed.of("a")):
         with pytest.raises(ApiError):
-            await asked()
+            await read()
     replica.fault = None
     assert (await replica.listed.whole()).charges
 
@@ -131,10 +131,10 @@ async def test_a_failure_is_not_kept() -> None:
 async def test_before_nodes_are_known_nothing_is_told() -> None:
     replica = Replica()
     replica.knows_nodes = False
-    for asked in (replica.listed.whole, lambda: replica.listed.of("a")):
+    for read in (replica.listed.whole, lambda: replica.listed.of("a")):
         with pytest.raises(UnreadError):
-            await asked()
-    assert replica.asked == []
+            await read()
+    assert replica.selectors == []
     replica.knows_nodes = True
     assert (await replica.listed.whole()).charges
 
@@ -146,7 +146,7 @@ async def test_who_asks_no_longer_takes_nothing_from_the_others() -> None:
     await asyncio.sleep(0.05)
     impatient.cancel()
     assert (await patient).charges
-    assert len(replica.asked) == 1
+    assert len(replica.selectors) == 1
 
 
 async def test_a_leader_shows_what_it_decides_by() -> None:

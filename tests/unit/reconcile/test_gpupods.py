@@ -43,16 +43,16 @@ def test_the_patch_is_for_this_very_object() -> None:
     ],
 )
 def test_the_time_is_that_of_the_last_flip(verdict: Consistency, before: Consistency, since: str) -> None:
-    found = patch(verdict, shown(before))
-    assert found is not None
-    assert found["status"]["conditions"] == [shown(verdict, since)]
+    change = patch(verdict, shown(before))
+    assert change is not None
+    assert change["status"]["conditions"] == [shown(verdict, since)]
 
 
 def test_conditions_of_others_stay() -> None:
     other = condition("Other", "True")
-    found = patch(ANOTHER, other, shown(AS_ALLOCATED))
-    assert found is not None
-    assert found["status"]["conditions"] == [other, shown(ANOTHER, NEW)]
+    change = patch(ANOTHER, other, shown(AS_ALLOCATED))
+    assert change is not None
+    assert change["status"]["conditions"] == [other, shown(ANOTHER, NEW)]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def view(status: dict[str, Any] | None = None, minimum: int = 3, **fields: Any) 
 @pytest.mark.parametrize(
     ("fields", "phase"),
     [
-        pytest.param({}, "Pending", id="nobody"),
+        pytest.param({}, "Pending", id="no members"),
         pytest.param({"waiting": 2}, "Pending", id="too few"),
         pytest.param({"waiting": 3}, "PreScheduling", id="enough"),
         pytest.param({"waiting": 1, "bound": 2}, "Scheduling", id="some bound"),
@@ -46,9 +46,9 @@ def test_a_group_that_needs_nobody_is_not_finished() -> None:
 
 
 def test_the_patch_is_for_this_very_object_and_notes_the_start_once() -> None:
-    found = view(waiting=3)
-    wanted = groups.wanted(found)
-    assert groups.patch(found, wanted, lambda: "now") == {
+    shown = view(waiting=3)
+    status = groups.wanted(shown)
+    assert groups.patch(shown, status, lambda: "now") == {
         "metadata": {"uid": "u"},
         "status": {
             "phase": "PreScheduling",
@@ -60,13 +60,13 @@ def test_the_patch_is_for_this_very_object_and_notes_the_start_once() -> None:
         },
     }
     started = view({"scheduleStartTime": "before"}, waiting=3)
-    assert "scheduleStartTime" not in groups.patch(started, wanted, lambda: "now")["status"]
+    assert "scheduleStartTime" not in groups.patch(started, status, lambda: "now")["status"]
     waits = view(waiting=1)
     assert "scheduleStartTime" not in groups.patch(waits, groups.wanted(waits), lambda: "now")["status"]
 
 
 @pytest.mark.parametrize(
-    ("status", "wanted"),
+    ("status", "expected"),
     [
         pytest.param({}, False, id="nothing"),
         pytest.param({"phase": "Scheduling", "scheduled": 2, "occupiedBy": "x"}, True, id="all of it"),
@@ -75,9 +75,9 @@ def test_the_patch_is_for_this_very_object_and_notes_the_start_once() -> None:
         pytest.param({"phase": "Scheduling", "scheduled": 2, "failed": 1}, False, id="a count that is 0 now"),
     ],
 )
-def test_what_is_shown_already(status: dict[str, Any], *, wanted: bool) -> None:
-    found = view(status, bound=2)
-    assert groups.shows(found, groups.wanted(found)) == wanted
+def test_what_is_shown_already(status: dict[str, Any], *, expected: bool) -> None:
+    shown = view(status, bound=2)
+    assert groups.shows(shown, groups.wanted(shown)) == expected
 
 
 def test_the_path() -> None:

@@ -42,19 +42,19 @@ def view(
 ) -> NodeView:
     raw = node()
     record = NodeRecord(uid="u", info=nodes.info(raw), capacity={}, allocatable={})
-    found = devices.record(device("node", *entries, **fields))
+    record_ = devices.record(device("node", *entries, **fields))
     return NodeView(
-        name="node", node=record if has_node else None, device=found, ours=True, alive=alive, charges=charges
+        name="node", node=record if has_node else None, device=record_, ours=True, alive=alive, charges=charges
     )
 
 
-def wanted(of: NodeView) -> DeviceStatus:
+def expected_status(of: NodeView) -> DeviceStatus:
     return status.wanted(of, lambda: NEW)
 
 
-def told(of: NodeView, kind: str) -> tuple[str, str, str]:
-    found = next(each for each in wanted(of).conditions if each.type == kind)
-    return found.status, found.reason, found.message
+def reported_condition(of: NodeView, kind: str) -> tuple[str, str, str]:
+    condition = next(each for each in expected_status(of).conditions if each.type == kind)
+    return condition.status, condition.reason, condition.message
 
 
 def gpu(minor: int, **fields: Any) -> Raw:
@@ -92,18 +92,18 @@ MANY: Raw = {f"name-{i}": 1 for i in range(50)}
         pytest.param((charge("a", grant(0, core=100)),), "0", id="a grant without ratio"),
         pytest.param((charge("a", unknown=("gpu",)),), "0", id="unknown"),
         pytest.param((charge("a", replica(0, 0), replica(0, 1)),), "0.5", id="two of four slices"),
-        pytest.param((charge("a", instance(0, 0)),), "0.14", id="an instance of a card that tells of none"),
+        pytest.param((charge("a", instance(0, 0)),), "0.14", id="an instance of a card without instances"),
     ],
 )
 def test_allocated_counts_gpus_to_hundredths(charges: tuple[Charge, ...], allocated: str) -> None:
-    assert wanted(view(gpu(0), charges=charges)).allocated == allocated
+    assert expected_status(view(gpu(0), charges=charges)).allocated == allocated
 
 
 def test_gpus_are_counted_and_those_that_can_be_handed_out() -> None:
     nic = entry(0, type="rdma", id="N", resources={})
-    found = wanted(view(gpu(0), gpu(1, health=False), gpu(2, mig={"enabled": True}), nic, generation=5))
-    assert (found.gpus, found.healthy, found.observed_generation) == (3, 1, 5)
-    assert wanted(view(gpu(0), gpu(1, mig=MIG), gpu(2, mig={"enabled": True}))).healthy == 2
+    shown = expected_status(view(gpu(0), gpu(1, health=False), gpu(2, mig={"enabled": True}), nic, generation=5))
+    assert (shown.gpus, shown.healthy, shown.observed_generation) == (3, 1, 5)
+    assert expected_status(view(gpu(0), gpu(1, mig=MIG), gpu(2, mig={"enabled": True}))).healthy == 2
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_gpus_are_counted_and_those_that_can_be_handed_out() -> None:
         pytest.param([instance(0, 0)], "0.2", id="one of five slices"),
         pytest.param([instance(0, 1, "3g.40gb")], "0.6", id="three of them"),
         pytest.param([instance(0, 0), instance(0, 1, "3g.40gb"), instance(0, 2)], "1", id="all that there are"),
-        pytest.param([instance(0, 0), grant(1, **FULL)], "1.2", id="a card beside"),
+        pytest.param([instance(0, 0), grant(1, **FULL)], "1.2", id="another card"),
     ],
 )
 def test_of_a_card_in_mig_mode_the_slices_in_use_count(grants: list[Grant], allocated: str) -> None:
-    assert wanted(view(gpu(0, mig=MIG), gpu(1), charges=(charge("a", *grants),))).allocated == allocated
+    assert expected_status(view(gpu(0, mig=MIG), gpu(1), charges=(charge("a", *grants),))).allocated == allocated
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_of_a_card_in_mig_mode_the_slices_in_use_count(grants: list[Grant], allo
     ],
 )
 def test_models_are_joined(models: list[str], text: str) -> None:
-    assert wanted(view(*(gpu(i, model=model) for i, model in enumerate(models)))).model == text
+    assert expected_status(view(*(gpu(i, model=model) for i, model in enumerate(models)))).model == text
 
 
 def test_many_models_are_cut() -> None:
-    found = wanted(view(*(gpu(i, model=f"{i}{'x' * 200}") for i in range(10))))
-    assert len(found.model) == 1024
+    shown = expected_status(view(*(gpu(i, model=f"{i}{'x' * 200}") for i in range(10))))
+    assert len(shown.model) == 1024
 
 
 # --- each card --------------------------------------------------------------------------------------------------
@@ -148,15 +148,17 @@ def test_a_card_shows_what_a_pod_has_left_behind_and_not_who_else_uses_it() -> N
         pod=kubelet_allocation.FOREIGN,
         grants=(grant(1, core=100, ratio=100),),
     )
-    one, other = wanted(view(gpu(0), gpu(1), charges=(left, foreign))).devices
+    one, other = expected_status(view(gpu(0), gpu(1), charges=(left, foreign))).devices
     assert [(each.namespace, each.name, each.uid) for each in one.holders] == [("ns", "a", "uid-a")]
     assert other.holders == []
     assert [each.free[CORE] for each in (one, other)] == ["0", "0"]
 
 
 def test_a_card_shows_its_holders_and_what_is_free() -> None:
-    found = wanted(view(gpu(0), charges=(charge("b", grant(0, **HALF)), charge("a", grant(0, ratio=20, memory=GI)))))
-    (use,) = found.devices
+    shown = expected_status(
+        view(gpu(0), charges=(charge("b", grant(0, **HALF)), charge("a", grant(0, ratio=20, memory=GI))))
+    )
+    (use,) = shown.devices
     assert (use.type, use.minor) == ("gpu", 0)
     assert use.free == {CORE: "50", MEMORY: "3Gi", RATIO: "30"}
     assert [(each.namespace, each.name, each.uid) for each in use.holders] == [
@@ -171,51 +173,53 @@ def test_a_card_in_mig_mode_shows_its_instances() -> None:
         {"id": f"MIG-0-{i}", "profile": "1g.10gb", "gpuInstance": i, "computeInstance": 0, "memory": "9Gi"}
         for i in range(3)
     ]
-    found = wanted(view(gpu(0, mig={"enabled": True, "instances": instances}), charges=(charge("a", instance(0, 1)),)))
-    (use,) = found.devices
+    shown = expected_status(
+        view(gpu(0, mig={"enabled": True, "instances": instances}), charges=(charge("a", instance(0, 1)),))
+    )
+    (use,) = shown.devices
     # No part of the card itself can be allocated.
     assert use.free == {"nvidia.com/mig-1g.10gb": "2"}
     assert [(each.id, each.resources) for each in use.holders] == [("MIG-0-1", {"nvidia.com/mig-1g.10gb": "1"})]
 
 
 def test_a_sliced_card_shows_its_slices() -> None:
-    (use,) = wanted(view(gpu(0, replicas=4), charges=(charge("a", replica(0, 0), replica(0, 3)),))).devices
+    (use,) = expected_status(view(gpu(0, replicas=4), charges=(charge("a", replica(0, 0), replica(0, 3)),))).devices
     assert (use.free["nvidia.com/gpu.shared"], use.free[CORE]) == ("2", "50")
     assert [each.id for each in use.holders] == ["GPU-0::0", "GPU-0::3"]
 
 
 def test_a_share_has_no_name() -> None:
-    body = status.body("node", wanted(view(gpu(0), charges=(charge("a", grant(0, **HALF)),))))
+    body = status.body("node", expected_status(view(gpu(0), charges=(charge("a", grant(0, **HALF)),))))
     assert "id" not in body["status"]["devices"][0]["holders"][0]
 
 
 def test_virtual_functions_are_no_resource_of_their_own() -> None:
     nic = entry(0, type="rdma", id="rdma-0", resources={}, vfGroups=[{"vfs": [{"minor": 0, "busID": "a"}]}])
-    (use,) = wanted(view(nic, charges=(charge("a", with_functions(0, "a")),))).devices
+    (use,) = expected_status(view(nic, charges=(charge("a", with_functions(0, "a")),))).devices
     assert use.free == {"kubernetes.io/rdma": "99"}
     assert use.holders[0].resources == {"kubernetes.io/rdma": "1"}
 
 
 def test_a_bad_partition_table_is_told() -> None:
-    made = view(gpu(0))
-    assert made.device is not None
+    before = view(gpu(0))
+    assert before.device is not None
     raw = device("node", gpu(0))
     raw["metadata"]["annotations"] = {"scheduling.koordinator.sh/gpu-partitions": "x"}
-    bad = replace(made, device=devices.record(raw, made.device))
-    status_, reason, message = told(bad, "Valid")
+    bad = replace(before, device=devices.record(raw, before.device))
+    status_, reason, message = reported_condition(bad, "Valid")
     assert (status_, reason) == ("False", "Contradiction")
     assert message.startswith("metadata.annotations.scheduling.koordinator.sh/gpu-partitions: not JSON: ")
 
 
 def test_what_is_free_is_never_below_zero() -> None:
     charges = tuple(charge(name, grant(0, ratio=80)) for name in "ab")
-    assert wanted(view(gpu(0), charges=charges)).devices[0].free[RATIO] == "0"
+    assert expected_status(view(gpu(0), charges=charges)).devices[0].free[RATIO] == "0"
 
 
 def test_cards_stand_in_order_of_type_and_minor_the_vanished_last() -> None:
     nic = entry(0, type="rdma", id="N", resources={})
-    found = wanted(view(nic, gpu(5), gpu(1), charges=(charge("a", grant(3, **HALF)),)))
-    assert [(use.type, use.minor, bool(use.free)) for use in found.devices] == [
+    shown = expected_status(view(nic, gpu(5), gpu(1), charges=(charge("a", grant(3, **HALF)),)))
+    assert [(use.type, use.minor, bool(use.free)) for use in shown.devices] == [
         ("gpu", 1, True),
         ("gpu", 5, True),
         ("rdma", 0, True),
@@ -235,10 +239,10 @@ def test_cards_stand_in_order_of_type_and_minor_the_vanished_last() -> None:
     ],
 )
 def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charge, ...]) -> None:
-    found = wanted(view(gpu(0), charges=charges))
-    assert len(found.devices) <= 256
-    assert all(len(use.holders) <= 128 for use in found.devices)
-    assert (found.devices[0].type, found.devices[0].minor) == ("gpu", 0)
+    shown = expected_status(view(gpu(0), charges=charges))
+    assert len(shown.devices) <= 256
+    assert all(len(use.holders) <= 128 for use in shown.devices)
+    assert (shown.devices[0].type, shown.devices[0].minor) == ("gpu", 0)
 
 
 # --- conditions -------------------------------------------------------------------------------------------------
@@ -267,30 +271,30 @@ def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charg
     ],
 )
 def test_ready(of: NodeView, expected: tuple[str, str]) -> None:
-    assert told(of, "Ready")[:2] == expected
+    assert reported_condition(of, "Ready")[:2] == expected
 
 
 def test_the_drivers_own_words_are_passed_on() -> None:
     of = view(
         conditions=[condition("DriverLoaded", "False", reason="NoDriver", message="libnvidia-ml.so.1 is missing")]
     )
-    assert told(of, "Ready") == ("False", "NoDriver", "libnvidia-ml.so.1 is missing")
+    assert reported_condition(of, "Ready") == ("False", "NoDriver", "libnvidia-ml.so.1 is missing")
 
 
 def test_a_contradiction_is_told() -> None:
-    found = told(view(gpu(0, id="X"), gpu(1, id="X")), "Valid")
-    assert found[:2] == ("False", "Contradiction")
-    assert "spec.devices[0].id: X" in found[2]
-    assert "; spec.devices[1].id: X" in found[2]
-    assert told(view(gpu(0)), "Valid") == ("True", "Consistent", "")
+    reported = reported_condition(view(gpu(0, id="X"), gpu(1, id="X")), "Valid")
+    assert reported[:2] == ("False", "Contradiction")
+    assert "spec.devices[0].id: X" in reported[2]
+    assert "; spec.devices[1].id: X" in reported[2]
+    assert reported_condition(view(gpu(0)), "Valid") == ("True", "Consistent", "")
 
 
 def test_pods_of_unknown_allocation_are_named() -> None:
     charges = (charge("b", unknown=("gpu",)), charge("a", unknown=("gpu",)), charge("c", grant(0, **HALF)))
-    found = told(view(gpu(0), charges=charges), "Accounted")
-    assert found[:2] == ("False", "AllocationUnknown")
-    assert found[2].endswith(": ns/a, ns/b")
-    assert told(view(gpu(0)), "Accounted") == ("True", "AllKnown", "")
+    reported = reported_condition(view(gpu(0), charges=charges), "Accounted")
+    assert reported[:2] == ("False", "AllocationUnknown")
+    assert reported[2].endswith(": ns/a, ns/b")
+    assert reported_condition(view(gpu(0)), "Accounted") == ("True", "AllKnown", "")
 
 
 def test_long_lists_are_cut() -> None:
@@ -298,7 +302,7 @@ def test_long_lists_are_cut() -> None:
         *(gpu(i, id="X") for i in range(100)),
         charges=tuple(charge(f"{'p' * 200}-{i}", unknown=("gpu",)) for i in range(20)),
     )
-    assert [len(told(of, kind)[2]) for kind in ("Valid", "Accounted")] == [1024, 1024]
+    assert [len(reported_condition(of, kind)[2]) for kind in ("Valid", "Accounted")] == [1024, 1024]
 
 
 @pytest.mark.parametrize(
@@ -311,8 +315,8 @@ def test_long_lists_are_cut() -> None:
     ],
 )
 def test_a_condition_keeps_its_time_unless_it_flips(before: list[Raw], since: str) -> None:
-    found = wanted(view(gpu(0), conditions=before))
-    assert next(each.last_transition_time for each in found.conditions if each.type == "Ready") == since
+    shown = expected_status(view(gpu(0), conditions=before))
+    assert next(each.last_transition_time for each in shown.conditions if each.type == "Ready") == since
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -320,20 +324,20 @@ def test_a_condition_keeps_its_time_unless_it_flips(before: list[Raw], since: st
 
 def test_what_was_written_is_what_is_shown_and_differs_no_more() -> None:
     before = view(gpu(0), charges=(charge("a", grant(0, **HALF)),))
-    body = status.body("node", wanted(before))
+    body = status.body("node", expected_status(before))
     after = view(gpu(0), charges=(charge("a", grant(0, **HALF)),), status=body["status"])
-    assert status.shown(after) == wanted(after)
+    assert status.shown(after) == expected_status(after)
 
 
 def test_the_agents_conditions_are_not_ours_to_write() -> None:
     of = view(gpu(0), conditions=[condition("DriverLoaded", "True"), condition("InventoryRead", "True")])
-    written = status.body("node", wanted(of))["status"]["conditions"]
+    written = status.body("node", expected_status(of))["status"]["conditions"]
     assert [each["type"] for each in written] == ["Ready", "Valid", "Accounted"]
     assert status.shown(of).conditions == []
 
 
 def test_the_body_is_an_object_to_apply() -> None:
-    body = status.body("node", wanted(view(gpu(0), generation=3)))
+    body = status.body("node", expected_status(view(gpu(0), generation=3)))
     assert (body["apiVersion"], body["kind"], body["metadata"]) == ("berth.dev/v1alpha1", "Device", {"name": "node"})
     assert body["status"]["observedGeneration"] == 3
     assert NVIDIA not in str(body)
@@ -350,5 +354,5 @@ def test_devices_of_other_types_are_counted(held: tuple[int, ...], text: str) ->
     ]
     grants = tuple(Grant(type="npu", minor=minor, amounts=(("npu", 50),)) for minor in held)
     charges = tuple(Charge(uid=uid, pod=f"ns/{uid}", node="node", grants=grants) for uid in ("u", "v"))
-    made = view(*others, charges=charges)
-    assert status.wanted(made, lambda: "now").others == text
+    crowded = view(*others, charges=charges)
+    assert status.wanted(crowded, lambda: "now").others == text

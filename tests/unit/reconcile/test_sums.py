@@ -49,17 +49,19 @@ def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = ()
     )
     without = fields.pop("without", False)
     strategy = fields.pop("strategy", "mixed")
-    made = device("node", *entries, **fields)
-    made["spec"]["migStrategy"] = strategy
-    found = None if without else devices.record(made)
-    return NodeView(name="node", node=record, device=found, ours=True, alive=True, charges=charges)
+    raw_device = device("node", *entries, **fields)
+    raw_device["spec"]["migStrategy"] = strategy
+    inventory = None if without else devices.record(raw_device)
+    return NodeView(name="node", node=record, device=inventory, ours=True, alive=True, charges=charges)
 
 
 def shown(of: NodeView) -> dict[str, int]:
     """Return the sums under the first of Berth's prefixes; check that the second has the same."""
-    wanted = sums.wanted(of)
-    ours = {name.removeprefix(names.PREFIX): amount for name, amount in wanted.items() if name.startswith(names.PREFIX)}
-    others = {name.removeprefix(names.OTHER_PREFIX): amount for name, amount in wanted.items() if name not in ours}
+    expected = sums.wanted(of)
+    ours = {
+        name.removeprefix(names.PREFIX): amount for name, amount in expected.items() if name.startswith(names.PREFIX)
+    }
+    others = {name.removeprefix(names.OTHER_PREFIX): amount for name, amount in expected.items() if name not in ours}
     assert {name: others[name] for name in ours} == ours
     return ours
 
@@ -153,7 +155,7 @@ def foreign() -> Charge:
         pytest.param(
             view(without=True, charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 1), id="Device deleted"
         ),
-        pytest.param(view(without=True), {}, id="Device deleted, nobody holds anything"),
+        pytest.param(view(without=True), {}, id="Device deleted, no pod holds anything"),
         pytest.param(
             view(gpu(0), entry(0, type="rdma", id="N", resources={}), entry(0, type="fpga", id="F", resources={})),
             {**gpus(1, 8 * GI, 100), "rdma": 100, "fpga": 100},
@@ -170,12 +172,12 @@ def test_a_node_shows_healthy_cards_and_what_pods_hold_on_others(of: NodeView, e
 
 @pytest.mark.parametrize("prefix", [pytest.param("kubernetes.io/", id="ours"), pytest.param("koordinator.sh/", id="o")])
 def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
-    asked = ((f"{prefix}gpu-core", 300), (f"{prefix}gpu-memory", 30 * GI))
-    wanted = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=asked),)))
-    assert wanted[f"{prefix}gpu-core"] == 300
-    assert wanted[f"{prefix}gpu-memory"] == 30 * GI
+    requested = ((f"{prefix}gpu-core", 300), (f"{prefix}gpu-memory", 30 * GI))
+    expected = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=requested),)))
+    assert expected[f"{prefix}gpu-core"] == 300
+    assert expected[f"{prefix}gpu-memory"] == 30 * GI
     other = names.OTHER_PREFIX if prefix == names.PREFIX else names.PREFIX
-    assert wanted[f"{other}gpu-core"] == 100
+    assert expected[f"{other}gpu-core"] == 100
 
 
 def test_requests_of_several_pods_add_up() -> None:
@@ -184,8 +186,8 @@ def test_requests_of_several_pods_add_up() -> None:
 
 
 def test_names_that_others_keep_are_not_shown() -> None:
-    wanted = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=((NVIDIA, 1),)),)))
-    assert NVIDIA not in wanted
+    expected = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=((NVIDIA, 1),)),)))
+    assert NVIDIA not in expected
 
 
 def test_a_half_card_still_fits_by_the_sums_when_the_other_card_fails() -> None:
@@ -200,8 +202,8 @@ def written(of: NodeView) -> Raw:
     patch = sums.status_patch(of)
     assert patch is not None
     assert patch["status"]["capacity"] == patch["status"]["allocatable"]
-    found: Raw = patch["status"]["capacity"]
-    return found
+    capacity: Raw = patch["status"]["capacity"]
+    return capacity
 
 
 def test_a_new_device_is_shown_in_both_fields_and_under_both_prefixes() -> None:
@@ -293,8 +295,8 @@ def test_nothing_is_touched_on_a_node_that_never_had_a_device(of: NodeView) -> N
 
 
 def test_without_a_node_there_is_nothing_to_write() -> None:
-    found = devices.record(device("node", gpu(0)))
-    of = NodeView(name="node", node=None, device=found, ours=True, alive=True, charges=())
+    inventory = devices.record(device("node", gpu(0)))
+    of = NodeView(name="node", node=None, device=inventory, ours=True, alive=True, charges=())
     assert sums.status_patch(of) is None
     assert sums.label_patch(of) is None
 
@@ -305,8 +307,8 @@ def test_without_a_node_there_is_nothing_to_write() -> None:
 def labels(of: NodeView) -> Raw:
     patch = sums.label_patch(of)
     assert patch is not None
-    found: Raw = patch["metadata"]["labels"]
-    return found
+    changed: Raw = patch["metadata"]["labels"]
+    return changed
 
 
 SAFE = "NVIDIA-A100-SXM4-80GB"
@@ -323,10 +325,10 @@ def test_cards_of_one_model_are_labelled() -> None:
 
 
 def test_mixed_models_are_counted_each_and_have_no_single_label() -> None:
-    found = labels(view(gpu(0), gpu(1), gpu(2, model=T4)))
-    assert found[MODEL_PREFIX + SAFE] == "2"
-    assert found[MODEL_PREFIX + "Tesla-T4"] == "1"
-    assert names.MODEL_LABEL not in found
+    written = labels(view(gpu(0), gpu(1), gpu(2, model=T4)))
+    assert written[MODEL_PREFIX + SAFE] == "2"
+    assert written[MODEL_PREFIX + "Tesla-T4"] == "1"
+    assert names.MODEL_LABEL not in written
 
 
 @pytest.mark.parametrize(
@@ -340,8 +342,8 @@ def test_mixed_models_are_counted_each_and_have_no_single_label() -> None:
     ],
 )
 def test_a_name_that_a_label_cannot_hold(models: list[str], expected: dict[str, str]) -> None:
-    found = labels(view(*(gpu(minor, model=model) for minor, model in enumerate(models))))
-    assert {k.removeprefix(MODEL_PREFIX): v for k, v in found.items() if k.startswith(MODEL_PREFIX)} == expected
+    written = labels(view(*(gpu(minor, model=model) for minor, model in enumerate(models))))
+    assert {k.removeprefix(MODEL_PREFIX): v for k, v in written.items() if k.startswith(MODEL_PREFIX)} == expected
 
 
 def test_a_node_with_nics_alone_is_only_marked() -> None:
@@ -367,15 +369,15 @@ def test_labels_of_others_are_left_alone() -> None:
 
 def test_a_model_that_is_gone_loses_its_label() -> None:
     raw = labelled(view(gpu(0), gpu(1, model=T4)))
-    found = labels(view(gpu(0), raw=raw))
-    assert found == {MODEL_PREFIX + "Tesla-T4": None, names.MODEL_LABEL: SAFE}
+    written = labels(view(gpu(0), raw=raw))
+    assert written == {MODEL_PREFIX + "Tesla-T4": None, names.MODEL_LABEL: SAFE}
 
 
 def test_a_deleted_devices_labels_are_taken_away() -> None:
     raw = labelled(view(gpu(0)), zone="x")
-    found = labels(view(raw=raw, without=True))
-    assert set(found) == set(labels(view(gpu(0))))
-    assert set(found.values()) == {None}
+    written = labels(view(raw=raw, without=True))
+    assert set(written) == set(labels(view(gpu(0))))
+    assert set(written.values()) == {None}
 
 
 def test_the_mark_stays_while_sums_do() -> None:

@@ -84,26 +84,26 @@ class Api:
     async def _patch_node(self, path: str, body: Raw) -> Raw:
         name = path.split("/")[4]
         await self.call(f"{'sums' if path.endswith('/status') else 'labels'} {name}")
-        found = self.nodes[name]
+        stored = self.nodes[name]
         for kind, changes in body.get("status", {}).items():
-            found["status"][kind] |= changes
-            found["status"][kind] = {key: value for key, value in found["status"][kind].items() if value is not None}
+            stored["status"][kind] |= changes
+            stored["status"][kind] = {key: value for key, value in stored["status"][kind].items() if value is not None}
         for key, value in body.get("metadata", {}).get("labels", {}).items():
-            found["metadata"]["labels"] |= {key: value}
+            stored["metadata"]["labels"] |= {key: value}
             if value is None:
-                del found["metadata"]["labels"][key]
-        self.cluster.put_node(found)
-        return found
+                del stored["metadata"]["labels"][key]
+        self.cluster.put_node(stored)
+        return stored
 
     async def apply(self, path: str, body: Raw, field_manager: str) -> None:
         assert field_manager == "berth-operator"
         name = path.split("/")[5]
         await self.call(f"device {name}")
-        found = self.devices[name]
+        stored = self.devices[name]
         mine = {each["type"] for each in body["status"]["conditions"]}
-        kept = [each for each in found["status"].get("conditions", []) if each["type"] not in mine]
-        found["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
-        self.cluster.put_device(found)
+        kept = [each for each in stored["status"].get("conditions", []) if each["type"] not in mine]
+        stored["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
+        self.cluster.put_device(stored)
 
     def order(self) -> list[str]:
         return [what for _, what in self.calls]
@@ -270,11 +270,11 @@ async def test_sums_overtake_statuses_that_wait() -> None:
 async def test_a_mark_during_a_write_is_not_lost() -> None:
     world = World()
     world.api.add("a", entry(0))
-    seen: list[str] = []
+    calls: list[str] = []
 
     def during(what: str) -> None:
-        if what == "device a" and not seen:
-            seen.append(what)
+        if what == "device a" and not calls:
+            calls.append(what)
             world.cluster.put_bound(pod("p", {GPU: "50"}, on="a", allocated=half()))
             world.writer.mark(NODE, "a")
 
@@ -359,7 +359,7 @@ async def test_what_is_gone_is_dropped(what: str) -> None:
 
 async def test_a_node_that_nobody_knows_is_passed_over() -> None:
     world = World()
-    world.writer.mark(NODE, "nobody")
+    world.writer.mark(NODE, "missing")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.calls == []
@@ -422,7 +422,7 @@ async def test_a_pod_group_shows_how_far_its_gang_has_come() -> None:
 async def test_a_pod_group_without_members_of_ours_is_left_alone() -> None:
     world = grouped(status={"phase": "Running", "running": 2})
     world.writer.mark(POD_GROUP, "ns/g")
-    world.writer.mark(POD_GROUP, "ns/nobody")
+    world.writer.mark(POD_GROUP, "ns/missing")
     async with running(world) as api:
         await asyncio.sleep(1)
     assert api.calls == []

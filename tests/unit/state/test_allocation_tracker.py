@@ -42,20 +42,22 @@ class World:
     def __init__(self, *, count: int = 4, charges_foreign: bool = True) -> None:
         self.now = 100.0
         self.count = count
-        self.heard = Recorder()
-        self.cluster = Cluster(grace=20.0, charges_foreign=charges_foreign, listener=self.heard, clock=lambda: self.now)
+        self.recorder = Recorder()
+        self.cluster = Cluster(
+            grace=20.0, charges_foreign=charges_foreign, listener=self.recorder, clock=lambda: self.now
+        )
         self.cluster.put_node(node())
         self.status: Raw = {"bootID": "boot-1"}
         self.put_device()
         self.cluster.put_lease(lease())
-        self.heard.clear()
+        self.recorder.clear()
         self.pods = every_pod(self.cluster)
         self.gpu_pods = sinks.gpu_pods(self.cluster)
 
     def put_device(self, **fields: Any) -> None:
         self.cluster.put_device(device("node", *map(entry, range(self.count)), status=self.status, **fields))
 
-    def tell(self, **status: Any) -> None:
+    def report(self, **status: Any) -> None:
         """Change the agent's report; the Device's generation stays."""
         self.status = {**self.status, **status}
         self.put_device()
@@ -70,17 +72,17 @@ class World:
         return int(self.cluster.fleet.cards["gpu"].unknown[self.cluster.fleet.rows["node"]])
 
     def decided(self) -> list[Placement | Failure]:
-        found = []
-        while (each := popped(self.cluster.queue, self.now)) is not None:
-            outcome = decide(self.cluster.fleet, each, Policy())
-            found.append(outcome)
+        outcomes = []
+        while (pending := popped(self.cluster.queue, self.now)) is not None:
+            outcome = decide(self.cluster.fleet, pending, Policy())
+            outcomes.append(outcome)
             if isinstance(outcome, Placement):
                 self.cluster.placements.assume(outcome)
             else:
-                self.cluster.queue.park(each, outcome)
-        return found
+                self.cluster.queue.park(pending, outcome)
+        return outcomes
 
-    def said(self, name: str) -> tuple[str, str]:
+    def consistency(self, name: str) -> tuple[str, str]:
         """Return the status and reason of a GpuPod's condition."""
         view = self.cluster.view(StatusKind.GPU_POD, f"ns/{name}")
         assert isinstance(view, GpuPodView)
@@ -92,8 +94,8 @@ def bound(name: str, *minors: int, **fields: Any) -> Raw:
     return pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), **fields)
 
 
-def stranger(name: str, wanted: int = 1) -> Raw:
-    return pod(name, {NVIDIA: str(wanted)}, on="node", schedulerName="default-scheduler")
+def stranger(name: str, count: int = 1) -> Raw:
+    return pod(name, {NVIDIA: str(count)}, on="node", schedulerName="default-scheduler")
 
 
 def forger(name: str, *minors: int, core: int = 100, requests: Raw | None = None, **fields: Any) -> Raw:
@@ -111,8 +113,8 @@ def give(*args: Any, **fields: Any) -> Event:
     return lambda world: world.gpu_pods.apply("ADDED", gpu_pod(*args, **fields))
 
 
-def hold(*found: Raw) -> Event:
-    return lambda world: world.tell(held=list(found))
+def hold(*held: Raw) -> Event:
+    return lambda world: world.report(held=list(held))
 
 
 def gone(raw: Raw) -> Event:
@@ -203,7 +205,7 @@ def test_what_a_pod_gave_up_is_free_once_nobody_claims_what_it_has() -> None:
     "last",
     [
         pytest.param(lambda world: world.gpu_pods.apply("DELETED", gpu_pod("p")), id="its GpuPod goes"),
-        pytest.param(give("p"), id="its GpuPod tells nothing"),
+        pytest.param(give("p"), id="its GpuPod reports nothing"),
     ],
 )
 def test_without_a_word_the_promise_counts_again(last: Event) -> None:
@@ -230,11 +232,11 @@ def test_a_pod_that_kubelet_may_yet_tell_of_is_not_reported_at_once() -> None:
         add(stranger(name))(world)
     add(pod("share", {GPU: "50"}, on="node"))(world)
     world.cluster.unknown_allocations.report()
-    assert [charge.pod for charge in world.heard.unknown] == ["ns/share"]
+    assert [charge.pod for charge in world.recorder.unknown] == ["ns/share"]
     give("soon", "GPU-1")(world)
     world.now += KUBELET_SECONDS
     world.cluster.unknown_allocations.report()
-    assert [charge.pod for charge in world.heard.unknown] == ["ns/share", "ns/slow"]
+    assert [charge.pod for charge in world.recorder.unknown] == ["ns/share", "ns/slow"]
 
 
 def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_them() -> None:
@@ -244,15 +246,15 @@ def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_th
     assert isinstance(placed, Placement)
     assert [each.minor for each in placed.grants] == [0]
     world.pods.apply("MODIFIED", pod("half", {GPU: "50"}, on="node", allocated=half(0)))
-    world.tell(withheld=[0])
+    world.report(withheld=[0])
     for number in range(1, 8):
         add(stranger(f"s{number}"))(world)
         give(f"s{number}", f"GPU-{number}")(world)
     assert world.used() == [50, *[100] * 7]
-    for name, wanted in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
-        world.pods.apply("ADDED", pod(name, wanted))
-    found = world.decided()
-    assert [isinstance(each, Placement) and [grant.minor for grant in each.grants] for each in found] == [
+    for name, requests in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
+        world.pods.apply("ADDED", pod(name, requests))
+    outcomes = world.decided()
+    assert [isinstance(each, Placement) and [grant.minor for grant in each.grants] for each in outcomes] == [
         [0],
         False,
         False,
@@ -269,7 +271,7 @@ def test_the_devices_of_a_pod_that_was_removed_by_force_stay_charged_while_they_
     assert world.used() == [100, 0, 0, 0]
     world.pods.apply("ADDED", pod("next", {NVIDIA: "4"}))
     assert isinstance(world.decided()[0], Failure)
-    world.tell(held=[])
+    world.report(held=[])
     assert world.used() == [0, 0, 0, 0]
     assert isinstance(world.decided()[0], Placement)
 
@@ -289,8 +291,8 @@ def test_a_pod_that_was_gone_before_the_operator_came_is_charged_too() -> None:
     [
         pytest.param("boot-1", "boot-1", [100, 0, 0, 0], id="the same boot"),
         pytest.param("boot-2", "boot-1", [0, 0, 0, 0], id="another boot"),
-        pytest.param("", "boot-1", [100, 0, 0, 0], id="the Node does not tell"),
-        pytest.param("boot-2", "", [100, 0, 0, 0], id="the agent does not tell"),
+        pytest.param("", "boot-1", [100, 0, 0, 0], id="the Node does not report it"),
+        pytest.param("boot-2", "", [100, 0, 0, 0], id="the agent does not report it"),
     ],
 )
 @pytest.mark.parametrize("node_first", [True, False])
@@ -300,7 +302,7 @@ def test_what_was_held_before_a_boot_is_free(
     world = World()
     acts: list[Callable[[], None]] = [
         lambda: world.cluster.put_node(node(boot=node_boot)),
-        lambda: world.tell(bootID=word_boot, held=[held("p", "GPU-0")]),
+        lambda: world.report(bootID=word_boot, held=[held("p", "GPU-0")]),
     ]
     for act in acts if node_first else reversed(acts):
         act()
@@ -315,13 +317,13 @@ def test_what_is_left_behind_survives_its_device() -> None:
     world.status = {}
     world.put_device(uid="again")
     assert world.used() == [100, 0, 0, 0]
-    world.tell(bootID="boot-1", held=[])
+    world.report(bootID="boot-1", held=[])
     assert world.used() == [0, 0, 0, 0]
 
 
 def test_nothing_is_left_of_a_node_that_is_gone() -> None:
     world = World()
-    world.tell(held=[held("p", "GPU-0")], foreign=[{"type": "gpu", "minor": 1, "processes": 1}])
+    world.report(held=[held("p", "GPU-0")], foreign=[{"type": "gpu", "minor": 1, "processes": 1}])
     world.cluster.remove_device("node")
     world.cluster.remove_node("node")
     assert "node" not in world.cluster.fleet.rows
@@ -330,7 +332,7 @@ def test_nothing_is_left_of_a_node_that_is_gone() -> None:
 
 def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
     world = World()
-    world.tell(held=[held("p", "GPU-0")])
+    world.report(held=[held("p", "GPU-0")])
     world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
     [placed] = world.decided()
     assert isinstance(placed, Placement)
@@ -366,34 +368,34 @@ FOREIGN = [{"type": "gpu", "minor": 1, "processes": 2, "memory": "3Gi"}]
 @pytest.mark.parametrize(("charges", "used"), [(True, [0, 100, 0, 0]), (False, [0, 0, 0, 0])])
 def test_foreign_processes_take_their_cards_unless_that_is_switched_off(*, charges: bool, used: list[int]) -> None:
     world = World(charges_foreign=charges)
-    world.tell(foreign=FOREIGN)
+    world.report(foreign=FOREIGN)
     assert world.used() == used
-    world.tell(foreign=[])
+    world.report(foreign=[])
     assert world.used() == [0, 0, 0, 0]
 
 
 def test_foreign_use_stays_when_the_inventory_changes() -> None:
     world = World()
-    world.tell(foreign=FOREIGN)
+    world.report(foreign=FOREIGN)
     world.put_device(generation=2)
     assert world.used() == [0, 100, 0, 0]
 
 
 def test_a_card_that_is_no_longer_withheld_wakes_who_waits_for_it() -> None:
     world = World(count=1)
-    world.tell(withheld=[0])
+    world.report(withheld=[0])
     world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
     assert isinstance(world.decided()[0], Failure)
-    world.tell(withheld=[0], held=[])
+    world.report(withheld=[0], held=[])
     assert world.decided() == []
-    world.tell(withheld=[])
+    world.report(withheld=[])
     [placed] = world.decided()
     assert isinstance(placed, Placement)
 
 
 def test_a_new_inventory_keeps_what_is_withheld() -> None:
     world = World(count=1)
-    world.tell(withheld=[0])
+    world.report(withheld=[0])
     world.count = 2
     world.put_device(generation=2)
     world.pods.apply("ADDED", pod("p", {NVIDIA: "2"}))
@@ -426,7 +428,7 @@ def test_a_word_that_cannot_be_read_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "expected"),
     [
         pytest.param([add(bound("p", 0)), give("p", "GPU-0")], ("True", "AsAllocated"), id="as allocated"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-1")], ("False", "Drifted"), id="another"),
@@ -434,30 +436,30 @@ def test_a_word_that_cannot_be_read_is_told() -> None:
         pytest.param(
             [add(pod("p", {GPU: "50"}, on="node", allocated=half(0))), give("p")], ("True", "AsAllocated"), id="a share"
         ),
-        pytest.param([give("p", "GPU-1")], ("", ""), id="a pod that nobody knows"),
+        pytest.param([give("p", "GPU-1")], ("", ""), id="an unknown pod"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-1", of="uid-old")], ("", ""), id="its predecessor"),
     ],
 )
-def test_a_gpu_pod_says_whether_it_is_consistent(events: list[Event], said: tuple[str, str]) -> None:
+def test_a_gpu_pod_says_whether_it_is_consistent(events: list[Event], expected: tuple[str, str]) -> None:
     for order in itertools.permutations(events):
         world = World()
         for event in order:
             event(world)
-        assert world.said("p") == said
-        assert "ns/p" in world.heard.names(StatusKind.GPU_POD)
+        assert world.consistency("p") == expected
+        assert "ns/p" in world.recorder.names(StatusKind.GPU_POD)
 
 
 def test_a_drift_begins_and_ends() -> None:
     world = World()
     for event in (add(bound("p", 0)), give("p", "GPU-0")):
         event(world)
-    assert world.heard.drifts == 0
+    assert world.recorder.drifts == 0
     give("p", "GPU-1")(world)
-    assert (world.heard.drifts, list(world.cluster.allocations.drifted)) == (1, ["uid-p"])
-    world.heard.changed.clear()
+    assert (world.recorder.drifts, list(world.cluster.allocations.drifted)) == (1, ["uid-p"])
+    world.recorder.changed.clear()
     world.pods.apply("MODIFIED", bound("p", 1))
-    assert (world.heard.drifts, world.cluster.allocations.drifted) == (2, {})
-    assert world.heard.names(StatusKind.GPU_POD) == ["ns/p"]
+    assert (world.recorder.drifts, world.cluster.allocations.drifted) == (2, {})
+    assert world.recorder.names(StatusKind.GPU_POD) == ["ns/p"]
     assert world.used() == [0, 100, 0, 0]
 
 
@@ -465,7 +467,7 @@ def test_a_pod_that_goes_drifts_no_more() -> None:
     world = World()
     for event in (add(bound("p", 0)), give("p", "GPU-1"), gone(bound("p", 0))):
         event(world)
-    assert (world.heard.drifts, world.cluster.allocations.drifted) == (2, {})
+    assert (world.recorder.drifts, world.cluster.allocations.drifted) == (2, {})
 
 
 def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
@@ -480,7 +482,7 @@ def test_a_gpu_pod_that_cannot_be_read_tells_nothing() -> None:
     add(bound("p", 0))(world)
     world.gpu_pods.apply("ADDED", {**gpu_pod("p"), "spec": {"nodeName": "node"}})
     assert world.used() == [100, 0, 0, 0]
-    assert world.said("p") == ("", "")
+    assert world.consistency("p") == ("", "")
 
 
 def test_charges_and_bookkeeping_end_with_the_pods() -> None:
@@ -504,8 +506,8 @@ def test_charges_and_bookkeeping_end_with_the_pods() -> None:
 def test_a_move_of_what_a_pod_holds_is_marked_for_its_node() -> None:
     world = World()
     add(bound("p", 0))(world)
-    world.heard.clear()
+    world.recorder.clear()
     give("p", "GPU-1")(world)
-    assert world.heard.names(StatusKind.NODE) == ["node"]
+    assert world.recorder.names(StatusKind.NODE) == ["node"]
     give("p", "GPU-1")(world)
-    assert world.heard.names(StatusKind.NODE) == ["node"]
+    assert world.recorder.names(StatusKind.NODE) == ["node"]

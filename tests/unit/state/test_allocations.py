@@ -1,4 +1,4 @@
-"""What counts in an allocation: written by whom, for which types, and how much of each card."""
+"""Which allocations count: by their author, for which types, and how much of each card."""
 
 from typing import Any
 
@@ -54,21 +54,21 @@ def held(charge: Charge) -> list[tuple[str, dict[str, int]]]:
         pytest.param("berth-scheduler", {names.EPOCH: "7"}, (), True, id="our Binding"),
         pytest.param(KOORDINATOR, {}, (), False, id="another scheduler"),
         pytest.param(KOORDINATOR, {}, (KOORDINATOR,), True, id="one that is trusted"),
-        pytest.param("default-scheduler", {}, (KOORDINATOR,), False, id="beside one that is trusted"),
+        pytest.param("default-scheduler", {}, (KOORDINATOR,), False, id="another is trusted"),
     ],
 )
 def test_an_allocation_counts_beside_our_binding_or_of_a_trusted_scheduler(
     scheduler: str, annotations: Raw, trusted: tuple[str, ...], *, believed: bool
 ) -> None:
-    found = charged(
+    charge = charged(
         {GPU: "50"}, {"gpu": [HALF]}, ours=False, trusted=trusted, schedulerName=scheduler, annotations=annotations
     )
-    assert (len(found.grants), found.unknown) == ((1, ()) if believed else (0, ("gpu",)))
+    assert (len(charge.grants), charge.unknown) == ((1, ()) if believed else (0, ("gpu",)))
 
 
 def test_a_label_is_no_mark() -> None:
-    found = charged({NVIDIA: "1"}, {"gpu": [CARD]}, ours=False, labels={names.FENCED_BY: "berth-operator"})
-    assert (found.grants, found.unknown) == ((), ("gpu",))
+    charge = charged({NVIDIA: "1"}, {"gpu": [CARD]}, ours=False, labels={names.FENCED_BY: "berth-operator"})
+    assert (charge.grants, charge.unknown) == ((), ("gpu",))
 
 
 # --- which types, and how many ----------------------------------------------------------------------------------
@@ -89,8 +89,8 @@ BOTH = {"gpu": [CARD, claim(1, core=100)], "rdma": [claim(0, "rdma-0", rdma=1)],
 @pytest.mark.parametrize("trusted", [(), (KOORDINATOR,)], ids=["ours", "trusted"])
 def test_types_that_are_not_requested_do_not_count(requests: Raw, types: set[str], trusted: tuple[str, ...]) -> None:
     ours = not trusted and "cpu" not in requests  # Berth's Binding writes no allocation on a pod that requests nothing
-    found = charged(requests, BOTH, ours=ours, trusted=trusted, schedulerName=KOORDINATOR)
-    assert ({grant.type for grant in found.grants}, found.unknown) == (types, ())
+    charge = charged(requests, BOTH, ours=ours, trusted=trusted, schedulerName=KOORDINATOR)
+    assert ({grant.type for grant in charge.grants}, charge.unknown) == (types, ())
 
 
 REPLICA = piece(0, "GPU-0::3", SLICES)
@@ -128,8 +128,8 @@ INSTANCE = piece(1, "MIG-1-0", MIG)
 def test_as_many_devices_count_as_are_requested(
     requests: Raw, claims: list[Raw], kept: list[str], unknown: tuple[str, ...]
 ) -> None:
-    found = charged(requests, {"gpu": claims})
-    assert ([grant.id for grant in found.grants], found.unknown) == (kept, unknown)
+    charge = charged(requests, {"gpu": claims})
+    assert ([grant.id for grant in charge.grants], charge.unknown) == (kept, unknown)
 
 
 # --- how much of each -------------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def test_as_many_devices_count_as_are_requested(
 def test_of_a_card_the_request_is_charged_whatever_is_claimed(
     requests: Raw, entry: Raw, amounts: dict[str, int]
 ) -> None:
-    found = charged(requests, {"gpu": [entry]})
-    assert (held(found), found.unknown) == ([("GPU-0", amounts)], ())
+    charge = charged(requests, {"gpu": [entry]})
+    assert (held(charge), charge.unknown) == ([("GPU-0", amounts)], ())
 
 
 @pytest.mark.parametrize(
@@ -167,22 +167,22 @@ def test_of_a_card_the_request_is_charged_whatever_is_claimed(
 )
 def test_nics_may_be_more_than_requested_and_not_less(requests: Raw, amounts: list[int], unknown: Any) -> None:
     entries = [claim(minor, f"rdma-{minor}", rdma=amount) for minor, amount in enumerate(amounts)]
-    found = charged(requests, {"rdma": entries})
-    assert ([dict(grant.amounts)["rdma"] for grant in found.grants], found.unknown) == (amounts, unknown)
+    charge = charged(requests, {"rdma": entries})
+    assert ([dict(grant.amounts)["rdma"] for grant in charge.grants], charge.unknown) == (amounts, unknown)
 
 
 def test_an_amount_of_something_else_is_no_amount_of_a_nic() -> None:
-    found = charged({RDMA: "1"}, {"rdma": [claim(0, "rdma-0", core=100)]})
-    assert found.unknown == ("rdma",)
+    charge = charged({RDMA: "1"}, {"rdma": [claim(0, "rdma-0", core=100)]})
+    assert charge.unknown == ("rdma",)
 
 
 def test_how_much_a_plug_ins_request_means_only_the_plug_in_knows() -> None:
     kinds = Kinds((Kind(name="npu", resources={"example.com/npu": 1}),))
     raw = pod("a", {"example.com/npu": "2"}, on="node", allocated={"npu": [claim(0, "npu-0", npu=1)], "gpu": [CARD]})
-    found = pods.charge(raw, kinds)
-    assert ([grant.type for grant in found.grants], found.unknown) == (["npu"], ())
+    charge = pods.charge(raw, kinds)
+    assert ([grant.type for grant in charge.grants], charge.unknown) == (["npu"], ())
 
 
 def test_what_was_given_by_label_stays_whatever_the_labels_say_now() -> None:
-    found = charged({}, {"gpu": [HALF]}, labels={names.GENIUS_NUMBER: "8"})
-    assert (len(found.grants), dict(found.grants[0].amounts)["gpu-core"], found.unknown) == (1, 50, ())
+    charge = charged({}, {"gpu": [HALF]}, labels={names.GENIUS_NUMBER: "8"})
+    assert (len(charge.grants), dict(charge.grants[0].amounts)["gpu-core"], charge.unknown) == (1, 50, ())

@@ -28,7 +28,7 @@ def identity(namespace: str = "ns", **labels: str) -> Identity:
         pytest.param({"matchLabels": {"app": "x"}}, identity("other", app="x"), 0, id="another namespace"),
         pytest.param({}, identity(app="x"), 1, id="an empty selector protects all"),
         pytest.param({}, identity(), 1, id="even those without labels"),
-        pytest.param(None, identity(app="x"), 0, id="no selector protects nobody"),
+        pytest.param(None, identity(app="x"), 0, id="without a selector no pod is protected"),
         pytest.param(
             {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["y"]}]}, identity(), 1, id="NotIn"
         ),
@@ -39,8 +39,8 @@ def test_whom_a_budget_protects(selector: Any, of: Identity, protects: int) -> N
 
 
 def test_what_may_go_and_who_is_gone_already() -> None:
-    found = budget(raw({}, disruptionsAllowed=2, disruptedPods={"a": "2026-01-01T00:00:00Z"}))
-    assert (found.allowed, found.disrupted) == (2, frozenset({"a"}))
+    parsed = budget(raw({}, disruptionsAllowed=2, disruptedPods={"a": "2026-01-01T00:00:00Z"}))
+    assert (parsed.allowed, parsed.disrupted) == (2, frozenset({"a"}))
     fresh = budget({"metadata": {"name": "budget", "namespace": "ns"}, "spec": {"selector": {}}})
     assert (fresh.allowed, fresh.disrupted) == (0, frozenset())
 
@@ -53,14 +53,14 @@ def list_anew(table: sinks.Table, *objects: dict[str, Any]) -> None:
 
 def test_budgets_come_change_and_go() -> None:
     cluster = Cluster(grace=1.0)
-    table, who = sinks.disruption_budgets(cluster), identity(app="x")
+    table, app = sinks.disruption_budgets(cluster), identity(app="x")
     assert not cluster.budgets
     list_anew(table, raw({}), raw({}, "second"))
-    assert len(cluster.budgets.protecting(who)) == 2
+    assert len(cluster.budgets.protecting(app)) == 2
     table.apply("MODIFIED", raw({"matchLabels": {"app": "y"}}))
-    assert len(cluster.budgets.protecting(who)) == 1
+    assert len(cluster.budgets.protecting(app)) == 1
     table.apply("DELETED", raw({}, "second"))
-    assert cluster.budgets.protecting(who) == ()
+    assert cluster.budgets.protecting(app) == ()
     assert cluster.budgets
     list_anew(table)
     assert not cluster.budgets

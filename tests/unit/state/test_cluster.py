@@ -42,29 +42,29 @@ class World:
 
     def __init__(self, *, confined: bool = False) -> None:
         self.now = 100.0
-        self.heard = Recorder()
-        self.cluster = Cluster(grace=20.0, confined=confined, listener=self.heard, clock=lambda: self.now)
+        self.recorder = Recorder()
+        self.cluster = Cluster(grace=20.0, confined=confined, listener=self.recorder, clock=lambda: self.now)
         self.cluster.put_node(node())
         self.cluster.put_device(device("node", entry(0), entry(1)))
-        self.heard.clear()
+        self.recorder.clear()
         self.pods = every_pod(self.cluster)
 
     @property
     def dirty(self) -> list[str]:
         """Return the nodes whose status may have changed."""
-        return self.heard.names(StatusKind.NODE)
+        return self.recorder.names(StatusKind.NODE)
 
     def decided(self) -> list[Placement | Failure]:
         """Decide all active pods, and assume or park them."""
-        found = []
-        while (each := popped(self.cluster.queue, self.now)) is not None:
-            outcome = decide(self.cluster.fleet, each, Policy())
-            found.append(outcome)
+        outcomes = []
+        while (pending := popped(self.cluster.queue, self.now)) is not None:
+            outcome = decide(self.cluster.fleet, pending, Policy())
+            outcomes.append(outcome)
             if isinstance(outcome, Placement):
                 self.cluster.placements.assume(outcome)
             else:
-                self.cluster.queue.park(each, outcome)
-        return found
+                self.cluster.queue.park(pending, outcome)
+        return outcomes
 
     def placed(self) -> Placement:
         (outcome,) = self.decided()
@@ -81,7 +81,7 @@ class World:
         """Return the pods whose devices are still unknown once kubelet has had its time to report."""
         self.now += KUBELET_SECONDS
         self.cluster.unknown_allocations.report()
-        return [charge.pod for charge in self.heard.unknown]
+        return [charge.pod for charge in self.recorder.unknown]
 
 
 HALF = pod("a", {GPU: "50"})
@@ -107,7 +107,7 @@ def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
     world.pods.apply("MODIFIED", BOUND)
     assert world.cluster.fleet.charges["uid-a"] == before
     assert placement.node == "node"
-    assert world.heard.settled == ["uid-a"]
+    assert world.recorder.settled == ["uid-a"]
     assert "uid-a" not in world.cluster.queue
 
 
@@ -125,7 +125,7 @@ def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "same"),
+    ("confirmed", "same"),
     [
         pytest.param((instance(0, 0), instance(0, 1), instance(0, 9, "2g.20gb")), True, id="the same"),
         pytest.param((instance(0, 9, "2g.20gb"), instance(0, 1), instance(0, 0)), True, id="in another order"),
@@ -134,14 +134,14 @@ def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     ],
 )
 def test_a_confirmed_bind_of_instances_is_the_same_as_decided_if_they_are(
-    told: tuple[Grant, ...], *, same: bool
+    confirmed: tuple[Grant, ...], *, same: bool
 ) -> None:
     world = World()
     raw = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": "1"}
     decided = (instance(0, 0), instance(0, 1), instance(0, 9, "2g.20gb"))
     world.pods.apply("ADDED", pod("a", raw, on="node", allocated=render(decided)))
     before = world.cluster.fleet.charges["uid-a"]
-    world.pods.apply("MODIFIED", pod("a", raw, on="node", allocated=render(told)))
+    world.pods.apply("MODIFIED", pod("a", raw, on="node", allocated=render(confirmed)))
     assert (world.cluster.fleet.charges["uid-a"] is before) is same
 
 
@@ -238,7 +238,7 @@ def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
     world.cluster.put_device(device("other", entry(0)))
     world.pods.apply("ADDED", HALF)
     world.placed()
-    world.heard.clear()
+    world.recorder.clear()
     world.pods.apply("ADDED", pod("a", {GPU: "50"}, on="other", allocated=half()))
     assert world.users() == [0, 0]
     assert world.cluster.fleet.charges["uid-a"].node == "other"
@@ -288,7 +288,7 @@ def test_the_same_list_again_changes_nothing() -> None:
     world = World()
     relist(world.pods, [BOUND], requested_at=1.0)
     before = world.cluster.fleet.charges["uid-a"]
-    world.heard.clear()
+    world.recorder.clear()
     relist(world.pods, [BOUND], requested_at=2.0)
     assert world.cluster.fleet.charges["uid-a"] is before
     assert world.dirty == []
@@ -356,15 +356,15 @@ def test_a_pod_that_is_not_to_be_scheduled_does_not_wait(gate: Raw) -> None:
     world.pods.apply("ADDED", HALF)
     world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, **gate))
     assert world.decided() == []
-    assert world.heard.settled == ["uid-a"]
+    assert world.recorder.settled == ["uid-a"]
 
 
 def test_a_pod_whose_gate_is_lifted_waits() -> None:
     world = World()
     world.pods.apply("ADDED", pod("a", schedulingGates=[{"name": "x"}]))
-    assert world.heard.work == 0
+    assert world.recorder.work == 0
     world.pods.apply("MODIFIED", pod("a"))
-    assert world.heard.work == 1
+    assert world.recorder.work == 1
     world.placed()
 
 
@@ -396,7 +396,7 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
     assert cluster.node_cache.devices["node"].inventory == read
     cluster.put_device(_three_cards(generation=2))
     assert len(cluster.node_cache.devices["node"].inventory.cards) == 3
-    cluster.put_device(device("node", entry(0), generation=2, uid="made anew"))
+    cluster.put_device(device("node", entry(0), generation=2, uid="new"))
     assert len(cluster.node_cache.devices["node"].inventory.cards) == 1
 
 
@@ -418,9 +418,9 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     (outcome,) = world.decided()
     assert isinstance(outcome, Failure)
-    world.heard.clear()
+    world.recorder.clear()
     free(world)
-    assert world.heard.work > 0
+    assert world.recorder.work > 0
     assert len(world.decided()) == 1
 
 
@@ -679,23 +679,23 @@ def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) 
 def parked(world: World, *, wakes_on: Change, **fields: Any) -> None:
     """Park a pod."""
     world.cluster.put_pending(pod("waits", {GPU: "100"}, **fields))
-    found = world.cluster.queue.pop(world.now)
-    assert found is not None
-    world.cluster.queue.park(found, Failure(message="no", wakes_on=wakes_on))
+    pending = world.cluster.queue.pop(world.now)
+    assert pending is not None
+    world.cluster.queue.park(pending, Failure(message="no", wakes_on=wakes_on))
 
 
 def is_awake(world: World) -> bool:
-    found = world.cluster.queue.pop(world.now)
-    return found is not None and found.uid == "uid-waits"
+    pending = world.cluster.queue.pop(world.now)
+    return pending is not None and pending.uid == "uid-waits"
 
 
 def nominated(world: World, on: str = "node") -> None:
     world.cluster.put_pending(HALF)
-    found = world.cluster.queue.pop(world.now)
-    assert isinstance(found, PendingPod)
-    placement = decide(world.cluster.fleet, found, Policy())
+    pending = world.cluster.queue.pop(world.now)
+    assert isinstance(pending, PendingPod)
+    placement = decide(world.cluster.fleet, pending, Policy())
     assert isinstance(placement, Placement)
-    world.cluster.nominator.nominate(found, replace(placement.charge, node=on))
+    world.cluster.nominator.nominate(pending, replace(placement.charge, node=on))
 
 
 def test_a_start_is_noted_and_wakes_nobody() -> None:
@@ -773,21 +773,21 @@ def test_a_pod_that_has_left_is_leaving_no_more() -> None:
 
 def test_each_pod_is_counted_once_however_often_it_is_seen() -> None:
     world = World()
-    seen = world.cluster.fleet.workload
+    workload = world.cluster.fleet.workload
     for name in ("a", "b"):
         world.cluster.put_pending(pod(name, {"cpu": "8", NVIDIA: "1"}))
-    first = seen.typical
+    first = workload.typical
     assert first.cpu_per_card == pytest.approx(8000)
     world.cluster.put_pending(pod("a", {"cpu": "8", NVIDIA: "1"}))
     world.decided()
     world.cluster.put_bound(pod("a", {"cpu": "8", NVIDIA: "1"}, on="node", allocated=whole(0)))
-    assert seen.typical is first
+    assert workload.typical is first
 
 
 def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> None:
     world = World()
-    asked = {"cpu": "4", NVIDIA: "1"}
-    bound = pod("a", asked, on="node", allocated=whole(0), annotations={"berth.dev/gpu-model": "*A100*"})
+    requests = {"cpu": "4", NVIDIA: "1"}
+    bound = pod("a", requests, on="node", allocated=whole(0), annotations={"berth.dev/gpu-model": "*A100*"})
     world.cluster.put_bound(bound)
     world.cluster.put_bound(bound)
     typical = world.cluster.fleet.workload.typical

@@ -24,10 +24,10 @@ def with_resources(minor: int, **amounts: str) -> Raw:
 
 
 def test_a_device_is_read() -> None:
-    found = devices.record(device("n", entry(0), generation=7, labels={names.VENDOR_LABEL: "amd"}))
-    assert (found.name, found.uid, found.generation) == ("n", "uid-device-n", 7)
-    assert (found.driver_version, found.inventory.vendor, found.problems) == ("570.124.06", "amd", ())
-    (card,) = found.inventory.cards
+    record = devices.record(device("n", entry(0), generation=7, labels={names.VENDOR_LABEL: "amd"}))
+    assert (record.name, record.uid, record.generation) == ("n", "uid-device-n", 7)
+    assert (record.driver_version, record.inventory.vendor, record.problems) == ("570.124.06", "amd", ())
+    (card,) = record.inventory.cards
     assert (card.type, card.minor, card.id, card.model, card.healthy) == ("gpu", 0, "GPU-0", A100, True)
     assert dict(card.amounts) == {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100}
 
@@ -41,8 +41,8 @@ def test_a_device_is_read() -> None:
     ],
 )
 def test_an_empty_device_is_read(raw: Raw) -> None:
-    found = devices.record(raw)
-    assert (found.inventory.cards, found.inventory.vendor, found.problems) == ((), "nvidia", ())
+    record = devices.record(raw)
+    assert (record.inventory.cards, record.inventory.vendor, record.problems) == ((), "nvidia", ())
 
 
 def test_both_prefixes_are_read() -> None:
@@ -71,10 +71,10 @@ def test_a_device_that_does_not_say_its_size_is_a_hundred_hundredths(kind: str, 
     ],
 )
 def test_a_card_that_cannot_be_handed_out_stands_in_the_inventory_all_the_same(fields: Raw) -> None:
-    found = devices.record(device("n", entry(0, **fields), entry(1)))
-    assert [card.healthy for card in found.inventory.cards] == [False, True]
-    assert found.problems == ()
-    assert dict(found.inventory.cards[0].amounts)["gpu-memory"] == A100_BYTES
+    record = devices.record(device("n", entry(0, **fields), entry(1)))
+    assert [card.healthy for card in record.inventory.cards] == [False, True]
+    assert record.problems == ()
+    assert dict(record.inventory.cards[0].amounts)["gpu-memory"] == A100_BYTES
 
 
 def test_a_card_that_is_only_capable_of_mig_is_whole() -> None:
@@ -150,10 +150,10 @@ def test_a_contradiction_is_named_and_excludes_its_cards_alone(
     entries: list[Raw], problems: list[str], left: list[int]
 ) -> None:
     raw = device("n", *entries)
-    found = devices.record(raw)
-    assert len(found.problems) == len(problems)
-    for told, words in zip(found.problems, problems, strict=True):
-        assert told.startswith(words)
+    record = devices.record(raw)
+    assert len(record.problems) == len(problems)
+    for problem, words in zip(record.problems, problems, strict=True):
+        assert problem.startswith(words)
     assert usable(raw) == [("gpu", minor) for minor in left]
 
 
@@ -168,17 +168,17 @@ def test_an_excluded_card_offers_nothing() -> None:
 def only(*entries: Raw, **spec: Any) -> CardInfo:
     raw = device("n", *entries)
     raw["spec"] |= spec
-    found = devices.record(raw)
-    assert found.problems == ()
-    return found.inventory.cards[0]
+    record = devices.record(raw)
+    assert record.problems == ()
+    return record.inventory.cards[0]
 
 
 def test_the_place_and_labels_of_a_card_are_read() -> None:
     place = {"socketID": 1, "nodeID": 3, "pcieID": "0000:17:00.0", "busID": "0000:18:00.0"}
-    found = only(entry(0, topology=place, moduleID=7, labels={"b": "2", "a": "1"}))
-    assert (found.socket, found.numa, found.pcie, found.module) == (1, 3, "0000:17:00.0", 7)
-    assert dict(found.labels).items() >= {"a": "1", "b": "2"}.items()
-    assert list(found.labels) == sorted(found.labels)
+    card = only(entry(0, topology=place, moduleID=7, labels={"b": "2", "a": "1"}))
+    assert (card.socket, card.numa, card.pcie, card.module) == (1, 3, "0000:17:00.0", 7)
+    assert dict(card.labels).items() >= {"a": "1", "b": "2"}.items()
+    assert list(card.labels) == sorted(card.labels)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_what_is_known_of_a_card_can_be_selected_without_labels_by_others(fields
 
 @pytest.mark.parametrize("fields", [pytest.param({}, id="left out"), pytest.param({"topology": None}, id="null")])
 def test_a_card_of_which_no_place_is_told(fields: Raw) -> None:
-    found = only(entry(0, **fields))
-    assert (found.socket, found.numa, found.pcie, found.module, found.links) == (-1, -1, "", -1, ())
+    card = only(entry(0, **fields))
+    assert (card.socket, card.numa, card.pcie, card.module, card.links) == (-1, -1, "", -1, ())
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_card_of_which_no_place_is_told(fields: Raw) -> None:
     [
         pytest.param({"type": "NVLink", "count": 18}, 1800, id="eighteen NVLinks"),
         pytest.param({"type": "NVLink", "count": 1}, 100, id="one"),
-        pytest.param({"type": "NVLink"}, 100, id="nobody counted"),
+        pytest.param({"type": "NVLink"}, 100, id="not counted"),
         pytest.param({"type": "SameBoard"}, 60, id="board"),
         pytest.param({"type": "SingleSwitch"}, 50, id="switch"),
         pytest.param({"type": "MultiSwitch"}, 40, id="switches"),
@@ -265,9 +265,7 @@ WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100
         pytest.param({"mig": MIG | {"enabled": False}}, {}, True, {}, id="not in MIG mode"),
         pytest.param({"mig": {"enabled": True}}, {}, False, {}, id="no instances"),
         pytest.param({"mig": MIG, "health": False}, {}, False, {}, id="unhealthy, with all its instances"),
-        pytest.param(
-            {"mig": PARTS}, {}, False, {"nvidia.com/mig-3g.40gb": 1}, id="parts of instances are offered by nobody"
-        ),
+        pytest.param({"mig": PARTS}, {}, False, {"nvidia.com/mig-3g.40gb": 1}, id="parts of instances are not offered"),
         pytest.param(
             {"mig": PARTS | {"instances": PARTS["instances"][:2]}},
             {"migStrategy": "single"},
@@ -305,10 +303,10 @@ WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100
     ],
 )
 def test_what_a_card_is_divided_into(fields: Raw, spec: Raw, pieces: dict[str, int], *, healthy: bool) -> None:
-    found = only(entry(0, **fields), **spec)
-    assert found.healthy is healthy
-    assert dict(found.amounts) == {**WHOLE_CARD, **pieces}
-    named = {name for _, name in found.instances}
+    card = only(entry(0, **fields), **spec)
+    assert card.healthy is healthy
+    assert dict(card.amounts) == {**WHOLE_CARD, **pieces}
+    named = {name for _, name in card.instances}
     assert named == {name for name in pieces if name.startswith("nvidia.com/mig-")}
 
 
@@ -357,9 +355,9 @@ def test_what_a_card_means_under_a_strategy(strategy: str, *, single: bool) -> N
 def test_under_strategy_single_all_slots_are_alike(entries: list[Raw], problems: list[str], given: list[int]) -> None:
     raw = device("n", *entries)
     raw["spec"]["migStrategy"] = "single"
-    found = devices.record(raw)
-    assert list(found.problems) == problems
-    gpus = [card for card in found.inventory.cards if card.type == "gpu"]
+    record = devices.record(raw)
+    assert list(record.problems) == problems
+    gpus = [card for card in record.inventory.cards if card.type == "gpu"]
     assert [card.minor for card in gpus if card.healthy or card.instances] == given
 
 
@@ -369,13 +367,13 @@ def test_virtual_functions_are_read_by_group() -> None:
         {"vfs": [{"minor": 5}]},
         {},
     ]
-    found = only(entry(0, type="rdma", id="R", resources={}, vfGroups=groups))
-    assert found.functions == (
+    card = only(entry(0, type="rdma", id="R", resources={}, vfGroups=groups))
+    assert card.functions == (
         ((("a", "1"), ("b", "2")), ((0, "x"), (-1, "y"))),
         ((), ((5, ""),)),
         ((), ()),
     )
-    assert dict(found.amounts) == {"rdma": 100, allocation.FUNCTIONS: 3}
+    assert dict(card.amounts) == {"rdma": 100, allocation.FUNCTIONS: 3}
 
 
 PART_CONTRADICTIONS = [
@@ -412,9 +410,9 @@ PART_CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("raw", "problem"), PART_CONTRADICTIONS)
 def test_parts_that_contradict_each_other_exclude_their_card(raw: Raw, problem: str) -> None:
-    found = devices.record(device("n", raw, entry(1)))
-    assert found.problems[0].startswith(problem)
-    bad = found.inventory.cards[0]
+    record = devices.record(device("n", raw, entry(1)))
+    assert record.problems[0].startswith(problem)
+    bad = record.inventory.cards[0]
     assert (bad.healthy, bad.amounts, bad.instances) == (False, (), ())
 
 
@@ -452,13 +450,13 @@ def test_policies_are_read_from_labels(labels: dict[str, str], *, honors: bool) 
 
 
 @pytest.mark.parametrize(
-    ("entries", "table", "labels", "found"),
+    ("entries", "table", "labels", "expected"),
     [
         pytest.param([entry(0)], None, {}, (), id="none"),
-        pytest.param([entry(0)], PAIR, {}, TABLE, id="told"),
+        pytest.param([entry(0)], PAIR, {}, TABLE, id="by annotation"),
         pytest.param(BOARD, None, {}, NVSWITCH, id="built in"),
-        pytest.param(BOARD, PAIR, {}, TABLE, id="told beats built in"),
-        pytest.param(BOARD, "{}", {}, (), id="told that there is none"),
+        pytest.param(BOARD, PAIR, {}, TABLE, id="annotation before built in"),
+        pytest.param(BOARD, "{}", {}, (), id="annotation with an empty table"),
         pytest.param(BOARD, None, {"vendor": "amd"}, (), id="another vendor's"),
         pytest.param([*BOARD[:7], entry(7, model=A100)], None, {}, (), id="one of another model"),
         pytest.param([*BOARD[:7], BOARD[7] | {"health": False}], None, {}, NVSWITCH, id="one that failed"),
@@ -466,19 +464,19 @@ def test_policies_are_read_from_labels(labels: dict[str, str], *, honors: bool) 
     ],
 )
 def test_partitions_are_told_or_built_in(
-    entries: list[Raw], table: str | None, labels: dict[str, str], found: Table
+    entries: list[Raw], table: str | None, labels: dict[str, str], expected: Table
 ) -> None:
     read = marked(*entries, table=table, **labels)
-    assert (read.inventory.partitions, read.problems) == (found, ())
+    assert (read.inventory.partitions, read.problems) == (expected, ())
 
 
 @pytest.mark.parametrize("table", [pytest.param("", id="empty"), pytest.param('{"2": [{"minors": [1]}]}', id="wrong")])
 def test_a_bad_table_is_told_and_counts_as_none(table: str) -> None:
-    found = marked(*BOARD, table=table)
-    (problem,) = found.problems
+    record = marked(*BOARD, table=table)
+    (problem,) = record.problems
     assert problem.startswith(f"metadata.annotations.{names.PARTITIONS}: ")
-    assert found.inventory.partitions == ()
-    assert all(each.healthy for each in found.inventory.cards)
+    assert record.inventory.partitions == ()
+    assert all(each.healthy for each in record.inventory.cards)
 
 
 @pytest.mark.parametrize(
@@ -528,9 +526,9 @@ def test_what_only_looks_like_a_contradiction(entries: list[Raw]) -> None:
     ],
 )
 def test_a_spec_that_cannot_be_read_is_told_and_offers_nothing(bad: Raw, place: str) -> None:
-    found = devices.record(device("n", {**entry(0), **bad}, entry(1)))
-    assert found.inventory.cards == ()
-    (problem,) = found.problems
+    record = devices.record(device("n", {**entry(0), **bad}, entry(1)))
+    assert record.inventory.cards == ()
+    (problem,) = record.problems
     assert problem.startswith(place)
 
 
@@ -541,9 +539,9 @@ def test_a_field_of_another_version_is_passed_over() -> None:
 def test_conditions_are_read_from_the_status() -> None:
     first = devices.record(device("n", conditions=[condition("Ready", "Unknown")]))
     second = devices.record(device("n", conditions=[condition("Ready", "True")]), known=first)
-    for found, status in ((first, "Unknown"), (second, "True")):
-        assert [(each.type, each.status) for each in found.conditions] == [("Ready", status)]
-        assert tuple(found.status.conditions) == found.conditions
+    for record, status in ((first, "Unknown"), (second, "True")):
+        assert [(each.type, each.status) for each in record.conditions] == [("Ready", status)]
+        assert tuple(record.status.conditions) == record.conditions
 
 
 @pytest.mark.parametrize(
@@ -555,7 +553,7 @@ def test_conditions_are_read_from_the_status() -> None:
     ],
 )
 def test_a_status_that_cannot_be_read_counts_as_empty(status: Raw) -> None:
-    found = devices.record(device("n", entry(0), status=status))
-    assert found.status == DeviceStatus()
-    assert found.conditions == ()
-    assert len(found.inventory.cards) == 1
+    record = devices.record(device("n", entry(0), status=status))
+    assert record.status == DeviceStatus()
+    assert record.conditions == ()
+    assert len(record.inventory.cards) == 1

@@ -11,12 +11,12 @@ LABELS, ANNOTATIONS = "labels", "annotations"
 
 
 def by(name: str | None, minimum: str | None) -> dict[str, dict[str, str]]:
-    said = {names.POD_GROUP: name, names.POD_GROUP_MIN_MEMBER: minimum}
-    return {ANNOTATIONS: {key: value for key, value in said.items() if value is not None}}
+    values = {names.POD_GROUP: name, names.POD_GROUP_MIN_MEMBER: minimum}
+    return {ANNOTATIONS: {key: value for key, value in values.items() if value is not None}}
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("fields", "expected"),
     [
         pytest.param({}, None, id="none"),
         pytest.param({LABELS: {names.POD_GROUP_LABEL: "g"}}, Membership(group="ns/g"), id="by label"),
@@ -35,16 +35,16 @@ def by(name: str | None, minimum: str | None) -> dict[str, dict[str, str]]:
         ),
     ],
 )
-def test_the_gang_of_a_pod(fields: Raw, found: Membership | None) -> None:
-    assert groups.of_pod(pod(**fields)) == found
-    assert pods.pending(pod(**fields)).gang == found
-    assert pods.charge(pod(**fields, on="node")).gang == found
+def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
+    assert groups.of_pod(pod(**fields)) == expected
+    assert pods.pending(pod(**fields)).gang == expected
+    assert pods.charge(pod(**fields, on="node")).gang == expected
     assert pods.pending(pod(**fields)).error == ""
     assert not pods.pending(pod(**fields)).request.unsupported
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         pytest.param(
             {LABELS: {names.POD_GROUP_LABEL: "g", names.OLD_POD_GROUP_LABEL: "h"}},
@@ -76,26 +76,26 @@ def test_the_gang_of_a_pod(fields: Raw, found: Membership | None) -> None:
         ),
     ],
 )
-def test_a_gang_that_is_not_clear_is_told(fields: Raw, told: str) -> None:
-    found = pods.pending(pod(**fields))
-    assert found.error == told
-    assert found.gang is None
+def test_a_gang_that_is_not_clear_is_told(fields: Raw, message: str) -> None:
+    pending = pods.pending(pod(**fields))
+    assert pending.error == message
+    assert pending.gang is None
     assert pods.charge(pod(**fields, on="node")).gang is None
 
 
 @pytest.mark.parametrize("minimum", [None, 0])
 def test_a_pod_group_that_needs_nobody_means_nothing(minimum: int | None) -> None:
-    found = groups.group(pod_group(minimum=minimum))
-    assert found.problem == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
+    parsed = groups.group(pod_group(minimum=minimum))
+    assert parsed.problem == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
 
 
 @pytest.mark.parametrize(
     ("timeout", "seconds"), [pytest.param(None, 0, id="none"), pytest.param(0, 0, id="0"), pytest.param(7, 7, id="7")]
 )
 def test_the_timeout_of_a_pod_group(timeout: int | None, seconds: float) -> None:
-    found = groups.group(pod_group(timeout=timeout))
-    assert found.timeout == seconds
-    assert (found.name, found.uid, found.minimum, found.problem) == ("ns/g", "uid-group-g", 2, "")
+    parsed = groups.group(pod_group(timeout=timeout))
+    assert parsed.timeout == seconds
+    assert (parsed.name, parsed.uid, parsed.minimum, parsed.problem) == ("ns/g", "uid-group-g", 2, "")
 
 
 @pytest.mark.parametrize(

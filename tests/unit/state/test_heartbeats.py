@@ -10,18 +10,18 @@ DURATION = 40.0
 
 def beats(*, doubted: bool = False, lease: bool = True, at: float = 0.0) -> Heartbeats:
     """Return the heartbeats just after a start: of a Device, and usually a Lease."""
-    made = Heartbeats(grace=GRACE)
-    made.expect("node", at, doubted=doubted)
+    heartbeats = Heartbeats(grace=GRACE)
+    heartbeats.expect("node", at, doubted=doubted)
     if lease:
-        made.observe("node", "1", DURATION, at)
-    return made
+        heartbeats.observe("node", "1", DURATION, at)
+    return heartbeats
 
 
 def renewed(at: float = 0.0, *, duration: float | None = DURATION) -> Heartbeats:
     """Return the heartbeats of an agent whose renewal was seen."""
-    made = beats(at=at)
-    made.observe("node", "2", duration, at)
-    return made
+    heartbeats = beats(at=at)
+    heartbeats.observe("node", "2", duration, at)
+    return heartbeats
 
 
 @pytest.mark.parametrize(
@@ -38,30 +38,30 @@ def test_a_renewal_lasts_for_the_duration_and_the_grace(now: float, *, alive: bo
 
 
 def test_every_renewal_counts_anew() -> None:
-    made = renewed()
+    heartbeats = renewed()
     for i in range(10):
-        made.observe("node", f"renewed {i}", DURATION, 30.0 * i)
-    assert made.alive("node", 330.0)
-    assert not made.alive("node", 330.1)
+        heartbeats.observe("node", f"renewed {i}", DURATION, 30.0 * i)
+    assert heartbeats.alive("node", 330.0)
+    assert not heartbeats.alive("node", 330.1)
 
 
 def test_the_same_time_again_is_no_renewal() -> None:
-    made = renewed()
-    made.observe("node", "2", DURATION, 50.0)
-    assert not made.alive("node", 60.1)
+    heartbeats = renewed()
+    heartbeats.observe("node", "2", DURATION, 50.0)
+    assert not heartbeats.alive("node", 60.1)
 
 
 def test_a_time_that_goes_back_is_a_renewal_since_the_remote_clock_does_not_count() -> None:
-    made = renewed()
-    made.observe("node", "0", DURATION, 50.0)
-    assert made.alive("node", 110.0)
+    heartbeats = renewed()
+    heartbeats.observe("node", "0", DURATION, 50.0)
+    assert heartbeats.alive("node", 110.0)
 
 
 def test_an_agent_recovers_by_itself() -> None:
-    made = renewed()
-    assert not made.alive("node", 1000.0)
-    made.observe("node", "3", DURATION, 1000.0)
-    assert made.alive("node", 1000.0)
+    heartbeats = renewed()
+    assert not heartbeats.alive("node", 1000.0)
+    heartbeats.observe("node", "3", DURATION, 1000.0)
+    assert heartbeats.alive("node", 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_after_a_restart_unknown_stays_unknown(now: float) -> None:
 
 
 def test_unknown_ends_with_the_first_renewal_seen() -> None:
-    made = beats(doubted=True)
-    made.observe("node", "2", DURATION, 5.0)
-    assert made.alive("node", 5.0)
+    heartbeats = beats(doubted=True)
+    heartbeats.observe("node", "2", DURATION, 5.0)
+    assert heartbeats.alive("node", 5.0)
 
 
 @pytest.mark.parametrize(
@@ -103,31 +103,31 @@ def test_a_missing_lease_of_an_unknown_device_is_stale_at_once() -> None:
 
 
 def test_a_lease_without_a_time_counts_as_missing() -> None:
-    made = beats(lease=False)
-    made.observe("node", "", DURATION, 0.0)
-    assert not made.alive("node", 20.1)
+    heartbeats = beats(lease=False)
+    heartbeats.observe("node", "", DURATION, 0.0)
+    assert not heartbeats.alive("node", 20.1)
 
 
 def test_a_lease_that_is_gone_takes_its_last_renewal_with_it_only_in_time() -> None:
-    made = renewed()
-    made.lost("node")
-    assert made.alive("node", 60.0)
-    assert not made.alive("node", 60.1)
+    heartbeats = renewed()
+    heartbeats.lost("node")
+    assert heartbeats.alive("node", 60.0)
+    assert not heartbeats.alive("node", 60.1)
 
 
 def test_a_lease_that_is_gone_before_a_renewal_leaves_the_grace() -> None:
-    made = beats()
-    made.lost("node")
-    assert made.alive("node", 20.0)
-    assert not made.alive("node", 20.1)
+    heartbeats = beats()
+    heartbeats.lost("node")
+    assert heartbeats.alive("node", 20.0)
+    assert not heartbeats.alive("node", 20.1)
 
 
 @pytest.mark.parametrize("time", [pytest.param("1", id="with its old time"), pytest.param("9", id="with a new one")])
 def test_a_lease_made_again_is_a_renewal(time: str) -> None:
-    made = beats(doubted=True)
-    made.lost("node")
-    made.observe("node", time, DURATION, 7.0)
-    assert made.alive("node", 7.0)
+    heartbeats = beats(doubted=True)
+    heartbeats.lost("node")
+    heartbeats.observe("node", time, DURATION, 7.0)
+    assert heartbeats.alive("node", 7.0)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,16 @@ def test_a_lease_made_again_is_a_renewal(time: str) -> None:
     ],
 )
 def test_an_absurd_duration_is_brought_within_reason(duration: float | None, last: float) -> None:
-    made = renewed(duration=duration)
-    assert made.alive("node", last)
-    assert not made.alive("node", last + 0.1)
+    heartbeats = renewed(duration=duration)
+    assert heartbeats.alive("node", last)
+    assert not heartbeats.alive("node", last + 0.1)
 
 
 def test_a_changed_duration_counts_from_the_last_renewal() -> None:
-    made = renewed()
-    made.observe("node", "2", 100.0, 10.0)
-    assert made.alive("node", 120.0)
-    assert not made.alive("node", 120.1)
+    heartbeats = renewed()
+    heartbeats.observe("node", "2", 100.0, 10.0)
+    assert heartbeats.alive("node", 120.0)
+    assert not heartbeats.alive("node", 120.1)
 
 
 def test_a_node_that_nobody_knows_is_not_alive() -> None:
@@ -159,44 +159,44 @@ def test_a_node_that_nobody_knows_is_not_alive() -> None:
 
 
 def test_a_lease_without_a_device_is_not_alive_and_not_listed() -> None:
-    made = Heartbeats(grace=GRACE)
-    made.observe("node", "1", DURATION, 0.0)
-    made.observe("node", "2", DURATION, 1.0)
-    assert not made.alive("node", 1.0)
-    assert not list(made.nodes())
+    heartbeats = Heartbeats(grace=GRACE)
+    heartbeats.observe("node", "1", DURATION, 0.0)
+    heartbeats.observe("node", "2", DURATION, 1.0)
+    assert not heartbeats.alive("node", 1.0)
+    assert not list(heartbeats.nodes())
 
 
 def test_a_device_is_listed_until_it_is_gone() -> None:
-    made = beats()
-    assert list(made.nodes()) == ["node"]
-    made.dismiss("node")
-    assert not list(made.nodes())
-    assert not made.alive("node", 0.0)
+    heartbeats = beats()
+    assert list(heartbeats.nodes()) == ["node"]
+    heartbeats.dismiss("node")
+    assert not list(heartbeats.nodes())
+    assert not heartbeats.alive("node", 0.0)
 
 
 def test_a_renewal_seen_before_the_device_counts() -> None:
-    made = Heartbeats(grace=GRACE)
-    made.observe("node", "1", DURATION, 0.0)
-    made.observe("node", "2", DURATION, 50.0)
-    made.expect("node", 55.0, doubted=True)
-    assert made.alive("node", 110.0)
+    heartbeats = Heartbeats(grace=GRACE)
+    heartbeats.observe("node", "1", DURATION, 0.0)
+    heartbeats.observe("node", "2", DURATION, 50.0)
+    heartbeats.expect("node", 55.0, doubted=True)
+    assert heartbeats.alive("node", 110.0)
 
 
 def test_a_device_made_again_is_believed_anew() -> None:
-    made = beats()
-    made.dismiss("node")
-    made.expect("node", 500.0, doubted=False)
-    assert made.alive("node", 560.0)
+    heartbeats = beats()
+    heartbeats.dismiss("node")
+    heartbeats.expect("node", 500.0, doubted=False)
+    assert heartbeats.alive("node", 560.0)
 
 
 def test_a_device_seen_again_is_not_believed_longer() -> None:
-    made = beats()
-    made.expect("node", 50.0, doubted=False)
-    assert not made.alive("node", 60.1)
+    heartbeats = beats()
+    heartbeats.expect("node", 50.0, doubted=False)
+    assert not heartbeats.alive("node", 60.1)
 
 
 @pytest.mark.parametrize("act", [pytest.param("dismiss", id="device"), pytest.param("lost", id="lease")])
 def test_what_was_never_there_may_go(act: str) -> None:
-    made = Heartbeats(grace=GRACE)
-    getattr(made, act)("node")
-    assert not made.alive("node", 0.0)
+    heartbeats = Heartbeats(grace=GRACE)
+    getattr(heartbeats, act)("node")
+    assert not heartbeats.alive("node", 0.0)

@@ -83,11 +83,11 @@ MACHINE: Final[tuple[Raw, ...]] = (
 def numbered(devices: Sequence[Raw]) -> list[Raw]:
     """Return devices with minors in this order."""
     counts: Counter[str] = Counter()
-    found = []
-    for each in devices:
-        found.append({**each, "minor": counts[each["type"]]})
-        counts[each["type"]] += 1
-    return found
+    result = []
+    for raw in devices:
+        result.append({**raw, "minor": counts[raw["type"]]})
+        counts[raw["type"]] += 1
+    return result
 
 
 class World:
@@ -110,18 +110,18 @@ class World:
             *(lambda raw=raw: cluster.put_gpu_pod(raw) for raw in self.gpu_pods.values()),
         ]
         random.Random(repr(order)).shuffle(events)  # noqa: S311 - no secret
-        for each in events:
-            each()
+        for event in events:
+            event()
         cluster.put_lease(lease())
         return cluster
 
     def restart(self, seed: int) -> None:
         self.cluster = self.started([seed])
 
-    def publish(self, devices: Sequence[Raw], **told: Any) -> None:
+    def publish(self, devices: Sequence[Raw], **status: Any) -> None:
         """Publish the node's Device after a reboot, with these devices in this order."""
         generation = self.device["metadata"]["generation"] + 1
-        self.device = device("node", *numbered(devices), generation=generation, status=told)
+        self.device = device("node", *numbered(devices), generation=generation, status=status)
         self.cluster.put_device(self.device)
 
     def bind(self, requests: Mapping[str, str], annotations: Mapping[str, str]) -> None:
@@ -132,13 +132,13 @@ class World:
         if not isinstance(outcome, Placement):
             return
         self.cluster.placements.assume(outcome)
-        told = record.binding(outcome, 1, "lease")["metadata"]
+        metadata = record.binding(outcome, 1, "lease")["metadata"]
         raw = pod(
             f"p{self.binds}",
             requests,
             on="node",
-            annotations={**annotations, **told["annotations"]},
-            labels=told["labels"],
+            annotations={**annotations, **metadata["annotations"]},
+            labels=metadata["labels"],
         )
         self.bound[raw["metadata"]["uid"]] = raw
         self.cluster.put_bound(raw)
@@ -174,11 +174,15 @@ class World:
         modes: defaultdict[str, set[str]] = defaultdict(set)
         named: Counter[str] = Counter()
         for raw in self.bound.values():
-            for kind, each in entries(raw):
-                taken[parent(each)].update({name: int(value) for name, value in shares(kind, each)})
-                modes[parent(each)].add("parts" if parent(each) != each["id"] else "card")
-                named.update([each["id"]] if parent(each) != each["id"] else [])
-                named.update(function["busID"] for function in each.get("extension", {}).get("vfs", ()))
+            for kind, allocated_entry in entries(raw):
+                taken[parent(allocated_entry)].update(
+                    {name: int(value) for name, value in shares(kind, allocated_entry)}
+                )
+                modes[parent(allocated_entry)].add(
+                    "parts" if parent(allocated_entry) != allocated_entry["id"] else "card"
+                )
+                named.update([allocated_entry["id"]] if parent(allocated_entry) != allocated_entry["id"] else [])
+                named.update(function["busID"] for function in allocated_entry.get("extension", {}).get("vfs", ()))
         booked_twice = {
             name: amounts for name, amounts in taken.items() if any(amount > 100 for amount in amounts.values())
         }
@@ -201,30 +205,30 @@ class World:
 
 
 def requested(raw: Raw) -> Mapping[str, str]:
-    found: Mapping[str, str] = raw["spec"]["containers"][0]["resources"]["requests"]
-    return found
+    requests: Mapping[str, str] = raw["spec"]["containers"][0]["resources"]["requests"]
+    return requests
 
 
 def allocated(raw: Raw) -> dict[str, list[Raw]]:
-    found: dict[str, list[Raw]] = orjson.loads(raw["metadata"]["annotations"][names.ALLOCATED])
-    return found
+    grants: dict[str, list[Raw]] = orjson.loads(raw["metadata"]["annotations"][names.ALLOCATED])
+    return grants
 
 
 def entries(raw: Raw) -> Iterator[tuple[str, Raw]]:
-    for kind, found in allocated(raw).items():
-        for each in found:
-            yield kind, each
+    for kind, grants in allocated(raw).items():
+        for grant in grants:
+            yield kind, grant
 
 
-def parent(each: Raw) -> str:
+def parent(allocated_entry: Raw) -> str:
     """Return the id of the physical device that an entry belongs to."""
-    if each["id"].startswith("MIG-"):
-        return str(each["id"].removeprefix("MIG-").rpartition("-")[0])
-    return str(each["id"].partition("::")[0])
+    if allocated_entry["id"].startswith("MIG-"):
+        return str(allocated_entry["id"].removeprefix("MIG-").rpartition("-")[0])
+    return str(allocated_entry["id"].partition("::")[0])
 
 
-def shares(kind: str, each: Raw) -> Iterator[tuple[str, str]]:
-    for name, value in each["resources"].items():
+def shares(kind: str, allocated_entry: Raw) -> Iterator[tuple[str, str]]:
+    for name, value in allocated_entry["resources"].items():
         if name.partition("/")[2] in ("gpu-core", "gpu-memory-ratio", kind):
             yield name, value
 
@@ -337,11 +341,11 @@ def test_swapped_minors_of_other_types(
 def test_virtual_functions_count_on_their_nic_wherever_it_is() -> None:
     world = World()
     world.publish([nic("n0"), nic("n1")])
-    wanted = {RDMA: "1"}, hints(rdma={"vfSelector": {}})
-    world.bind(*wanted)
+    every_nic = {RDMA: "1"}, hints(rdma={"vfSelector": {}})
+    world.bind(*every_nic)
     world.publish([nic("n1"), nic("n0")])
     for _ in range(4):
-        world.bind(*wanted)
+        world.bind(*every_nic)
     assert len(world.bound) == 4
     world.check_charges()
 
@@ -416,9 +420,9 @@ def without_parents(raw: Raw) -> Raw:
 
 def redivided(name: str) -> Raw:
     """Return a card in MIG mode whose instances were all created again."""
-    found = divided(name)
-    instances = [{**each, "id": f"MIG-again-{name}-{each['gpuInstance']}"} for each in found["mig"]["instances"]]
-    return {**found, "mig": {"enabled": True, "instances": instances}}
+    card = divided(name)
+    instances = [{**each, "id": f"MIG-again-{name}-{each['gpuInstance']}"} for each in card["mig"]["instances"]]
+    return {**card, "mig": {"enabled": True, "instances": instances}}
 
 
 def test_an_instance_that_is_gone_is_charged_to_its_parent() -> None:
@@ -461,8 +465,8 @@ def test_instances_of_a_failed_card_are_known() -> None:
 
 def accounted(world: World) -> tuple[str, str]:
     shown = status.wanted(world.cluster.node_cache.view("node"), lambda: "2026-01-01T00:00:00Z")
-    [found] = [each for each in shown.conditions if each.type == names.ACCOUNTED]
-    return found.status, found.message
+    [accounted] = [each for each in shown.conditions if each.type == names.ACCOUNTED]
+    return accounted.status, accounted.message
 
 
 # --- what kubelet gave --------------------------------------------------------------------------------------------
@@ -484,11 +488,11 @@ def test_what_kubelet_gave_is_found_by_its_id() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_a_pod_that_is_gone_still_holds_is_found_by_its_id(*, restarted: bool) -> None:
     world, _ = holding({NVIDIA: "1"}, plain("GPU-a"), plain("GPU-b"))
-    told = {"bootID": "boot-1", "held": [held_by("p1", "GPU-a", 0)]}
-    world.device["status"] = told
+    reported = {"bootID": "boot-1", "held": [held_by("p1", "GPU-a", 0)]}
+    world.device["status"] = reported
     world.cluster.put_device(world.device)
     world.end("uid-p1")
-    world.publish([plain("GPU-b"), plain("GPU-a")], **told)
+    world.publish([plain("GPU-b"), plain("GPU-a")], **reported)
     if restarted:
         world.restart(2)
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
@@ -509,8 +513,8 @@ def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_i
     world.bind({GPU: "100"}, {})
     world.bind({GPU: "100"}, {})
     world.publish([plain("GPU-b"), plain("GPU-x")])
-    found = status.wanted(world.cluster.node_cache.view("node"), lambda: "2026-01-01T00:00:00Z").devices
-    assert [(each.minor, each.id, [holder.name for holder in each.holders]) for each in found] == [
+    shown = status.wanted(world.cluster.node_cache.view("node"), lambda: "2026-01-01T00:00:00Z").devices
+    assert [(each.minor, each.id, [holder.name for holder in each.holders]) for each in shown] == [
         (0, None, ["p2"]),
         (1, None, []),
         (-1, "GPU-a", ["p1"]),

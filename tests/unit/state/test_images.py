@@ -12,8 +12,8 @@ Raw = dict[str, Any]
 
 
 def test_a_node_s_images_are_read_by_all_their_names() -> None:
-    found = [{"names": ["x@sha256:1", "x:1"], "sizeBytes": 7}, {"names": None}, {"names": ["y:1"]}]
-    assert nodes.info(node(images=found)).images == (("x@sha256:1", 7), ("x:1", 7), ("y:1", 0))
+    raw = [{"names": ["x@sha256:1", "x:1"], "sizeBytes": 7}, {"names": None}, {"names": ["y:1"]}]
+    assert nodes.info(node(images=raw)).images == (("x@sha256:1", 7), ("x:1", 7), ("y:1", 0))
 
 
 @pytest.mark.parametrize("status", [{}, {"images": None}, {"images": []}])

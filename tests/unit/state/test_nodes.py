@@ -19,17 +19,17 @@ def ready(status: str) -> Raw:
 
 def test_a_node_is_read() -> None:
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
-    found = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True, offered={}))
-    assert (found.name, found.labels, found.cordoned, found.ready) == ("n", {"zone": "x"}, True, True)
-    assert found.allocatable == {"cpu": 64_000, "memory": 512 * GI, "pods": 110}
-    assert found.taints == (Taint(key="a", value="1"), Taint(key="b", effect="NoExecute"))
+    info = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True, offered={}))
+    assert (info.name, info.labels, info.cordoned, info.ready) == ("n", {"zone": "x"}, True, True)
+    assert info.allocatable == {"cpu": 64_000, "memory": 512 * GI, "pods": 110}
+    assert info.taints == (Taint(key="a", value="1"), Taint(key="b", effect="NoExecute"))
 
 
 def test_the_sums_that_berth_writes_are_kept_apart() -> None:
     raw = node(allocatable={GPU: "800", NVIDIA: "8", "example.com/x": "2"}, capacity={GPU: "700"}, offered={})
-    found = nodes.info(raw).allocatable
-    assert (found.get("example.com/x"), found.get(NVIDIA)) == (2, 8)
-    assert GPU not in found
+    allocatable = nodes.info(raw).allocatable
+    assert (allocatable.get("example.com/x"), allocatable.get(NVIDIA)) == (2, 8)
+    assert GPU not in allocatable
     assert nodes.device_sums(raw, "allocatable") == {GPU: 800, NVIDIA: 8}
     assert nodes.device_sums(raw, "capacity") == {GPU: 700}
 
@@ -54,8 +54,8 @@ def test_a_node_that_nobody_hears_of_is_unreachable(status: str) -> None:
 
 
 def test_a_bare_node_is_read() -> None:
-    found = nodes.info({"metadata": {"name": "n"}})
-    assert (found.labels, found.allocatable, found.taints, found.cordoned, found.ready) == ({}, {}, (), False, True)
+    info = nodes.info({"metadata": {"name": "n"}})
+    assert (info.labels, info.allocatable, info.taints, info.cordoned, info.ready) == ({}, {}, (), False, True)
     assert nodes.device_sums({"metadata": {"name": "n"}}, "capacity") == {}
 
 

@@ -41,19 +41,19 @@ SHORT = "0/1 nodes are available: 1 Insufficient {}."
 
 def cluster(offered: Mapping[str, int], *entries: Raw) -> Cluster:
     """Return a node with eight healthy cards, or these devices, where device plugins offer this much."""
-    made = Cluster(grace=20.0, clock=lambda: 0.0)
-    made.put_node(node(offered=offered))
-    made.put_device(device("node", *(entries or map(entry, range(CARDS)))))
-    return made
+    state = Cluster(grace=20.0, clock=lambda: 0.0)
+    state.put_node(node(offered=offered))
+    state.put_device(device("node", *(entries or map(entry, range(CARDS)))))
+    return state
 
 
 def decided(of: Cluster, raw: Raw) -> Placement | Failure:
     of.put_pending(raw)
-    found = popped(of.queue)
-    assert found is not None
-    outcome = decide(of.fleet, found, Policy())
+    pending = popped(of.queue)
+    assert pending is not None
+    outcome = decide(of.fleet, pending, Policy())
     if isinstance(outcome, Failure):
-        of.queue.park(found, outcome)
+        of.queue.park(pending, outcome)
     return outcome
 
 
@@ -66,7 +66,7 @@ def message(of: Cluster, raw: Raw) -> str:
 
 
 @pytest.mark.parametrize(
-    ("offered", "wanted", "fits"),
+    ("offered", "requested", "fits"),
     [
         pytest.param({NVIDIA: 8}, 8, True, id="all that is wanted"),
         pytest.param({NVIDIA: 7}, 7, True, id="less than the Device has, and enough"),
@@ -76,9 +76,9 @@ def message(of: Cluster, raw: Raw) -> str:
     ],
 )
 def test_a_pod_is_bound_only_where_the_node_offers_enough(
-    offered: Mapping[str, int], wanted: int, *, fits: bool
+    offered: Mapping[str, int], requested: int, *, fits: bool
 ) -> None:
-    assert message(cluster(offered), pod("a", {NVIDIA: wanted})) == ("" if fits else SHORT.format(NVIDIA))
+    assert message(cluster(offered), pod("a", {NVIDIA: requested})) == ("" if fits else SHORT.format(NVIDIA))
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_a_pod_is_bound_only_where_the_node_offers_enough(
     ],
 )
 def test_so_it_is_with_every_name_of_the_plugin(resource: str, fields: Raw) -> None:
-    wanted = pod("a", {resource: 1})
-    assert message(cluster({}, entry(0, **fields)), wanted) == SHORT.format(resource)
-    assert message(cluster({resource: 1}, entry(0, **fields)), wanted) == ""
+    waits = pod("a", {resource: 1})
+    assert message(cluster({}, entry(0, **fields)), waits) == SHORT.format(resource)
+    assert message(cluster({resource: 1}, entry(0, **fields)), waits) == ""
 
 
 @pytest.mark.parametrize("resource", ["kubernetes.io/gpu", "koordinator.sh/gpu"])
@@ -157,8 +157,8 @@ def test_what_is_assumed_and_nominated_counts_too() -> None:
 
 
 def wakes(of: Cluster) -> bool:
-    found = popped(of.queue)
-    return found is not None and isinstance(decide(of.fleet, found, Policy()), Placement)
+    pending = popped(of.queue)
+    return pending is not None and isinstance(decide(of.fleet, pending, Policy()), Placement)
 
 
 @pytest.mark.parametrize("before", [{}, {NVIDIA: 0}, {NVIDIA: 7}])
@@ -240,7 +240,7 @@ def high(count: int = 1) -> PendingPod:
 
 
 @pytest.mark.parametrize(
-    ("offered", "wanted", "victims"),
+    ("offered", "requested", "victims"),
     [
         pytest.param(2, 1, 1, id="what the victim held is enough"),
         pytest.param(2, 2, 2, id="two victims"),
@@ -248,11 +248,11 @@ def high(count: int = 1) -> PendingPod:
         pytest.param(1, 1, 2, id="more is in use than is offered"),
     ],
 )
-def test_preemption_gives_back_what_victims_hold(offered: int, wanted: int, victims: int) -> None:
+def test_preemption_gives_back_what_victims_hold(offered: int, requested: int, victims: int) -> None:
     of = crowded(offered, 0, 1)
-    found = preempt(of.fleet, high(wanted), Policy(), Budgets())
-    assert found is not None
-    assert len(found.victims) == victims
+    proposal = preempt(of.fleet, high(requested), Policy(), Budgets())
+    assert proposal is not None
+    assert len(proposal.victims) == victims
 
 
 @pytest.mark.parametrize("offered", [0, 1])
@@ -266,10 +266,10 @@ def members(count: int) -> tuple[PendingPod, ...]:
 
 @pytest.mark.parametrize(("offered", "fits"), [(2, True), (1, False)])
 def test_a_gang_needs_what_all_its_members_use(offered: int, *, fits: bool) -> None:
-    found = decide_gang(cluster({NVIDIA: offered}).fleet, gang(*members(2)), Policy())
-    assert (not isinstance(found, Failure)) is fits
+    outcome = decide_gang(cluster({NVIDIA: offered}).fleet, gang(*members(2)), Policy())
+    assert (not isinstance(outcome, Failure)) is fits
 
 
 def test_a_simulation_counts_what_is_offered() -> None:
-    found = simulate(cluster({NVIDIA: 1}).fleet, members(2), {names.SCHEDULER: Policy()})
-    assert [isinstance(each.result, Placement) for each in found.outcomes] == [True, False]
+    results = simulate(cluster({NVIDIA: 1}).fleet, members(2), {names.SCHEDULER: Policy()})
+    assert [isinstance(each.result, Placement) for each in results.outcomes] == [True, False]

@@ -28,14 +28,14 @@ class World:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.heard = Recorder()
-        self.cluster = Cluster(grace=20.0, listener=self.heard, clock=lambda: self.now)
+        self.recorder = Recorder()
+        self.cluster = Cluster(grace=20.0, listener=self.recorder, clock=lambda: self.now)
         self.placements = self.cluster.placements
         for name in ("node", "other"):
             self.cluster.put_node(node(name, unschedulable=name == "other"))
             self.cluster.put_device(device(name, entry(0)))
         self.cluster.put_pending(WAITING)
-        self.heard.clear()
+        self.recorder.clear()
 
     def assume(self) -> None:
         unit = popped(self.cluster.queue, self.now)
@@ -190,7 +190,7 @@ def test_a_refused_binding_of_a_confirmed_pod_puts_nothing_into_the_queue(before
     for step in (*TO[before], forget):
         step(world)
     assert not world.is_queued
-    assert world.heard.settled == [UID]
+    assert world.recorder.settled == [UID]
 
 
 def test_a_pod_deleted_while_assumed_is_not_decided_again_when_its_binding_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_nodes_whose_status_changed(steps: tuple[Step, ...], nodes: list[str]) -
     world = World()
     for step in (assume, *steps):
         step(world)
-    assert world.heard.names(StatusKind.NODE) == nodes
+    assert world.recorder.names(StatusKind.NODE) == nodes
 
 
 # --- pods that the watch does not show --------------------------------------------------------------------------
@@ -331,4 +331,4 @@ def test_an_unknown_allocation_is_reported_once_unless_it_ends(steps: tuple[Step
         step(world)
     world.cluster.unknown_allocations.report()
     world.cluster.unknown_allocations.report()
-    assert [charge.pod for charge in world.heard.unknown] == reported
+    assert [charge.pod for charge in world.recorder.unknown] == reported

@@ -16,10 +16,10 @@ Raw = dict[str, Any]
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster(grace=20.0, clock=lambda: 100.0)
-    made.put_node(node())
-    made.put_device(device("node", *map(entry, range(4))))
-    return made
+    state = Cluster(grace=20.0, clock=lambda: 100.0)
+    state.put_node(node())
+    state.put_device(device("node", *map(entry, range(4))))
+    return state
 
 
 def held(name: str, minor: int, scheduler: str) -> Raw:
@@ -86,16 +86,16 @@ class Server:
         finally:
             self.watching.remove(params["fieldSelector"])
 
-    def shows(self, found: Raw) -> int:
+    def shows(self, raw: Raw) -> int:
         """Return the number of watches that show a pod."""
-        return sum(_picks(each, found) for each in self.watching)
+        return sum(_picks(each, raw) for each in self.watching)
 
 
-def _picks(selector: str, found: Raw) -> bool:
+def _picks(selector: str, raw: Raw) -> bool:
     fields = {
-        "spec.schedulerName": found["spec"]["schedulerName"],
-        "spec.nodeName": found["spec"].get("nodeName", ""),
-        "status.phase": found["status"].get("phase", "Pending"),
+        "spec.schedulerName": raw["spec"]["schedulerName"],
+        "spec.nodeName": raw["spec"].get("nodeName", ""),
+        "status.phase": raw["status"].get("phase", "Pending"),
     }
     return all(
         (fields[name.removesuffix("!")] == value) is not name.endswith("!")
@@ -123,8 +123,8 @@ async def group() -> AsyncIterator[asyncio.TaskGroup]:
 
 async def follow(watches: PodWatches, tasks: asyncio.TaskGroup, *names: str) -> None:
     watches.follow(names, tasks)
-    for each in watches.reflectors.values():
-        await each.synced.wait()
+    for reflector in watches.reflectors.values():
+        await reflector.synced.wait()
     await asyncio.sleep(0)
 
 

@@ -47,22 +47,22 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
         labels={names.GENIUS_PRIORITY: "-3"},
         annotations={names.MODEL_EXACT: A100},
     )
-    found = pods.pending(raw)
-    assert (found.key, found.uid, found.priority, found.weight, found.error) == ("ns/a", "uid-a", 7, -3, "")
-    assert found.scheduler == "mine"
-    wanted = found.request
-    assert wanted.resources == (("cpu", 500), ("pods", 1))
-    assert wanted.plugin_requests == ((GPU, 50),)
-    assert dict(wanted.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
-    assert wanted.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
-    assert wanted.node_affinity is None
-    assert [(each.key, each.operator, each.effect) for each in wanted.tolerations] == [
+    pending = pods.pending(raw)
+    assert (pending.key, pending.uid, pending.priority, pending.weight, pending.error) == ("ns/a", "uid-a", 7, -3, "")
+    assert pending.scheduler == "mine"
+    request = pending.request
+    assert request.resources == (("cpu", 500), ("pods", 1))
+    assert request.plugin_requests == ((GPU, 50),)
+    assert dict(request.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
+    assert request.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
+    assert request.node_affinity is None
+    assert [(each.key, each.operator, each.effect) for each in request.tolerations] == [
         ("k", "Exists", ""),
         ("", "Equal", ""),
     ]
-    assert wanted.model.exact == A100.lower()
-    assert [(each.container, each.first, each.end) for each in wanted.shares] == [("main", 0, 1)]
-    assert wanted.unsupported == ()
+    assert request.model.exact == A100.lower()
+    assert [(each.container, each.first, each.end) for each in request.shares] == [("main", 0, 1)]
+    assert request.unsupported == ()
 
 
 def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class() -> None:
@@ -72,9 +72,13 @@ def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class
 
 
 def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
-    told = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 node(s) were not ready."}
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/1 nodes are available: 1 node(s) were not ready.",
+    }
     others = [{"type": "Ready", "status": "False", "message": "x"}]
-    assert pods.pending(pod(status={"conditions": [*others, told]})).last_message == told["message"]
+    assert pods.pending(pod(status={"conditions": [*others, scheduled]})).last_message == scheduled["message"]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +142,9 @@ BAD = [
 
 @pytest.mark.parametrize(("fields", "words"), BAD)
 def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, words: str) -> None:
-    found = pods.pending(pod(**fields))
-    assert words in found.error
-    assert not found.request.devices
+    pending = pods.pending(pod(**fields))
+    assert words in pending.error
+    assert not pending.request.devices
 
 
 @pytest.mark.parametrize(
@@ -160,16 +164,16 @@ def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, 
     ],
 )
 def test_what_cannot_be_honoured_is_named(fields: Raw, name: str) -> None:
-    found = pods.pending(pod(**fields))
-    assert found.request.unsupported == (name,)
-    assert found.error == ""
+    pending = pods.pending(pod(**fields))
+    assert pending.request.unsupported == (name,)
+    assert pending.error == ""
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
 def test_parts_of_cards_cannot_lie_together_with_others(name: str) -> None:
     annotations = {names.JOINT_ALLOCATE: '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'}
-    found = pods.pending(pod("a", {name: "1", RDMA: "1"}, annotations=annotations))
-    assert f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances" in found.request.unsupported
+    pending = pods.pending(pod("a", {name: "1", RDMA: "1"}, annotations=annotations))
+    assert f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances" in pending.request.unsupported
 
 
 @pytest.mark.parametrize(
@@ -237,17 +241,17 @@ def test_what_nobody_reads_is_dropped() -> None:
 
 
 def test_a_bound_pod_takes_its_requests_of_the_cards_that_its_annotation_names() -> None:
-    found = pods.charge(pod("a", {"cpu": "2", GPU: "50"}, on="node", allocated=half(3)))
-    assert (found.uid, found.pod, found.node) == ("uid-a", "ns/a", "node")
-    assert found.resources == (("cpu", 2000), ("pods", 1))
-    assert found.plugin_requests == ((GPU, 50),)
-    assert found.grants == (grant(3, core=50, ratio=50),)
-    assert found.unknown == ()
+    charge = pods.charge(pod("a", {"cpu": "2", GPU: "50"}, on="node", allocated=half(3)))
+    assert (charge.uid, charge.pod, charge.node) == ("uid-a", "ns/a", "node")
+    assert charge.resources == (("cpu", 2000), ("pods", 1))
+    assert charge.plugin_requests == ((GPU, 50),)
+    assert charge.grants == (grant(3, core=50, ratio=50),)
+    assert charge.unknown == ()
 
 
 def test_a_pod_that_asks_for_no_device_holds_none_whatever_is_written_on_it() -> None:
-    found = pods.charge(pod("a", {"cpu": "1"}, on="node", claims=whole(0)))
-    assert (found.grants, found.unknown) == ((), ())
+    charge = pods.charge(pod("a", {"cpu": "1"}, on="node", claims=whole(0)))
+    assert (charge.grants, charge.unknown) == ((), ())
 
 
 OURS = {names.EPOCH: "3"}
@@ -258,7 +262,7 @@ OURS = {names.EPOCH: "3"}
     [
         pytest.param(OURS, {names.GENIUS_NUMBER: "1"}, whole(0), (1, ()), id="by label"),
         pytest.param({}, {names.GENIUS_NUMBER: "1"}, whole(0), (0, ("gpu",)), id="by label, and said by itself"),
-        pytest.param({}, {names.GENIUS_MEMORY_EACH: "1"}, None, (0, ("gpu",)), id="by label, not told which"),
+        pytest.param({}, {names.GENIUS_MEMORY_EACH: "1"}, None, (0, ("gpu",)), id="by label, without a type"),
         pytest.param({}, {names.GENIUS_NUMBER: "x"}, "x", (0, ("gpu",)), id="nothing of it can be read"),
         pytest.param({}, {names.GENIUS_PRIORITY: "1"}, whole(0), (0, ()), id="priority asks for nothing"),
         pytest.param(OURS, {}, whole(0, 1), (2, ()), id="the label was taken away, the cards were not"),
@@ -269,8 +273,8 @@ OURS = {names.EPOCH: "3"}
 def test_what_a_pod_holds_that_asks_by_label(
     annotations: Raw, labels: Raw, claims: Any, held: tuple[int, tuple[str, ...]]
 ) -> None:
-    found = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, claims=claims))
-    assert (len(found.grants), found.unknown) == held
+    charge = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, claims=claims))
+    assert (len(charge.grants), charge.unknown) == held
 
 
 def test_all_containers_of_a_pod_that_asks_by_label_see_its_cards() -> None:
@@ -295,14 +299,14 @@ MALFORMED = [
 
 @pytest.mark.parametrize("text", MALFORMED)
 def test_a_malformed_allocation_leaves_unknown_what_the_pod_asked_for(text: str) -> None:
-    found = pods.charge(pod("a", {NVIDIA: "1", RDMA: "100"}, on="node", allocated=text))
-    assert (found.grants, found.unknown) == ((), ("gpu", "rdma"))
+    charge = pods.charge(pod("a", {NVIDIA: "1", RDMA: "100"}, on="node", allocated=text))
+    assert (charge.grants, charge.unknown) == ((), ("gpu", "rdma"))
 
 
 @pytest.mark.parametrize("text", MALFORMED)
 def test_a_malformed_allocation_of_a_pod_that_asks_for_nothing_blocks_nothing(text: str) -> None:
-    found = pods.charge(pod("a", on="node", claims=text))
-    assert (found.grants, found.unknown) == ((), ())
+    charge = pods.charge(pod("a", on="node", claims=text))
+    assert (charge.grants, charge.unknown) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -330,13 +334,21 @@ def test_absurd_requests_of_a_bound_pod_are_cut_off() -> None:
 
 def test_a_bound_pod_takes_what_it_still_holds_while_it_shrinks() -> None:
     status = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}
-    found = pods.charge(pods.keep(pod("a", {"cpu": "2"}, on="node", status=status)))
-    assert dict(found.resources)["cpu"] == 3000
+    charge = pods.charge(pods.keep(pod("a", {"cpu": "2"}, on="node", status=status)))
+    assert dict(charge.resources)["cpu"] == 3000
 
 
 def test_of_a_container_s_status_only_what_it_holds_is_kept() -> None:
-    told = {"name": "main", "resources": {}, "allocatedResources": {}, "imageID": "x", "state": {}}
-    kept = pods.keep(pod(status={"containerStatuses": [told], "initContainerStatuses": [told], "phase": "Running"}))
+    container_status = {"name": "main", "resources": {}, "allocatedResources": {}, "imageID": "x", "state": {}}
+    kept = pods.keep(
+        pod(
+            status={
+                "containerStatuses": [container_status],
+                "initContainerStatuses": [container_status],
+                "phase": "Running",
+            }
+        )
+    )
     assert {
         tuple(each) for kind in ("containerStatuses", "initContainerStatuses") for each in kept["status"][kind]
     } == {("name", "resources", "allocatedResources")}
@@ -418,8 +430,8 @@ def test_a_volume_that_matters_is_each_replicas_own() -> None:
     ],
 )
 def test_whom_a_waiting_pod_may_preempt(fields: dict[str, Any], *, preempts: bool, nominated: str) -> None:
-    found = pods.pending(pods.keep(pod("a", priority=7, **fields)))
-    assert (found.priority, found.preempts, found.nominated) == (7, preempts, nominated)
+    pending = pods.pending(pods.keep(pod("a", priority=7, **fields)))
+    assert (pending.priority, pending.preempts, pending.nominated) == (7, preempts, nominated)
 
 
 def test_how_important_a_placed_pod_is() -> None:

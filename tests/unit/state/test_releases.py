@@ -50,27 +50,27 @@ def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
 
 def decided(cluster: Cluster) -> list[str]:
     """Decide all active pods, and assume or park them; return their names."""
-    found = []
-    while (each := popped(cluster.queue)) is not None:
-        found.append(each.name)
-        outcome = decide(cluster.fleet, each, Policy())
+    names_placed = []
+    while (pending := popped(cluster.queue)) is not None:
+        names_placed.append(pending.name)
+        outcome = decide(cluster.fleet, pending, Policy())
         if isinstance(outcome, Placement):
             cluster.placements.assume(outcome)
         else:
-            cluster.queue.park(each, outcome)
-    return found
+            cluster.queue.park(pending, outcome)
+    return names_placed
 
 
 @given(
     held=st.lists(st.tuples(st.sampled_from(sorted(HELD)), st.sampled_from(sorted(NODES))), min_size=1, max_size=12),
-    wanted=st.lists(st.sampled_from(sorted(WANTED)), min_size=1, max_size=6),
+    waiting=st.lists(st.sampled_from(sorted(WANTED)), min_size=1, max_size=6),
     leaver=st.integers(min_value=0, max_value=11),
 )
 def test_whoever_fits_after_a_pod_has_left_was_woken(
-    held: list[tuple[str, str]], wanted: list[str], leaver: int
+    held: list[tuple[str, str]], waiting: list[str], leaver: int
 ) -> None:
     cluster = cluster_of(held)
-    for number, kind in enumerate(wanted):
+    for number, kind in enumerate(waiting):
         requests, fields = WANTED[kind]
         cluster.put_pending(pod(f"waits-{number}", requests, **fields))
     decided(cluster)
@@ -78,9 +78,9 @@ def test_whoever_fits_after_a_pod_has_left_was_woken(
     cluster.remove_bound(f"uid-held-{leaver % len(held)}")
 
     decided(cluster)
-    for each in cluster.pending.values():
-        if each.uid not in cluster.fleet.charges:
-            assert isinstance(decide(cluster.fleet, each, Policy()), Failure), each.name
+    for pending in cluster.pending.values():
+        if pending.uid not in cluster.fleet.charges:
+            assert isinstance(decide(cluster.fleet, pending, Policy()), Failure), pending.name
 
 
 def raw(kind: str, name: str) -> Raw:

@@ -23,15 +23,15 @@ REFERENCES = {
 SCORES = {"pods-near": references.near, "even-spread": references.even}
 
 
-def told(made: Scene) -> Cluster:
+def cluster_of(drawn: Scene) -> Cluster:
     """Return the state after the API server has sent the objects of a scene."""
     cluster = Cluster(grace=1.0, clock=lambda: 0.0)
-    for each in made.placed:
-        cluster.put_bound(pods.keep(dict(each)))
-    for each in made.nodes:
-        cluster.put_node(with_room(each))
-    for each in made.namespaces:
-        sinks.namespaces(cluster).apply("ADDED", dict(each))
+    for raw in drawn.placed:
+        cluster.put_bound(pods.keep(dict(raw)))
+    for raw in drawn.nodes:
+        cluster.put_node(with_room(raw))
+    for raw in drawn.namespaces:
+        sinks.namespaces(cluster).apply("ADDED", dict(raw))
     return cluster
 
 
@@ -39,19 +39,19 @@ def with_room(node: Raw) -> Raw:
     return {**node, "status": PLENTY}
 
 
-def world_of(made: Scene) -> World:
+def world_of(drawn: Scene) -> World:
     return World(
-        nodes=[nodes.info(with_room(each)) for each in made.nodes],
-        pods=[pods.charge(each) for each in made.placed],
-        namespaces={each["metadata"]["name"]: each["metadata"]["labels"] for each in made.namespaces},
+        nodes=[nodes.info(with_room(each)) for each in drawn.nodes],
+        pods=[pods.charge(each) for each in drawn.placed],
+        namespaces={each["metadata"]["name"]: each["metadata"]["labels"] for each in drawn.namespaces},
     )
 
 
 @pytest.mark.parametrize("first", [pytest.param(first, id=f"from {first}") for first in range(0, 300, 50)])
 def test_scenes_are_decided_as_promised(first: int) -> None:
     for seed in range(first, first + 50):
-        made = as_listed(scene(seed))
-        fleet, world, pod = told(made).fleet, world_of(made), pods.pending(made.pod).request
+        drawn = as_listed(scene(seed))
+        fleet, world, pod = cluster_of(drawn).fleet, world_of(drawn), pods.pending(drawn.pod).request
         rows = [fleet.rows[node.name] for node in world.nodes]
         for module in filters.ORDER:
             if reference := REFERENCES.get(module.NAME):
@@ -59,10 +59,10 @@ def test_scenes_are_decided_as_promised(first: int) -> None:
                 assert module.passes(fleet, pod)[rows].tolist() == expected, (seed, module.NAME)
         for score in scores.ALL:
             if score.NAME in SCORES:
-                wanted = SCORES[score.NAME](world, pod, world.nodes)
-                promised = [wanted[node.name] for node in world.nodes]
-                found = score.score(fleet, pod, fleet.present)
-                agree = len(set(promised)) == 1 if found is None else np.array_equal(found[rows], promised)
+                expected_scores = SCORES[score.NAME](world, pod, world.nodes)
+                promised = [expected_scores[node.name] for node in world.nodes]
+                values = score.score(fleet, pod, fleet.present)
+                agree = len(set(promised)) == 1 if values is None else np.array_equal(values[rows], promised)
                 assert agree, (seed, score.NAME)
 
 

@@ -93,10 +93,10 @@ def test_an_event_is_passed_on(kind: Any, lines: list[str]) -> None:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster(grace=20.0, clock=lambda: 0.0)
-    sinks.nodes(made).apply("ADDED", node())
-    sinks.devices(made).apply("ADDED", device("node", entry(0), entry(1)))
-    return made
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    sinks.nodes(cluster).apply("ADDED", node())
+    sinks.devices(cluster).apply("ADDED", device("node", entry(0), entry(1)))
+    return cluster
 
 
 def test_objects_of_every_kind_reach_the_cluster(cluster: Cluster) -> None:

@@ -49,11 +49,11 @@ def same(of: str, obj: Raw, *readers: Callable[[Raw], Any]) -> None:
 
 
 def check(draft: Draft) -> int:
-    for each in draft.nodes:
-        same("nodes", nodes.keep(listed(each)), nodes.info)
+    for raw in draft.nodes:
+        same("nodes", nodes.keep(listed(raw)), nodes.info)
     same("pods", pods.keep(listed(draft.probe)), pending)
-    for each in draft.pods:
-        same("pods", pods.keep(listed(each)), pending, pods.charge)
+    for raw in draft.pods:
+        same("pods", pods.keep(listed(raw)), pending, pods.charge)
     for path, obj in draft.objects:
         # Namespaced paths name their namespace.
         of, read = READERS[path.replace(f"/namespaces/{draft.namespace}", "")]
@@ -82,7 +82,7 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             "devices",
             device("n", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")], "withheld": [0], "foreign": []}),
             lambda raw: devices.record(raw).agent_report,
-            id="what the agent tells of kubelet",
+            id="the report of the agent",
         ),
         pytest.param(
             "device classes",
@@ -102,7 +102,7 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             id="annotations of a pod that waits",
         ),
         pytest.param("pods", pod(hostNetwork=True, hostUsers=False), pending, id="features that it needs"),
-        pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="whom it may evict"),
+        pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="preemption policy and priority"),
         pytest.param("pods", pod(metadata={"ownerReferences": [owner("set")]}), pending, id="whose replica it is"),
         pytest.param(
             "services",
@@ -130,9 +130,11 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
     ],
 )
 def test_what_no_scenario_has_is_kept(of: str, obj: Raw, read: Callable[[Raw], Any]) -> None:
-    found = kept(of, copy.deepcopy(obj))
+    reduced = kept(of, copy.deepcopy(obj))
     # Fields that nothing reads are dropped; those that are read are kept.
-    assert read(found) == read(obj) or (of == "devices" and replace(read(found), told=read(obj).told) == read(obj))
+    assert read(reduced) == read(obj) or (
+        of == "devices" and replace(read(reduced), reported=read(obj).reported) == read(obj)
+    )
 
 
 PRIVATE = "hunter2"
@@ -168,18 +170,18 @@ class Api:
 
     def __init__(self, objects: Mapping[str, list[Raw]]) -> None:
         self.objects = objects
-        self.asked: list[tuple[str, Mapping[str, str]]] = []
+        self.requests: list[tuple[str, Mapping[str, str]]] = []
 
     async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
         assert method == "GET"
-        self.asked.append((path, params or {}))
+        self.requests.append((path, params or {}))
         selector = (params or {}).get("fieldSelector", "")
-        wanted = "ended" if "status.phase!=Running" in selector else "alive"
-        items = self.objects.get(f"{path} {wanted}" if path == "/api/v1/pods" else path, [])
+        phase = "ended" if "status.phase!=Running" in selector else "alive"
+        items = self.objects.get(f"{path} {phase}" if path == "/api/v1/pods" else path, [])
         return {"metadata": {"resourceVersion": "1"}, "items": copy.deepcopy(items)}
 
     def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
-        raise AssertionError(f"nobody watches {path} {params} {idle_timeout}")
+        raise AssertionError(f"unexpected watch of {path} {params} {idle_timeout}")
 
 
 def member(name: str, phase: str = "Pending", **fields: Any) -> Raw:
@@ -210,16 +212,16 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
     )
     lines = [each async for each in snapshot.taken(api, node_selector="pool=x", agent_namespace="leases")]
     assert {of for of, _ in lines} < snapshot.KEPT.keys()
-    assert dict(api.asked)["/api/v1/nodes"]["labelSelector"] == "pool=x"
+    assert dict(api.requests)["/api/v1/nodes"]["labelSelector"] == "pool=x"
     assert [obj["metadata"]["name"] for of, obj in lines if of == "ended pods"] == ["done"]
 
     restored = Snapshot(grace=10, schedulers=[names.SCHEDULER])
     for of, obj in lines:
         restored.put(of, orjson.loads(orjson.dumps(obj)))
     cluster = restored.cluster
-    found = summary.summary(cluster.fleet, "n")
-    assert found is not None
-    assert (found["ready"], found["deviceFree"]["kubernetes.io/gpu-core"]) == (True, "150")
+    summarized = summary.summary(cluster.fleet, "n")
+    assert summarized is not None
+    assert (summarized["ready"], summarized["deviceFree"]["kubernetes.io/gpu-core"]) == (True, "150")
     assert restored.placed.keys() == {"uid-p"}
     assert restored.priority_classes["high"]["value"] == 5
     # Of two members one has succeeded: the other is ready to be decided. Pods of other schedulers are left out.
@@ -230,4 +232,4 @@ async def test_a_picture_is_what_the_api_server_tells() -> None:
 async def test_every_kind_that_is_read_is_kept() -> None:
     api = Api({})
     assert [each async for each in snapshot.taken(api, node_selector="", agent_namespace="leases")] == []
-    assert len({path for path, _ in api.asked}) == len(snapshot.KEPT) - 1  # each stands for two pods
+    assert len({path for path, _ in api.requests}) == len(snapshot.KEPT) - 1  # each stands for two pods

@@ -11,8 +11,8 @@ from tests.builders import label
 Raw = dict[str, Any]
 
 
-def affinity(*found: Raw) -> Raw:
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(found)}}}
+def affinity(*terms: Raw) -> Raw:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
 
 
 def condition(key: str, operator: str, *values: str) -> Raw:

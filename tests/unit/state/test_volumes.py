@@ -32,7 +32,7 @@ def test_a_claim_is_read() -> None:
         volumes.SELECTED_NODE: "n",
         volumes.CLASS_ANNOTATION: "older",
     }
-    found = volumes.claim(
+    parsed = volumes.claim(
         raw_claim(
             spec=spec,
             annotations=annotations,
@@ -41,7 +41,7 @@ def test_a_claim_is_read() -> None:
             status={"phase": "Lost"},
         )
     )
-    assert found == claim(
+    assert parsed == claim(
         volume_mode="Block",
         attributes_class="gold",
         selector=LabelSelector(requirements=(label("b", "In", "1"), label("a", "Exists"))),
@@ -68,8 +68,8 @@ def test_when_a_claim_is_bound(spec: Raw, annotations: Raw, is_bound: bool) -> N
 
 
 def test_a_claim_that_says_nothing() -> None:
-    found = volumes.claim({"metadata": {"namespace": "ns", "name": "claim", "uid": "uid-claim"}, "spec": {}})
-    assert found == claim(storage_class="", size=0, has_size=False, modes=frozenset())
+    parsed = volumes.claim({"metadata": {"namespace": "ns", "name": "claim", "uid": "uid-claim"}, "spec": {}})
+    assert parsed == claim(storage_class="", size=0, has_size=False, modes=frozenset())
 
 
 def test_a_volume_is_read() -> None:
@@ -77,8 +77,8 @@ def test_a_volume_is_read() -> None:
     ref = {"namespace": "ns", "name": "claim", "uid": "uid-claim"}
     labels = {"topology.kubernetes.io/zone": "b__ a", "topology.kubernetes.io/region": "r__", "disk": "ssd"}
     spec = {"claimRef": ref, "csi": {"driver": DRIVER, "volumeHandle": "h"}}
-    found = volumes.volume(raw_volume(spec=spec, labels=labels, status={"phase": "Bound"}))
-    assert found == volume(
+    parsed = volumes.volume(raw_volume(spec=spec, labels=labels, status={"phase": "Bound"}))
+    assert parsed == volume(
         claim="ns/claim",
         claim_uid="uid-claim",
         attachable=csi("h"),
@@ -101,8 +101,8 @@ def test_a_volume_is_read() -> None:
     ],
 )
 def test_volumes_of_kinds_that_drivers_took_over(source: Raw, expected: Attachable | None) -> None:
-    found = volumes.volume(raw_volume(spec=source))
-    assert (found.attachable, found.csi) == (expected, False)
+    parsed = volumes.volume(raw_volume(spec=source))
+    assert (parsed.attachable, parsed.csi) == (expected, False)
 
 
 ZONE = {"key": "zone", "operator": "In", "values": ["x"]}
@@ -139,8 +139,11 @@ def test_nodes_that_reach_a_volume(affinity: Raw, expected: tuple[NodeTerm, ...]
 
 def test_classes_and_capacities_are_read() -> None:
     topologies = [{"matchLabelExpressions": [{"key": "zone", "values": ["y", "x"]}]}, {}]
-    found = volumes.storage_class(raw_class(allowedTopologies=topologies))
-    assert (found.delayed, found.topologies) == (True, (NodeTerm(labels=(label("zone", "In", "x", "y"),)), NodeTerm()))
+    parsed = volumes.storage_class(raw_class(allowedTopologies=topologies))
+    assert (parsed.delayed, parsed.topologies) == (
+        True,
+        (NodeTerm(labels=(label("zone", "In", "x", "y"),)), NodeTerm()),
+    )
     assert volumes.storage_class(raw_class(volumeBindingMode="Immediate", allowedTopologies=[])).topologies is None
     assert not volumes.storage_class(raw_class(volumeBindingMode="Immediate")).delayed
 
@@ -161,8 +164,8 @@ def test_classes_and_capacities_are_read() -> None:
 )
 def test_capacities(fields: Raw, limit: int | None, nodes: tuple[NodeTerm, ...]) -> None:
     raw = {"metadata": {"namespace": "ns", "name": "c"}, "storageClassName": "made", **fields}
-    found = volumes.capacity(raw)
-    assert (found.key, found.storage_class, found.limit, found.nodes) == ("ns/c", "made", limit, nodes)
+    parsed = volumes.capacity(raw)
+    assert (parsed.key, parsed.storage_class, parsed.limit, parsed.nodes) == ("ns/c", "made", limit, nodes)
 
 
 def test_limits_and_attachments_are_read() -> None:
@@ -177,8 +180,8 @@ def test_limits_and_attachments_are_read() -> None:
 # --- a pod's volumes --------------------------------------------------------------------------------------------
 
 
-def of(*found: Raw) -> Mounts:
-    return mounts.of_pod(pod(volumes=[{"name": f"v{i}", **each} for i, each in enumerate(found)]))
+def of(*pod_volumes: Raw) -> Mounts:
+    return mounts.of_pod(pod(volumes=[{"name": f"v{i}", **each} for i, each in enumerate(pod_volumes)]))
 
 
 @pytest.mark.parametrize(
@@ -232,14 +235,14 @@ class World:
     def __init__(self) -> None:
         self.cluster = Cluster(grace=1.0, clock=lambda: 0.0)
         self.storage = Storage(self.cluster)
-        self.told: list[str] = []
-        self.storage.on_claim = self.told.append
+        self.reported: list[str] = []
+        self.storage.on_claim = self.reported.append
         self.cluster.put_node(node())
 
     def parked(self, name: str, *claims: str) -> None:
         """Decide a pod that fits nowhere yet."""
-        found = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
-        self.cluster.put_pending(pod(name, volumes=found))
+        pod_volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
+        self.cluster.put_pending(pod(name, volumes=pod_volumes))
         waiting = popped(self.cluster.queue)
         assert waiting is not None
         outcome = decide(self.cluster.fleet, waiting, Policy())
@@ -247,10 +250,10 @@ class World:
         self.cluster.queue.park(waiting, outcome)
 
     def woken(self) -> set[str]:
-        found = set()
-        while (each := popped(self.cluster.queue)) is not None:
-            found.add(each.name)
-        return found
+        names = set()
+        while (pending := popped(self.cluster.queue)) is not None:
+            names.add(pending.name)
+        return names
 
 
 def test_what_comes_or_goes_outdates_the_reasons_of_parked_pods() -> None:
@@ -273,7 +276,7 @@ def test_a_claim_wakes_its_own_pods() -> None:
     world.parked("q", "b")
     world.storage.put_claim(raw_claim("b"))
     assert world.woken() == {"q"}
-    assert world.told == ["ns/b"]
+    assert world.reported == ["ns/b"]
 
 
 def test_what_changes_nothing_wakes_nobody() -> None:
@@ -296,8 +299,8 @@ def test_a_driver_that_tells_of_more_space_wakes() -> None:
     world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": True}})
     world.storage.put_claim(raw_claim("a", spec={"storageClassName": "made"}))
     world.parked("p", "a")
-    said: Raw = {"metadata": {"namespace": "ns", "name": "c"}, "storageClassName": "made", "nodeTopology": {}}
-    world.storage.put_capacity({**said, "capacity": "1Gi"})
+    capacity: Raw = {"metadata": {"namespace": "ns", "name": "c"}, "storageClassName": "made", "nodeTopology": {}}
+    world.storage.put_capacity({**capacity, "capacity": "1Gi"})
     assert world.woken() == {"p"}
     world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": False}})
     assert world.cluster.fleet.volumes.tracked == set()
@@ -310,7 +313,7 @@ def test_the_claims_of_a_volume_hear_of_it() -> None:
     world.storage.put_volume(raw_volume())
     world.storage.put_volume(raw_volume(spec=ref))
     world.storage.remove_volume("volume")
-    assert world.told == ["ns/a"] * 4
+    assert world.reported == ["ns/a"] * 4
 
 
 def test_limits_and_attachments_come_and_go() -> None:
@@ -338,7 +341,7 @@ def _limit(count: int) -> dict[str, Any]:
 
 def test_every_kind_is_reflected() -> None:
     world = World()
-    found = sources(world.storage)
+    tables = sources(world.storage)
     objects: dict[str, Raw] = {
         "claims": raw_claim(),
         "volumes": raw_volume(),
@@ -348,14 +351,14 @@ def test_every_kind_is_reflected() -> None:
         "volume limits": {"metadata": {"name": "node"}, "spec": {"drivers": [_limit(1)]}},
         "volume attachments": {"metadata": {"name": "x"}, "spec": {}},
     }
-    assert found.keys() == objects.keys()
+    assert tables.keys() == objects.keys()
     store = world.cluster.fleet.volumes
-    for name, (_, table) in found.items():
+    for name, (_, table) in tables.items():
         table.apply("ADDED", objects[name])
     assert (store.claims["ns/claim"], store.volumes["volume"], store.tracked) == (claim(), volume(), {"d"})
     assert store.classes.keys() == {"local"}
     assert store.capacities["local"].keys() == {"ns/c"}
-    for _, table in found.values():
+    for _, table in tables.values():
         relist(table, [])
     assert [store.claims, store.volumes, store.classes, store.tracked] == [{}, {}, {}, set()]
     assert store.capacities == {}

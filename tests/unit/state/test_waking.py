@@ -186,8 +186,8 @@ class Story:
     def cards_change(self) -> None:
         name, healthy = self.random.choice(NODES), self.random.randrange(3)
         self.number += 1
-        found = [entry(minor, health=minor < healthy) for minor in range(2)]
-        self.cluster.put_device(device(name, *found, generation=self.number))
+        entries = [entry(minor, health=minor < healthy) for minor in range(2)]
+        self.cluster.put_device(device(name, *entries, generation=self.number))
 
     def pod_is_placed(self) -> None:
         """Bind a pod of another scheduler."""
@@ -220,8 +220,8 @@ class Story:
 
     def pod_is_nominated(self) -> None:
         """Nominate a node for a waiting pod, or clear its nomination."""
-        if found := self.asleep():
-            chosen, on = self.random.choice(found), self.random.choice(NODES)
+        if asleep := self.asleep():
+            chosen, on = self.random.choice(asleep), self.random.choice(NODES)
             if chosen.uid in self.cluster.fleet.nominees:
                 self.cluster.queue.put(self.cluster.nominator.withdraw(chosen))
             elif on in self.nodes:
@@ -244,12 +244,12 @@ class Story:
     def decide_active(self) -> None:
         """Decide all active pods, and assume or park them."""
         queue = self.cluster.queue
-        while (each := popped(queue)) is not None:
-            outcome = queue.parked_failure(each) or decide(self.cluster.fleet, each, Policy())
+        while (pending := popped(queue)) is not None:
+            outcome = queue.parked_failure(pending) or decide(self.cluster.fleet, pending, Policy())
             if isinstance(outcome, Placement):
                 self.cluster.placements.assume(outcome)
             else:
-                queue.park(each, outcome)
+                queue.park(pending, outcome)
 
     def asleep(self) -> list[PendingPod]:
         pods = self.cluster.pending.values()
@@ -268,12 +268,12 @@ class Story:
 def test_whoever_could_be_placed_after_a_story_of_changes_was_woken(
     seed: int, kinds: Sequence[str], attributes: Mapping[str, Sequence[Any]]
 ) -> None:
-    story, told = Story(seed, kinds, attributes), []
+    story, changes = Story(seed, kinds, attributes), []
     for _ in range(STEPS):
-        told.append(story.step())
+        changes.append(story.step())
         story.decide_active()
-        for each in story.asleep():
-            assert isinstance(decide(story.cluster.fleet, each, Policy()), Failure), (each.request, told[-5:])
+        for pending in story.asleep():
+            assert isinstance(decide(story.cluster.fleet, pending, Policy()), Failure), (pending.request, changes[-5:])
 
 
 # --- which classes an event wakes ---------------------------------------------------------------------------------
@@ -294,10 +294,10 @@ def cluster_of(*nodes: Raw, placed: Sequence[Raw] = (), waiting: Mapping[str, tu
 
 
 def awake(cluster: Cluster) -> set[str]:
-    found = set()
-    while (each := popped(cluster.queue)) is not None:
-        found.add(each.name)
-    return found
+    woken = set()
+    while (pending := popped(cluster.queue)) is not None:
+        woken.add(pending.name)
+    return woken
 
 
 def held(name: str, on: str = "a", requests: Raw | None = None, **fields: Any) -> Raw:
@@ -357,7 +357,7 @@ EVENTS = [
         {"picky": PICKY, "apart": (None, {"affinity": apart("x")}), "near": (None, {"affinity": near("y")})},
         lambda cluster: cluster.put_node(node("a", labels={**OWN, "unread": "1"})),
         set(),
-        id="a label is added that nobody reads",
+        id="an unused label is added",
     ),
     pytest.param(
         [A],
@@ -453,7 +453,7 @@ EVENTS = [
         {"apart": (None, {"affinity": apart("x"), "nodeSelector": {"host": "a"}}), "picky": PICKY},
         lambda cluster: cluster.put_node(node("b")),
         {"apart"},
-        id="whom it avoids leaves the domain with its node",
+        id="the pod that it avoids leaves the domain with its node",
     ),
     pytest.param(
         [A, node("b", labels={"zone": "1"})],

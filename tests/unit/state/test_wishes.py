@@ -98,8 +98,8 @@ NAMESPACES = [
 
 @pytest.mark.parametrize(("fields", "names", "selector"), NAMESPACES)
 def test_a_terms_namespaces_are_read(fields: Raw, names: Sequence[str], selector: LabelSelector) -> None:
-    (found,) = pods.pending(pod(affinity=near(term(**fields)))).request.affinity.near
-    assert found == Term(key="zone", peers=Peers(selector=X, namespaces=tuple(names), namespace_selector=selector))
+    (parsed,) = pods.pending(pod(affinity=near(term(**fields)))).request.affinity.near
+    assert parsed == Term(key="zone", peers=Peers(selector=X, namespaces=tuple(names), namespace_selector=selector))
 
 
 def test_preferred_terms_have_weights_and_those_that_push_away_negative_ones() -> None:
@@ -107,10 +107,10 @@ def test_preferred_terms_have_weights_and_those_that_push_away_negative_ones() -
         "podAffinity": {PREFERRED: [{"weight": 7, "podAffinityTerm": term()}]},
         "podAntiAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": term(key="host")}]},
     }
-    found = pods.pending(pod(affinity=affinity)).request.affinity
-    assert [(each.key, weight) for each, weight in found.preferred] == [("zone", 7), ("host", -3)]
-    assert not found.near
-    assert not found.apart
+    parsed = pods.pending(pod(affinity=affinity)).request.affinity
+    assert [(each.key, weight) for each, weight in parsed.preferred] == [("zone", 7), ("host", -3)]
+    assert not parsed.near
+    assert not parsed.apart
 
 
 SPREADS = [
@@ -139,17 +139,17 @@ SPREADS = [
 @pytest.mark.parametrize(("fields", "expected"), SPREADS)
 def test_a_spread_is_read(fields: Raw, expected: Spread) -> None:
     raw = pod(labels={"app": "x", "tier": "1"}, topologySpreadConstraints=[spread(**fields)])
-    found = pods.pending(raw).request.affinity
-    assert (found.spread, found.preferred_spread) == ((expected,), ())
+    parsed = pods.pending(raw).request.affinity
+    assert (parsed.spread, parsed.preferred_spread) == ((expected,), ())
     raw["spec"]["topologySpreadConstraints"][0]["whenUnsatisfiable"] = "ScheduleAnyway"
-    found = pods.pending(raw).request.affinity
-    assert (found.spread, found.preferred_spread) == ((), (expected,))
+    parsed = pods.pending(raw).request.affinity
+    assert (parsed.spread, parsed.preferred_spread) == ((), (expected,))
 
 
 def test_keys_without_a_selector_match_nothing_still() -> None:
     raw = pod(labels={"tier": "1"}, topologySpreadConstraints=[spread(labelSelector=None, matchLabelKeys=["tier"])])
-    (found,) = pods.pending(raw).request.affinity.spread
-    assert not found.selector.matches({"tier": "1"})
+    (parsed,) = pods.pending(raw).request.affinity.spread
+    assert not parsed.selector.matches({"tier": "1"})
 
 
 def test_what_waits_and_what_is_placed_are_read_alike() -> None:
@@ -180,7 +180,7 @@ REPLICAS = [
     pytest.param([owner("set", version="apps.example/v1")], "", id="of another group's ReplicaSet"),
     pytest.param([owner("set", controller=False)], "", id="not its controller"),
     pytest.param([owner("group", "PodGroup", "x/v1", controller=None), owner("set")], "uid-set", id="the second owner"),
-    pytest.param([], "", id="of nobody"),
+    pytest.param([], "", id="no pod"),
 ]
 
 
@@ -202,18 +202,18 @@ def test_replicas_are_of_one_class_and_those_of_another_set_are_not() -> None:
 
 
 def test_services_are_known_as_the_api_server_tells_of_them() -> None:
-    cluster, seen = with_nodes(), Identity(namespace="ns", labels=(("app", "x"),))
+    cluster, labelled = with_nodes(), Identity(namespace="ns", labels=(("app", "x"),))
     table = sinks.services(cluster)
     service: Raw = {"metadata": {"namespace": "ns", "name": "web"}, "spec": {"selector": {"app": "x"}}}
     table.apply("ADDED", service)
-    assert cluster.fleet.affinity_index.services.beside(seen) == X
+    assert cluster.fleet.affinity_index.services.beside(labelled) == X
     table.apply("MODIFIED", {**service, "spec": {"selector": {"app": "y"}}})
-    assert cluster.fleet.affinity_index.services.beside(seen) is NOTHING
+    assert cluster.fleet.affinity_index.services.beside(labelled) is NOTHING
     table.apply("MODIFIED", service)
     table.apply("DELETED", service)
-    assert cluster.fleet.affinity_index.services.beside(seen) is NOTHING
+    assert cluster.fleet.affinity_index.services.beside(labelled) is NOTHING
     table.apply("ADDED", {**service, "spec": {"type": "ExternalName"}})
-    assert cluster.fleet.affinity_index.services.beside(seen) is NOTHING
+    assert cluster.fleet.affinity_index.services.beside(labelled) is NOTHING
 
 
 # --- waking -----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ WAKES = [
         [placed(), placed("second", "b")],
         leaves(),
         Change.POD_DELETED,
-        id="whom it avoids leaves",
+        id="the pod that it avoids leaves",
     ),
     pytest.param(
         "pod-anti-affinity",
@@ -309,7 +309,7 @@ WAKES = [
         [placed(), placed("second", "b")],
         placed(labels=OTHER_KIND),
         Change.POD_LABELS,
-        id="whom it avoids becomes another",
+        id="the pod that it avoids becomes another",
     ),
     pytest.param(
         "pod-anti-affinity",
@@ -317,7 +317,7 @@ WAKES = [
         [namespace_is({"team": "x"}), placed(), placed("second", "b")],
         namespace_is({}),
         Change.NAMESPACE_LABELS,
-        id="whom it avoids is no longer of that team",
+        id="the pod that it avoids is no longer of that team",
     ),
     pytest.param(
         "pod-anti-affinity",
@@ -325,7 +325,7 @@ WAKES = [
         [placed(), placed("second", "b")],
         node_is("b"),
         Change.NODE_LABELS,
-        id="whom it avoids is in no zone any more",
+        id="the pod that it avoids is in no zone any more",
     ),
     pytest.param(
         "pod-anti-affinity",
@@ -337,7 +337,7 @@ WAKES = [
         ],
         node_goes("a"),
         Change.NODE_REMOVED,
-        id="whom it avoids goes with its node",
+        id="the pod that it avoids goes with its node",
     ),
     pytest.param(
         "existing-anti-affinity",
@@ -454,8 +454,8 @@ def _decided(cluster: Cluster) -> Placement | Failure | None:
 @pytest.mark.parametrize(("name", "fields", "before", "act", "event"), WAKES)
 def test_what_makes_a_pod_fit_wakes_it(name: str, fields: Raw, before: Sequence[Act], act: Act, event: Change) -> None:
     cluster = with_nodes(a="1", b="2")
-    for each in before:
-        each(cluster)
+    for pending in before:
+        pending(cluster)
     cluster.put_pending(pod("waits", **fields))
     failure = _decided(cluster)
     assert isinstance(failure, Failure)
@@ -470,10 +470,10 @@ def test_what_makes_a_pod_fit_wakes_it(name: str, fields: Raw, before: Sequence[
 def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
     names = {"pod-affinity", "pod-anti-affinity", "existing-anti-affinity", "topology-spread"}
     awaited = {(each.NAME, change) for each in filters.ORDER if each.NAME in names for change in each.WAKES_ON}
-    told = {(case.values[0], case.values[4]) for case in WAKES}
+    tested = {(case.values[0], case.values[4]) for case in WAKES}
     # A new node may help every waiting pod; a node that goes helps only pods that share its topology domain.
     elsewhere = {(name, Change.NODE_ADDED) for name in names} | {("existing-anti-affinity", Change.NODE_REMOVED)}
-    assert awaited - told == elsewhere
+    assert awaited - tested == elsewhere
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tests.builders import (
     inventory,
     node_info,
     other_card,
-    told,
+    score_values,
 )
 
 ROWS = 40
@@ -207,7 +207,7 @@ def said(made: Fleet, request: PodRequest) -> list[Any]:
     chosen = [
         Policy().choose(made, row, request) for row in np.flatnonzero(devices.BUILT_IN.passes(made, request)).tolist()
     ]
-    return [*masks, *(told(each, made, request, made.present).tolist() for each in scores.ALL), chosen]
+    return [*masks, *(score_values(each, made, request, made.present).tolist() for each in scores.ALL), chosen]
 
 
 def act(made: Fleet, what: str, node: int, number: int) -> None:
