@@ -148,7 +148,7 @@ class Churn:
         reason = waiting.until(
             lambda: next(crowd.reasons([self._arena.get("pods", name)]), ""),
             deadline=START_SECONDS,
-            what=f"{contestant.name} to say why {name} waits",
+            what=f"{contestant.name} to report why {name} waits",
             poll=0.05,
         )
         self._arena.delete("pods", name, grace_seconds=0)
@@ -170,10 +170,10 @@ class Churn:
         while (passed := time.monotonic() - began) < STALE_SECONDS:
             reasons = list(crowd.reasons(self._waiting()))
             if all(reason == current for reason in reasons):
-                figures.say(f"{len(reasons)} of {waiters} pods wait and say: {current}")
+                figures.say(f"{len(reasons)} of {waiters} pods wait and report: {current}")
                 return round(passed, 1)
             time.sleep(0.5)
-        figures.say(f"{sum(reason != current for reason in reasons)} of {len(reasons)} pods do not say: {current}")
+        figures.say(f"{sum(reason != current for reason in reasons)} of {len(reasons)} pods do not report: {current}")
         return None
 
     def _waiting(self) -> list[Raw]:

@@ -88,10 +88,10 @@ def wait_for_reasons(track: Track, pods: Sequence[Raw]) -> None:
     waiting.until(
         lambda: sum(1 for _ in reasons(_listed(track, "spec.nodeName="))) >= len(pods),
         deadline=RUNNING_SECONDS,
-        what="all pods to say why they wait",
+        what="all pods to report why they wait",
         poll=0.5,
     )
-    figures.say(f"{len(pods)} pods wait and say why after {time.monotonic() - began:.0f} s")
+    figures.say(f"{len(pods)} pods wait and report why after {time.monotonic() - began:.0f} s")
 
 
 def taken(pods: Sequence[Raw]) -> Counter[tuple[str, int]]:

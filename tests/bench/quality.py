@@ -56,7 +56,9 @@ def main() -> None:
     options = _arguments()
     traces = [openb.read(each) for each in options.trace] or list(openb.published())
     if not options.trace and openb.folder() is None:
-        figures.say("BERTH_TRACE_DIR is not set: this is a generated trace, which no published figure belongs to")
+        figures.say(
+            "BERTH_TRACE_DIR is not set: using a generated trace, whose figures are not comparable with published ones"
+        )
     replays = {trace.name: dict(_measured(trace, options.policy, options.seeds)) for trace in traces}
     if options.chart is not None:
         chart.draw(replays, options.chart)

@@ -66,7 +66,7 @@ def _check(track: Track, name: str, free: crowd.Card) -> None:
     held = crowd.taken(asyncio.run(track.read_all(track.pods)))
     over = {place: percent for place, percent in held.items() if percent > crowd.WHOLE}
     if over:
-        raise AssertionError(f"held twice: {over}")
+        raise AssertionError(f"cards held twice: {over}")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: Wo
 def _settled(world: World) -> dict[str, str]:
     """Return the pods' resourceVersions once all run: from then on only an operator would write to them."""
     world.wait(
-        lambda: all(each["status"]["phase"] == "Running" for each in world.arena.list("pods")), what="all to run"
+        lambda: all(each["status"]["phase"] == "Running" for each in world.arena.list("pods")), what="all pods to run"
     )
     return _versions(world)
 
@@ -137,7 +137,7 @@ def test_busy_server_binds_once_in_the_end(proxy: FaultProxy, world: World, clus
 
     world.pods(names, HALF)
 
-    world.wait(lambda: len(world.bound_names()) == len(names), what="all to be bound")
+    world.wait(lambda: len(world.bound_names()) == len(names), what="all pods to be bound")
     world.wait(lambda: all(world.events(name, "Scheduled") for name in names), what="the Events")
     world.wait_allocated(node, "4")
     assert [len(world.events(name, "Scheduled")) for name in names] == [1] * 8
@@ -170,12 +170,12 @@ def test_two_replicas_bind_once(world: World, account: Path) -> None:
     first = world.operator(kubeconfig=account, **QUICK_TERMS)
     second = world.operator(kubeconfig=account, wait=False, **QUICK_TERMS)
     world.pods([f"a{number}" for number in range(4)], HALF)
-    world.wait(lambda: len(world.bound_names()) == 4, what="the first to bind")
+    world.wait(lambda: len(world.bound_names()) == 4, what="the first leader to bind")
 
     # A leader that receives SIGTERM releases its Lease, so the other need not wait until it expires.
     first.stop()
     second.logged('"event": "leading"')
     world.pods([f"b{number}" for number in range(4)], HALF)
 
-    world.wait(lambda: len(world.bound_names()) == 8, what="the second to bind")
+    world.wait(lambda: len(world.bound_names()) == 8, what="the second leader to bind")
     check(world)

@@ -30,7 +30,7 @@ class Pods:
             raise self.refuses[name]
 
 
-class Ward:
+class World:
     """A cluster with two cards on a node, and an evictor."""
 
     def __init__(self, *held: tuple[str, int], per_minute: float = 60, beats: int = 10**6) -> None:
@@ -78,75 +78,75 @@ SOON = PATIENCE + 2 * PERIOD
 
 @pytest.mark.parametrize("reason", ["UntilReset", "UntilReboot"])
 async def test_who_holds_a_card_that_failed_for_good_is_evicted(reason: str) -> None:
-    ward = Ward(("a", 0), ("b", 1))
-    ward.fail(0, reason)
-    assert await ward.after(SOON) == ["a"]
-    assert ward.reported == [("ns/a", "gpu 0 of node node")]
+    world = World(("a", 0), ("b", 1))
+    world.fail(0, reason)
+    assert await world.after(SOON) == ["a"]
+    assert world.reported == [("ns/a", "gpu 0 of node node")]
 
 
 async def test_who_holds_the_card_is_evicted_and_not_who_has_its_minor_in_his_annotation() -> None:
-    ward = Ward(("a", 0), ("b", 1))
+    world = World(("a", 0), ("b", 1))
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReboot")])
-    ward.put({**failed, "minor": 1}, {**entry(1), "minor": 0}, generation=2)
-    assert await ward.after(SOON) == ["a"]
-    assert ward.reported == [("ns/a", "gpu 1 of node node")]
+    world.put({**failed, "minor": 1}, {**entry(1), "minor": 0}, generation=2)
+    assert await world.after(SOON) == ["a"]
+    assert world.reported == [("ns/a", "gpu 1 of node node")]
 
 
 async def test_a_failed_card_whose_minor_changes_keeps_its_patience() -> None:
-    ward = Ward(("a", 0))
+    world = World(("a", 0))
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReboot")])
-    ward.put(failed, entry(1), generation=2)
+    world.put(failed, entry(1), generation=2)
     moved = {**failed, "minor": 1}, {**entry(1), "minor": 0}
-    asyncio.get_running_loop().call_later(PATIENCE / 2, lambda: ward.put(*moved, generation=3))
-    assert await ward.after(PATIENCE + 2 * PERIOD) == ["a"]
+    asyncio.get_running_loop().call_later(PATIENCE / 2, lambda: world.put(*moved, generation=3))
+    assert await world.after(PATIENCE + 2 * PERIOD) == ["a"]
 
 
 @pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])
 async def test_who_holds_one_that_may_recover_stays(reason: str) -> None:
-    ward = Ward(("a", 0))
-    ward.fail(0, reason)
-    assert await ward.after(10 * SOON) == []
+    world = World(("a", 0))
+    world.fail(0, reason)
+    assert await world.after(10 * SOON) == []
 
 
 async def test_nobody_is_evicted_unless_it_is_switched_on() -> None:
-    ward = Ward(("a", 0), per_minute=0)
-    ward.fail()
-    assert await ward.after(10 * SOON) == []
+    world = World(("a", 0), per_minute=0)
+    world.fail()
+    assert await world.after(10 * SOON) == []
 
 
 async def test_a_card_that_is_well_again_in_time_loses_nobody() -> None:
-    ward = Ward(("a", 0))
-    ward.fail()
-    asyncio.get_running_loop().call_later(PATIENCE / 2, ward.heal)
-    asyncio.get_running_loop().call_later(PATIENCE * 0.75, ward.fail)
-    assert await ward.after(PATIENCE + PERIOD) == []
+    world = World(("a", 0))
+    world.fail()
+    asyncio.get_running_loop().call_later(PATIENCE / 2, world.heal)
+    asyncio.get_running_loop().call_later(PATIENCE * 0.75, world.fail)
+    assert await world.after(PATIENCE + PERIOD) == []
 
 
 async def test_evictions_keep_their_rate() -> None:
-    ward = Ward(("a", 0), ("b", 0), per_minute=2)
-    ward.fail()
-    await ward.after(3 * SOON)
-    (first, _), (second, _) = ward.pods.evictions[:2]
+    world = World(("a", 0), ("b", 0), per_minute=2)
+    world.fail()
+    await world.after(3 * SOON)
+    (first, _), (second, _) = world.pods.evictions[:2]
     assert second - first >= 30
 
 
 async def test_who_holds_it_and_is_no_pod_cannot_be_evicted() -> None:
-    ward = Ward()
+    world = World()
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReset")])
     foreign = [{"type": "gpu", "minor": 0, "processes": 1}]
     status = {"bootID": "boot-1", "held": [held("gone", "GPU-0")], "foreign": foreign}
-    ward.cluster.put_device(device("node", failed, entry(1), generation=2, status=status))
-    assert len(list(ward.cluster.fleet.on_node("node"))) == 2
-    assert await ward.after(SOON) == []
+    world.cluster.put_device(device("node", failed, entry(1), generation=2, status=status))
+    assert len(list(world.cluster.fleet.on_node("node"))) == 2
+    assert await world.after(SOON) == []
 
 
 async def test_a_budget_is_asked_again_later_and_keeps_nobody_else() -> None:
-    ward = Ward(("a", 0), ("b", 0))
-    ward.pods.refuses["a"] = BUDGET
-    ward.fail()
-    assert await ward.after(SOON) == ["a", "b"]
-    assert ward.reported == [("ns/b", "gpu 0 of node node")]
-    again = Ward(("a", 0))
+    world = World(("a", 0), ("b", 0))
+    world.pods.refuses["a"] = BUDGET
+    world.fail()
+    assert await world.after(SOON) == ["a", "b"]
+    assert world.reported == [("ns/b", "gpu 0 of node node")]
+    again = World(("a", 0))
     again.pods.refuses["a"] = BUDGET
     again.fail()
     assert await again.after(SOON + AGAIN) == ["a", "a"]
@@ -154,29 +154,29 @@ async def test_a_budget_is_asked_again_later_and_keeps_nobody_else() -> None:
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), refusal(500), refusal(404), refusal(409)], ids=str)
 async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
-    ward = Ward(("a", 0))
-    ward.pods.refuses["a"] = error
-    ward.fail()
-    assert await ward.after(SOON + AGAIN) == ["a", "a"]
-    assert ward.reported == []
+    world = World(("a", 0))
+    world.pods.refuses["a"] = error
+    world.fail()
+    assert await world.after(SOON + AGAIN) == ["a", "a"]
+    assert world.reported == []
 
 
 async def test_who_leaves_already_is_not_asked() -> None:
-    ward = Ward(("a", 0))
+    world = World(("a", 0))
     gone = pod("a", {GPU: "50"}, on="node", allocated=half(0), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    ward.sink.apply("MODIFIED", gone)
-    ward.fail()
-    assert await ward.after(10 * SOON) == []
+    world.sink.apply("MODIFIED", gone)
+    world.fail()
+    assert await world.after(10 * SOON) == []
 
 
 async def test_who_does_not_lead_evicts_nobody() -> None:
-    ward = Ward(("a", 0))
-    ward.leads = False
-    ward.fail()
-    assert await ward.after(10 * SOON) == []
+    world = World(("a", 0))
+    world.leads = False
+    world.fail()
+    assert await world.after(10 * SOON) == []
 
 
 async def test_an_agent_that_is_silent_is_not_believed() -> None:
-    ward = Ward(("a", 0), beats=10)
-    ward.fail()
-    assert await ward.after(10 * SOON) == []
+    world = World(("a", 0), beats=10)
+    world.fail()
+    assert await world.after(10 * SOON) == []

@@ -124,13 +124,13 @@ def test_people_cordon_single_devices(arena: Arena, start_nvml: Start, device: W
         conditions = arena.get("devices", node)["status"]["conditions"]
         return next((each for each in conditions if each["type"] == names.ANNOTATIONS_READ), None)
 
-    faults = arena.wait(faults_of, what="a word on device 7")
+    faults = arena.wait(faults_of, what="a problem of device 7 on the Device")
     assert faults is not None
     assert faults["status"] == "False"
     assert 'no device of this node is "7"' in faults["message"]
     annotate(arena, node, names.CORDONED_DEVICES, None)
     wait_for(arena, node, ["", ""])
-    arena.wait(lambda: faults_of() is None, what="the end of that word")
+    arena.wait(lambda: faults_of() is None, what="the end of that problem")
 
 
 def test_people_are_heard_at_once(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_labels_of_others_are_left_to_them(arena: Arena, start_nvml: Start, devi
     )
     agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0)]))
     device(node)
-    arena.wait(lambda: "Node not labelled" in agent.log, what="a word on the conflict")
+    arena.wait(lambda: "Node not labelled" in agent.log, what="a log line about the conflict")
     assert arena.get("nodes", node)["metadata"]["labels"]["nvidia.com/gpu.count"] == "99"
 
 

@@ -48,7 +48,7 @@ async def test_the_cards_of_a_node_are_offered_and_change_without_a_restart(  # 
 
     published = await asyncio.to_thread(device, node)
     assert [each["id"] for each in published["spec"]["devices"]] == list(capacity[GPU])
-    await asyncio.to_thread(arena.wait, lambda: condition(arena, node), what="the cards to be called offered")
+    await asyncio.to_thread(arena.wait, lambda: condition(arena, node), what="the condition that the cards are offered")
 
     machine.lose(0)
     await kubelet.sees(lambda units: units[GPU][first] == "Unhealthy")

@@ -151,7 +151,7 @@ def test_a_restart_keeps_times_and_a_node_may_come_later(
     node = f"{arena.id}-0"
     fixture = NvmlFixture(tmp_path, gpus=[a100(0)], loaded=False)
     first = start_nvml(node, fixture)
-    arena.wait(lambda: "no such Node yet" in first.log, what="a word on the missing Node")
+    arena.wait(lambda: "no such Node yet" in first.log, what="a log line about the missing Node")
     arena.nodes(1)
     before = device(node)
     assert first.stop() == 0

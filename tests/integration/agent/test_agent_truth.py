@@ -100,7 +100,9 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
 ) -> None:
     (node,) = arena.nodes(1)
     begin(node)
-    arena.wait(lambda: status(arena, node).get("bootID") == "boot-1", deadline=START, what="the first word of the boot")
+    arena.wait(
+        lambda: status(arena, node).get("bootID") == "boot-1", deadline=START, what="the first report of the boot"
+    )
     pod = bound(arena, node, "a", 2)
     uid = pod["metadata"]["uid"]
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2], IDS[0]]}}
@@ -180,7 +182,7 @@ def test_kubelet_s_absence_removes_nothing_and_is_logged_once(
     arena.wait(lambda: held(arena, node) == [("a", uid, [1])], deadline=START, what="what the pod holds")
     before = status(arena, node)
     resources.stop()
-    arena.wait(lambda: "PodResources not read" in agent.log, what="a log line on kubelet")
+    arena.wait(lambda: "PodResources not read" in agent.log, what="a log line about kubelet")
     time.sleep(1.2)
     assert agent.log.count("PodResources not read") == 1
     assert status(arena, node) == before

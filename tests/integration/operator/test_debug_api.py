@@ -99,7 +99,7 @@ def test_every_replica_tells_the_same(world: World) -> None:
     world.pod("second", HALF)
     world.bound("second")
     expected = {holder, f"{world.arena.namespace}/second"}
-    world.wait(lambda: set(standby.node(node)["allocateSet"]["gpu"]) == expected, what="the new leader's word")
+    world.wait(lambda: set(standby.node(node)["allocateSet"]["gpu"]) == expected, what="the answer of the new leader")
 
 
 @pytest.fixture

@@ -59,7 +59,9 @@ def wait_status(world: World, name: str, **expected: Any) -> Manifest:
     try:
         shown = world.wait(look, what="a status")
     except TimeoutError:
-        raise AssertionError(f"{expected}; it is {world.arena.get('podgroups', name).get('status')}") from None
+        raise AssertionError(
+            f"the status is not {expected}; it is {world.arena.get('podgroups', name).get('status')}"
+        ) from None
     assert shown is not None
     return shown
 
@@ -129,7 +131,7 @@ def test_member_that_dies_is_replaced_beside_the_others(groups: World) -> None:
     nodes = nodes_of(groups, members(4))
 
     groups.remove("m2")
-    groups.wait(lambda: len(groups.arena.list("pods")) == 3, what="it to go")
+    groups.wait(lambda: len(groups.arena.list("pods")) == 3, what="the PodGroup to be deleted")
     groups.pod("new", CARD, labels={LABEL: "g"})
 
     assert nodes_of(groups, ["new"]) == nodes
@@ -188,7 +190,10 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     world.pod("other", CARD)
     world.waits("other", "too few free GPUs")
 
-    world.wait(lambda: {each["metadata"]["name"] for each in world.arena.list("pods")} == {"m1", "other"}, what="undo")
+    world.wait(
+        lambda: {each["metadata"]["name"] for each in world.arena.list("pods")} == {"m1", "other"},
+        what="the members to be deleted",
+    )
 
     world.bound("other", deadline=words.PROMPT)
     refused.wait(2)

@@ -147,7 +147,7 @@ def test_agent_puts_a_deleted_device_back(shared: World) -> None:
         shown = shared.shown(node)
         return bool(shown) and shown["metadata"]["uid"] != before["metadata"]["uid"]
 
-    shared.wait(again, what="the agent's next look")
+    shared.wait(again, what="the agent's next reading")
     shared.wait_ready(node, "True")
     shared.wait_allocated(node, "0.5")
     assert shared.shown(node)["spec"] == before["spec"]

@@ -152,7 +152,7 @@ def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Pa
     profiles = Profiles(world, tmp_path, {}, metrics_port=port, pod=_own(leader))
     flags = {"scheduler_names": None, "wait": False, "metrics_port": other_port, "pod": _own(standby)}
     world.operator(config=profiles.path, **flags)
-    world.wait(lambda: _reads(other_port), what="the one that stands by to have read its configuration")
+    world.wait(lambda: _reads(other_port), what="the standby replica to have read its configuration")
     assert words.metrics(port, "berth_configuration_valid") == ["1.0"]
     [in_use] = words.metrics(port, "berth_configuration_info")
 

@@ -107,7 +107,7 @@ def test_a_gpu_pod_says_whether_its_pod_holds_what_it_was_allocated(shared: Worl
     [event] = shared.wait(lambda: shared.events("p", "DevicesDrifted"), what="the Event")
     assert event["type"] == "Warning"
     # What it holds is charged, and its allocation is not changed.
-    shared.wait(lambda: free_cards(shared, node) == [0, 1], what="the true card to be charged")
+    shared.wait(lambda: free_cards(shared, node) == [0, 1], what="the card that the pod holds to be charged")
     assert words.minors(shared.bound("p")) == [0]
     shared.pods(["q", "r"], NVIDIA)
     assert {*words.minors(shared.bound("q")), *words.minors(shared.bound("r"))} == {0, 1}
@@ -134,7 +134,7 @@ def test_two_pods_that_hold_each_others_cards_have_their_allocations_exchanged(s
     shared.wait(
         lambda: {name: words.minors(shared.bound(name)) for name in expected} == expected,
         deadline=SWAP_SECONDS,
-        what="it",
+        what="the allocations to be swapped",
     )
     assert time.monotonic() - at < SWAP_SECONDS
 
@@ -208,7 +208,7 @@ def test_a_pod_that_says_itself_that_it_has_little_of_a_card_has_all_that_kubele
 def test_a_pod_that_asks_for_a_nic_alone_blocks_no_gpu(shared: World) -> None:
     node = node_of(shared, 2)
     forge(shared, "forged", node, {"kubernetes.io/rdma": "1"}, 0, 1)
-    shared.wait(lambda: accounted(shared, node) == "False", what="the NIC that it may hold to be missed")
+    shared.wait(lambda: accounted(shared, node) == "False", what="the NIC that the pod may hold to be unaccounted")
     shared.pods(["p", "q"], NVIDIA)
     assert {*words.minors(shared.bound("p")), *words.minors(shared.bound("q"))} == {0, 1}
 
@@ -227,7 +227,7 @@ def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, tru
         world.waits("more")
     else:
         world.waits("ours")
-        world.wait(lambda: accounted(world, node) == "False", what="the card that it may hold to be missed")
+        world.wait(lambda: accounted(world, node) == "False", what="the card that the pod may hold to be unaccounted")
         message = words.condition(world.shown(node), "Accounted")["message"]
         assert "was not written by a trusted scheduler" in message
         assert message.endswith("/theirs")
