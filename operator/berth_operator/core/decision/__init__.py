@@ -1,1 +1,1 @@
-"""Decide one pod or gang: which node and devices it gets, and whom it may preempt."""
+"""Decide one pod or gang: which node and devices it gets, and which pods it may preempt."""

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods of an application may be taken from it now."""
+"""PodDisruptionBudgets: how many pods of an application may be evicted now."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge
 
 MAX_ANSWERS: Final = 2**16
-"""Identities for which the answer is remembered."""
+"""Identities whose budgets are cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +21,19 @@ class Budget:
     namespace: str
     selector: LabelSelector
     allowed: int = 0
-    """Pods that may go now."""
+    """Pods that may be evicted now (`status.disruptionsAllowed`)."""
     disrupted: frozenset[str] = frozenset()
-    """Names of pods that are counted as gone already."""
+    """Names of pods that the status already counts as evicted (`status.disruptedPods`)."""
 
 
 class Budgets:
-    """All of them, by whom they protect."""
+    """All PodDisruptionBudgets, with lookup by pod."""
 
     def __init__(self, budgets: Mapping[str, Budget] | None = None) -> None:
         self._of: dict[str, dict[str, Budget]] = {}
         """Namespace -> key -> budget."""
         self._answers: dict[int, tuple[Identity, tuple[Budget, ...]]] = {}
-        """By the identity's own number, since its labels take long to hash; replicas share one."""
+        """By `id()` of the identity, because hashing its labels is slow; replicas share one identity."""
         for key, each in (budgets or {}).items():
             self.put(key, each)
 
@@ -41,12 +41,12 @@ class Budgets:
         return bool(self._of)
 
     def put(self, key: str, budget: Budget) -> None:
-        """Take a budget (namespace/name) as it is."""
+        """Add a budget, or replace the one of the same key (namespace/name)."""
         self.remove(key)
         self._of.setdefault(budget.namespace, {})[key] = budget
 
     def remove(self, key: str) -> None:
-        """A budget is gone."""
+        """Forget a deleted budget."""
         self._answers.clear()
         namespace = key.partition("/")[0]
         there = self._of.get(namespace, {})
@@ -55,7 +55,7 @@ class Budgets:
             self._of.pop(namespace, None)
 
     def protecting(self, identity: Identity) -> tuple[Budget, ...]:
-        """Return the budgets that count a pod."""
+        """Return the budgets whose selector matches a pod."""
         there = self._of.get(identity.namespace)
         if there is None:
             return ()
@@ -65,17 +65,17 @@ class Budgets:
                 self._answers.clear()
             labels = dict(identity.labels)
             found = tuple(each for each in there.values() if each.selector.matches(labels))
-            # The identity is kept with its answer: nobody else gets its number meanwhile.
+            # Keep a reference to the identity, so that no other object can get its id() meanwhile.
             known = self._answers[id(identity)] = (identity, found)
         return known[1]
 
     def counting(self, charge: Charge) -> tuple[Budget, ...]:
-        """Return the budgets in which a placed pod is one that is still there."""
+        """Return the budgets that count a placed pod as not yet evicted."""
         name = charge.pod.partition("/")[2]
         return tuple(each for each in self.protecting(charge.identity) if name not in each.disrupted)
 
     def spent(self, fleet: Fleet) -> Counter[Budget]:
-        """Count the pods of each budget that were told to leave and of which it cannot know yet."""
+        """Count for each budget the pods that are being evicted and that its status does not count yet."""
         told_to = (fleet.charges.get(uid) for uid in fleet.leaving)
         unknown = [each for each in told_to if each is not None and not each.terminating]
         return Counter(budget for each in unknown for budget in self.counting(each))

@@ -1,7 +1,7 @@
-"""How many pods of one class each node may take: an estimate that is never too low.
+"""Estimate how many pods of one class each node can take; the estimate is never too low.
 
-It looks at each resource by itself and at nothing that pods of the class do to each other, so a real placement may come
-to fewer. It costs about as much as one decision.
+It considers each resource separately and ignores interactions between pods of the class (affinity, spread), so fewer
+may fit in fact. It costs about as much as one decision.
 """
 
 from typing import Final
@@ -18,11 +18,11 @@ from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "room"
 MOST: Final = 1_000_000
-"""Pods of a node, where nothing limits them."""
+"""Pods per node if nothing limits them."""
 
 
 def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
-    """Return for each row how many such pods it may take; `fits` are the rows that can take one."""
+    """Return for each row how many such pods it can take at most; `fits` are the rows that can take one."""
     key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
     return np.where(fits, fleet.column_cache.column(key, lambda rows: _room(fleet, request, rows)), 0)
 
@@ -38,7 +38,7 @@ def _room(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
 
 
 def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return for each row how many pods its cards may serve with one part."""
+    """Return for each row how many pods its cards can serve with one part."""
     if allocators.in_subdevices(fleet, part):
         left = allocators.subdevices_left(fleet, request, part, rows)
         several: Column = left.sum(axis=1) // part.count

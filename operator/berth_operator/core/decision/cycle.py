@@ -1,9 +1,9 @@
-"""One decision: which node and which cards a pod gets, or why none.
+"""The scheduling cycle of one pod: choose its node and cards, or explain why it fits nowhere.
 
     decide(fleet, pod, policy)  ->  Placement | Failure
 
-It reads the Fleet and changes nothing. The caller charges a placement to the Fleet at once, so that the next
-decision sees it, and binds concurrently.
+It leaves the Fleet as it was. The caller charges a placement to the Fleet at once, so that the next decision sees it,
+and binds concurrently.
 """
 
 from collections import Counter
@@ -42,11 +42,11 @@ class Placement:
     node: str
     grants: tuple[Grant, ...] = ()
     volumes: PodVolumes = NO_POD_VOLUMES
-    """What is to be done for its claims before it is bound."""
+    """Volumes to bind or provision for its claims before the pod is bound."""
 
     @property
     def charge(self) -> Charge:
-        """Return what the placement takes of the node."""
+        """Return what the placement charges to its node and cards."""
         return Charge(
             uid=self.pod.uid,
             pod=self.pod.key,
@@ -67,24 +67,25 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a pod fits nowhere, and what may change that."""
+    """Why a pod fits nowhere, and which changes may help."""
 
     reasons: tuple[tuple[str, int], ...] = ()
     """(reason, number of nodes); a node that lacks several resources counts for each of them."""
     message: str
     wakes_on: Change
     unresolvable: int = 0
-    """Nodes that evictions cannot help."""
+    """Number of nodes where evictions cannot help (UnschedulableAndUnresolvable)."""
     asked: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
-    """The filters that may reject it; without any, each of these changes wakes it."""
+    """The filters that may reject the pod; if empty, every change in `wakes_on` wakes it."""
     rejected_by: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
-    """Those of them that rejected a node before any other did."""
+    """The filters that were the first to reject some node."""
 
 
 def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = None) -> Placement | Failure:
-    """Choose the best node that passes every filter, and its cards; what others leave for a pod is kept for it.
+    """Choose the best node that passes every filter, and its cards.
 
-    `pull` is added to the rows' scores; -inf takes a row out.
+    Capacity that is kept for nominees of the same or a higher priority is not used. `pull` is added to the rows'
+    scores; -inf excludes a row.
     """
     if pod.error:
         return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
@@ -116,7 +117,10 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) 
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
-    """Return the rows that pass every filter, or those that are given; it may be the Fleet's own mask, read-only."""
+    """Return the rows that pass all filters of `order` (default: of the default policy).
+
+    The result may be the Fleet's own mask: callers must not write to it.
+    """
     fits = fleet.present
     for each in Policy().filters_of(request) if order is None else order:
         if (passing := each.passes(fleet, request)) is not fleet.present:
@@ -125,7 +129,10 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
 
 
 def _leans(request: PodRequest) -> bool:
-    """Return whether pods that are only nominated could make a row pass that would not pass without them."""
+    """Return whether nominees that are not bound yet could let a row pass that fails without them.
+
+    Such a row must pass with and without them, as in kube-scheduler (RunFilterPluginsWithNominatedPods).
+    """
     return bool(request.affinity.near or request.affinity.spread or request.mounts)
 
 
@@ -138,12 +145,12 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: F
     for own, weight in (*policy.own_scores, *_of_plugins(policy, request)):
         if (found := own.score(fleet, request, fits)) is not None:
             total += weight * found
-    # Equal scores go to the lowest row, so that the same fleet gives the same answer.
+    # argmax returns the lowest of equal rows, so that the same fleet gives the same decision.
     return int(np.argmax(total))
 
 
 def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, float]]:
-    """Yield the scores that plug-ins have for what the pod requests of their devices."""
+    """Yield the plug-ins' scores for the device types that the pod requests, with their weight."""
     if policy.plugins:
         for part in request.devices.parts:
             plugin = policy.plugins.get(part.type)
@@ -152,7 +159,7 @@ def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, fl
 
 
 def rejections(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Iterator[tuple[Filter, Mask]]:
-    """Yield the filters that are the first to reject some rows, each with these rows."""
+    """Yield each filter that is the first to reject some rows, with these rows."""
     left = fleet.present.copy()
     for each, passes in _steps(request, asked):
         rejected = left & ~passes(fleet, request)
@@ -164,7 +171,7 @@ def rejections(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> It
 
 
 def _steps(request: PodRequest, asked: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
-    """Return the filters in kube-scheduler's order: it looks at no node that the pod's affinity does not name."""
+    """Return the filters in kube-scheduler's order: the names in the node affinity come first (PreFilterResult)."""
     steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in asked]
     for each in asked if request.node_affinity else ():
         if each.NAME == node_affinity.NAME:
@@ -173,10 +180,10 @@ def _steps(request: PodRequest, asked: Sequence[Filter]) -> list[tuple[Filter, P
 
 
 def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:
-    """Explain why a pod fits nowhere; rows that pass every filter all the same count under `others`."""
+    """Explain why a pod fits nowhere; `others` is the reason for rows that pass every filter."""
     counts: Counter[str] = Counter()
     rejected_by: list[Filter] = []
-    # A new node may pass where all others fail, whatever the filter.
+    # Whatever the filter, a new node may pass.
     wakes_on = Change.NODE_ADDED
     left, hopeless = fleet.present.copy(), 0
     for each, rejected in rejections(fleet, request, asked):
@@ -201,7 +208,7 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
 
 
 def unasked(why: PluginFailedError) -> Failure:
-    """Return what a pod is told that could not be decided; no change makes it active again."""
+    """Return the failure of a pod that could not be decided because a plug-in failed; no event wakes it."""
     return Failure(message=cut(str(why)), wakes_on=Change(0))
 
 

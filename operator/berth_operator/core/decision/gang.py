@@ -1,13 +1,13 @@
-"""Decide a gang: pods that are placed all or not at all, close together.
+"""Decide a gang: pods that are placed close together, all or none of them.
 
     decide_gang(fleet, gang, policy)  ->  [Placement, ...] | Failure
 
 Members are decided one after the other by the same `decide` as any pod, each charged to the Fleet before the next.
-However it ends, all of that is taken back: the caller assumes what it is given, as with a single pod.
+All these charges are released before it returns: the caller assumes the placements, as with a single pod.
 
-Closeness is tried from the narrowest domain to the widest: one that seems to have room for all members is tried alone.
-Within it, and where no domain can hold them all, members are drawn to where others of their gang are, and a new domain
-is opened where it fits best.
+Topology domains are tried from the narrowest to the widest: one that seems to have capacity for all members is tried
+alone. Within it, and if no domain can hold all of them, a score draws members to domains that already hold members of
+the gang; otherwise to the domain that fits best.
 """
 
 from collections import Counter
@@ -32,14 +32,14 @@ from berth_operator.core.values.request import Membership, PendingPod, PodReques
 from berth_operator.core.values.verdict import Change
 
 TRIES: Final = 2
-"""Domains of one kind that are tried."""
+"""Domains that are tried per topology key."""
 STEPS: Final = 256
-"""Shades of how well a domain suits."""
+"""Levels of the score of a domain."""
 BIAS: Final = 2.0**14
 """More than all other scores together."""
 OTHERS: Final = "node(s) were taken by other members of the pod group"
 _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.CAPACITY_FREED
-"""What can make room for more members on a node that has room for some."""
+"""Changes that may let a node take more members if it already can take some."""
 
 _OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
@@ -48,36 +48,36 @@ NO_ROOM: Final = Failure(message="no node fits.", wakes_on=_FREES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A unit of the queue: the members of one group that wait, and what the decision needs to know of the others."""
+    """A unit of the queue: the waiting members of one group, and what the decision must know about the others."""
 
     membership: Membership
-    """As any of its members says it."""
+    """The membership, as the members' label or annotation has it."""
     minimum: int
-    """Members without which none is placed."""
+    """Members that must be placed, or none is (minMember)."""
     members: tuple[PendingPod, ...]
     placed: int = 0
-    """Members that have a node, or have had one and succeeded."""
+    """Number of members that have a node, or have succeeded."""
     nodes: tuple[str, ...] = ()
-    """Where the former are."""
+    """Nodes of the members that have one."""
     created: str = ""
     arrived: int = 0
-    """As the first of its members did."""
+    """Arrival number of the member that came first."""
     version: int = 0
-    """Higher whenever another decision may come out."""
+    """Increased with every change that may alter the decision."""
 
     @property
     def key(self) -> str:
-        """Return what tells it from all others, in words for its user."""
+        """Return the unique key of the gang, readable in messages."""
         return self.membership.key
 
     @property
     def uid(self) -> str:
-        """Return the gang's key: no pod's UID looks like it."""
+        """Return the gang's key, which no pod's UID equals."""
         return self.key
 
     @property
     def needed(self) -> int:
-        """Return how many of the members must be placed, or none is."""
+        """Return how many of the waiting members must be placed, or none is."""
         return max(0, self.minimum - self.placed)
 
     @property
@@ -87,7 +87,7 @@ class Gang:
 
     @property
     def lowest(self) -> int:
-        """Return the lowest priority among the members: only pods below it leave for them."""
+        """Return the lowest priority among the members; only pods below it may be evicted for the gang."""
         return min(each.priority for each in self.members)
 
     @property
@@ -97,12 +97,12 @@ class Gang:
 
     @property
     def kind(self) -> tuple[str, int]:
-        """Return what no other unit equals."""
+        """Return a key that no other unit has: gangs are decided one by one."""
         return self.key, self.version
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Return what is requested."""
+        """Return the members' requests."""
         return tuple(each.request for each in self.members)
 
 
@@ -118,16 +118,16 @@ class Class:
     request: PodRequest
     count: int
     room: Column
-    """How many each row may take."""
+    """How many of them each row can take at most."""
 
     @property
     def shrinks(self) -> bool:
-        """Return whether room for it can only become less by placing others: no wish of its comes true by that."""
+        """Return whether placing other members can only reduce the capacity for it (no affinity, no volumes)."""
         return self.request.affinity == NO_AFFINITY and not self.request.mounts
 
     @property
     def possible(self) -> int:
-        """Return how many may be placed at most."""
+        """Return how many can be placed at most."""
         return min(self.count, int(self.room.sum())) if self.shrinks else self.count
 
 
@@ -135,7 +135,7 @@ _Members = Sequence[tuple[PendingPod, Class]]
 
 
 def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
-    """Place at least the members that are needed, and the others if they fit; the Fleet is left as it was."""
+    """Place at least the needed members, and the others if they fit; the Fleet is left as it was."""
     if len(gang.members) < gang.needed:
         return Failure(message=too_few(gang.key, gang.placed + len(gang.members), gang.minimum), wakes_on=Change(0))
     with fleet.without(lower_priority_nominees(fleet, gang)):
@@ -143,13 +143,13 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | F
 
 
 def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
-    """Return the nominees that a gang need not mind: its members, and those below all of them."""
+    """Return the nominees whose capacity a gang may use: its members, and pods of lower priority than all members."""
     own = {each.uid for each in gang.members} if fleet.nominees else ()
     return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
 
 
 def place_most(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
-    """Place as many members as there is room for, and perhaps too few; the Fleet is left as it was."""
+    """Place as many members as fit, even if fewer than needed; the Fleet is left as it was."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
     return _Try(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
@@ -173,7 +173,7 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | 
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
-    """Order members, the largest first: what is left is then easier to fill."""
+    """Return the sort key of members, the largest first: small ones fit more easily into what is left."""
     request = pod.request
     cards = sum(part.count * max((amount for _, amount in part.amounts), default=0) for part in request.devices.parts)
     plain = dict(request.resources)
@@ -181,7 +181,7 @@ def order(pod: PendingPod) -> tuple[object, ...]:
 
 
 def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:
-    """Return the members' classes, in their order."""
+    """Return the members' classes by request, in the members' order."""
     counts = Counter(each.request for each in pods)
     fits = {each: feasible(fleet, each, policy.filters_of(each)) for each in counts}
     rooms = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
@@ -189,7 +189,7 @@ def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[P
 
 
 def too_few(key: str, have: int, minimum: int) -> str:
-    """Tell that a gang waits for members."""
+    """Return the message that a gang waits for members."""
     return f"{key}: waiting for members: {have} of {minimum}"
 
 
@@ -197,7 +197,7 @@ def too_few(key: str, have: int, minimum: int) -> str:
 
 
 def _short(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
-    """Explain without placing anyone that there is too little room."""
+    """Explain why too few members fit, without placing any."""
     tight = next(each for each in classes.values() if each.possible < each.count)
     why = failure(fleet, tight.request, policy.filters_of(tight.request), others=OTHERS)
     return replace(why, wakes_on=why.wakes_on | _FREES)
@@ -214,10 +214,10 @@ def _told(gang: Gang, placed: int, why: Failure) -> Failure:
 
 
 def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
-    """Return the claims of several members that pods of many nodes may use, and that are not bound.
+    """Return the unbound claims that several members use and that pods on many nodes may use at once.
 
-    A volume is made for one member. It is taken for granted that it will reach the others wherever its class allows;
-    if it does not, no member is bound, and the next decision goes by the volume that is there then.
+    One member has the volume provisioned. The decision assumes that the others can reach it wherever its StorageClass
+    allows; if they cannot, no member is bound, and the next decision uses the volume that exists then.
     """
     uses = Counter(use.claim for each in gang.members for use in each.request.mounts.claims)
     claims = (fleet.volumes.claims.get(key) for key, count in uses.items() if count > 1)
@@ -225,7 +225,7 @@ def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
 
 
 def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
-    """Return what is chosen without the volumes to be made for some claims."""
+    """Return the chosen volumes without those to be provisioned for the claims `made`."""
     if not made or not chosen.provisions:
         return chosen
     return replace(chosen, provisions=tuple(each for each in chosen.provisions if each not in made))
@@ -235,7 +235,7 @@ def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
 
 
 def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Mask]:
-    """Return the domains that may hold all members, the narrowest first, each as the rows in it."""
+    """Yield the domains that may hold all members, the narrowest first, each as a mask of its rows."""
     mates = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
     for key in keys:
         numbers = fleet.labels.column(key).numbers
@@ -247,28 +247,28 @@ def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Cl
         if mates:
             holds &= beside > 0
         holds[ABSENT] = False
-        # The last key sorts first: most of its own kind, then what has the least left over.
+        # lexsort's last key is the primary one: most members of the gang, then the least capacity left over.
         order = np.lexsort((rooms.sum(axis=0), -beside))
         for domain in order[holds[order]][:TRIES]:
             yield numbers == domain
 
 
 class _Try:
-    """One attempt to place the members, on some of the rows."""
+    """One attempt to place the members on some of the rows."""
 
     def __init__(self, fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> None:
         self._fleet, self._policy, self._rows = fleet, policy, rows
         self._columns = [fleet.labels.column(key).numbers for key in policy.gang_topology_keys]
         self._taken = [np.zeros(int(each.max()) + 1, np.bool_) for each in self._columns]
-        """Per key: the domains in which the gang has members."""
+        """Per topology key: the domains in which the gang has members."""
         self._shared = _shared(fleet, gang)
         self._made: set[str] = set()
-        """Those of the shared claims for which a member has a volume made."""
+        """The shared claims for which a placed member has a volume provisioned."""
         for name in gang.nodes:
             self._take(name)
 
     def place(self, members: _Members, *, enough: int = 0) -> tuple[list[Placement], Failure]:
-        """Return the placements, and why the first of the others has none; give up where `enough` cannot be reached."""
+        """Return the placements, and why the first other member has none; stop once `enough` cannot be reached."""
         placed: list[Placement] = []
         whys: dict[Class, Failure] = {}
         waiting, most = members, len(members)
@@ -276,7 +276,7 @@ class _Try:
             while waiting and most >= enough:
                 left = self._round(waiting, placed, whys, most - enough)
                 most = len(placed) + len(left)
-                # Who wishes to be near others may fit once they are placed.
+                # A member with pod affinity may fit once the others are placed.
                 waiting = left if len(left) < len(waiting) else ()
         finally:
             for each in placed:
@@ -286,7 +286,7 @@ class _Try:
     def _round(
         self, members: _Members, placed: list[Placement], whys: dict[Class, Failure], spare: int
     ) -> list[tuple[PendingPod, Class]]:
-        """Try each member once, until more than `spare` are lost; give those who may fit later."""
+        """Try each member once, until more than `spare` cannot fit; return the members that may fit later."""
         left: list[tuple[PendingPod, Class]] = []
         failed: set[Class] = set()
         for number, (pod, its) in enumerate(members):
@@ -305,21 +305,21 @@ class _Try:
         return left
 
     def _note(self, placement: Placement, placed: list[Placement]) -> None:
-        # Nothing is promised of a shared claim: where its volume will be does not bind the others.
+        # A shared claim is not charged: where its volume will be must not restrict the other members.
         self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared)))
         self._take(placement.node)
         placed.append(replace(placement, volumes=_without(placement.volumes, self._made)))
         self._made |= self._shared.intersection(placement.volumes.provisions)
 
     def _take(self, name: str) -> None:
-        """Note that a member is on a node."""
+        """Record that a node holds a member."""
         row = self._fleet.rows.get(name)
         for numbers, taken in zip(self._columns, self._taken, strict=True):
             if row is not None and numbers[row] != ABSENT:
                 taken[numbers[row]] = True
 
     def _pull(self, room: Column, left: int) -> Floats:
-        """Return what draws the next of `left` members: to the widest domain that suits, and in it to the next."""
+        """Return the rows' bias for the next of `left` members: the widest key's domains weigh most."""
         inside = np.where(self._rows, room, 0)
         total = np.zeros(len(room))
         for numbers, taken in zip(reversed(self._columns), reversed(self._taken), strict=True):
@@ -328,7 +328,7 @@ class _Try:
 
 
 def _suits(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
-    """Return for each domain how well it suits, in steps: the gang's own, then the tightest, then the roomiest."""
+    """Return each domain's score in steps: first with members, then the tightest that hold all, then the largest."""
     here = np.bincount(numbers, weights=room, minlength=len(taken))
     tight = np.where(here >= left, 1.0 + left / np.maximum(here, 1.0), here / left)
     steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))

@@ -1,11 +1,11 @@
-"""Which pods of lower priority are to leave so that a whole gang fits.
+"""Choose the pods of lower priority to evict so that a whole gang fits.
 
     preempt_gang(fleet, gang, policy, budgets, unconfirmed)  ->  GangPreemption | None
 
-On a copy of the Fleet as many members are placed as there is room for. For each of the others that is needed, the
-largest first, victims are chosen as for any pod (`preemption`), and in the copy they leave and the member is nominated,
-so that the next one sees it. Nobody is to leave unless without the victims `decide_gang` itself places the gang there;
-and who turns out not to have been in its way is spared.
+On a copy of the Fleet, as many members are placed as fit. For each other member that is needed, the largest first,
+victims are chosen as for any pod (`preemption`); in the copy they leave and the member is nominated, so that the next
+member sees it. The victims are evicted only if `decide_gang` places the gang without them; victims that turn out not
+to be necessary are kept.
 """
 
 from collections import Counter
@@ -36,9 +36,9 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 AT_ONCE: Final = 32
-"""Members of a class for which the best nodes are looked for at once."""
+"""Members of a class that share one search for the best nodes."""
 MOST_SPARED: Final = 2048
-"""Decisions of members that may be spent to spare victims, half a second."""
+"""Decisions of members that may be spent to find unnecessary victims; they take about half a second."""
 
 
 Cost = tuple[int, int, int]
@@ -46,24 +46,24 @@ Cost = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangPreemption:
-    """Where the members that a gang needs will be, and who is to leave for them."""
+    """The nominees of a gang, and the pods to evict for them."""
 
     nominees: tuple[Charge, ...]
     victims: tuple[Charge, ...]
-    """None if those suffice that leave already."""
+    """Empty if the pods that are already leaving free enough."""
 
 
 def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
-    """Return whether others may have to leave for a gang: for members that it needs, of pods below all of them."""
+    """Return whether pods may be evicted for a gang: it needs members, and there are pods below all of them."""
     return policy.preemption and gang.needed > 0 and has_lower(fleet, gang.lowest)
 
 
 def preempt_gang(
     fleet: Fleet, gang: Gang, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
 ) -> GangPreemption | None:
-    """Choose victims for a gang that does not fit; None where that would not help. The Fleet is left as it is.
+    """Choose victims for a gang that does not fit; return None if evictions would not help. The Fleet is left as it is.
 
-    `unconfirmed` are UIDs of pods that are not certainly bound yet; they are no victims.
+    `unconfirmed` are UIDs of pods whose Binding is not confirmed yet; they are not evicted.
     """
     if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
         return None
@@ -75,12 +75,12 @@ def preempt_gang(
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
-    """Return those of the pods below a priority that are on their way out."""
+    """Return the pods below a priority that are terminating or being evicted."""
     return [each for each in pods if each.priority < priority and fleet.is_leaving(each)]
 
 
 class _Clearing:
-    """Makes room on a copy of the Fleet, which is its own."""
+    """Frees capacity on its own copy of the Fleet."""
 
     def __init__(
         self, stage: Fleet, gang: Gang, policy: Policy, budgets: Budgets, unconfirmed: Collection[str]
@@ -89,20 +89,20 @@ class _Clearing:
         self._lowest = gang.lowest
         self._budgets, self._unconfirmed = budgets, unconfirmed
         self._nodes: dict[str, str] = {}
-        """UID of a member -> where it goes."""
+        """UID of a member -> its node."""
         self._victims: dict[str, Charge] = {}
         self._best = np.zeros(len(stage.names), np.bool_)
-        """The rows where evictions cost least, when it was last looked."""
+        """The rows where evictions cost least, as of the last search."""
         self._for_class: PodRequest | None = None
         self._for_more = 0
-        """For whom they are the best: the class, and for how many more members of it."""
+        """The class that this search was for, and for how many more members of it the rows are valid."""
         self._last = ""
-        """The node of the member before."""
+        """The node of the previous member."""
         self._elsewhere: Cost | None = None
-        """What the best place cost when it was last compared with others; it becomes no cheaper."""
+        """The cost of the best node at the last comparison; it can only rise."""
 
     def found(self) -> GangPreemption | None:
-        """Return who is to leave, if that helps."""
+        """Return the nominees and victims; None if evictions do not help."""
         if self._possible() < self._gang.needed:
             return None
         for placement in place_most(self._stage, self._gang, self._policy):
@@ -115,7 +115,7 @@ class _Clearing:
         return None if placed is None else self._spared(placed)
 
     def _possible(self) -> int:
-        """Return how many members there might be room for if all pods below were gone, never too few."""
+        """Return an upper bound of the members that fit once all pods of lower priority are gone."""
         stage, policy, total = self._stage, self._policy, 0
         without = without_lower_priority(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
@@ -127,14 +127,14 @@ class _Clearing:
     # --- one member after the other -------------------------------------------------------------------------------
 
     def _help(self, members: Iterable[PendingPod]) -> None:
-        """Make room for members, until as many are placed as are needed."""
+        """Evict for one member after the other until enough are nominated."""
         hopeless: set[PodRequest] = set()
         for pod in members:
             if len(self._nodes) == self._gang.needed:
                 return
             if pod.request in hopeless:
                 continue
-            # Only pods below all members leave, for whichever of them.
+            # Whichever member it is, only pods below all members are evicted.
             if (found := self._for(replace(pod, priority=self._lowest))) is None:
                 hopeless.add(pod.request)
                 continue
@@ -143,7 +143,7 @@ class _Clearing:
             self._nominate(found.nominee)
 
     def _for(self, pod: PendingPod) -> Preemption | None:
-        """Choose a node and victims for a member: beside the one before it, if no other node costs less."""
+        """Choose a node and victims for a member: the previous member's node unless another costs less."""
         if pod.request != self._for_class:
             self._for_class, self._for_more, self._elsewhere = pod.request, 0, None
         here = self._within(pod, self._stage.named(self._last)) if self._last else None
@@ -154,9 +154,9 @@ class _Clearing:
         return here if here is not None and (there is None or _cost(here) <= _cost(there)) else there
 
     def _anywhere(self, pod: PendingPod) -> Preemption | None:
-        """Choose the best node.
+        """Choose the best node of all.
 
-        Each member changes a single row. So of as many best rows as there are members one is the best for each of them.
+        Each member changes a single row, so the best AT_ONCE rows contain the best row for AT_ONCE members in turn.
         """
         if not self._for_more:
             self._best[:] = False
@@ -175,20 +175,20 @@ class _Clearing:
     # --- all of them ----------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Let everybody go who leaves, and forget what was kept meanwhile."""
+        """Release the victims and all other pods that are leaving, and withdraw the nominees."""
         for uid in self._nodes:
             self._stage.withdraw(uid)
         for each in leaving(self._stage, self._stage.charges.values(), self._lowest):
             self._stage.release(each.uid)
 
     def _decided(self) -> list[Placement] | None:
-        """Decide the gang as it will be decided then."""
+        """Decide the gang as it will be decided once the victims are gone."""
         told = tuple(replace(each, nominated=self._nodes.get(each.uid, "")) for each in self._gang.members)
         outcome = decide_gang(self._stage, replace(self._gang, members=told), self._policy)
         return None if isinstance(outcome, Failure) else outcome
 
     def _spared(self, placed: Sequence[Placement]) -> GangPreemption:
-        """Keep those victims out of it without whom the gang is placed all the same, the most important first."""
+        """Return the result without unnecessary victims; the most important are tried first."""
         trials = MOST_SPARED // self._gang.needed
         for each in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
             self._stage.charge(each)
@@ -202,6 +202,6 @@ class _Clearing:
 
 
 def _cost(found: Preemption) -> Cost:
-    """Return what kube-scheduler compares nodes by, but for the victims' age."""
+    """Return the keys by which kube-scheduler compares nodes, without the victims' age."""
     highest = max((each.priority for each in found.victims), default=NO_VICTIM)
     return found.violations, highest, sum(each.priority + OFFSET for each in found.victims)

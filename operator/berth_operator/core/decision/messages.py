@@ -1,4 +1,4 @@
-"""What users read about a pod that fits nowhere, in kube-scheduler's words and grammar (its FitError).
+"""Messages about a pod that fits nowhere, in the words and grammar of kube-scheduler's FitError.
 
 People search, alert and script on these texts, so the frame is the same to the letter:
 
@@ -15,9 +15,9 @@ NO_NODES: Final = "no nodes available to schedule pods"
 
 
 def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
-    """Return why a pod fits on none of so many nodes: the reasons, sorted as text, each with its number of nodes.
+    """Return why a pod fits on none of `nodes` nodes: the reasons, sorted as text, each with its number of nodes.
 
-    A reason that lies in the pod alone (`of_pod`) has no number, as that of a PreFilter plugin.
+    A reason that lies in the pod alone (`of_pod`) has no number, like that of a PreFilter plugin.
     """
     if not nodes:
         return NO_NODES
@@ -26,5 +26,5 @@ def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
 
 
 def cut(text: str) -> str:
-    """Return a message that an Event can hold."""
+    """Return a message, shortened if it is too long for an Event."""
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - len(CUT)] + CUT

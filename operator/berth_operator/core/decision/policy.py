@@ -1,4 +1,4 @@
-"""How the pods of one profile are decided: filters, weights of scores, allocators."""
+"""The policy of one profile: its filters, score weights and allocators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from berth_operator.core.plugins import NO_PLUGINS, Chooser, DevicePlugin, Score
 from berth_operator.core.values.request import PodRequest
 
 Weights = Mapping[str, float]
-"""Name of a score -> how much it counts; a score that is not named is not asked."""
+"""Name of a score -> its weight; a score that is not listed is not computed."""
 
 ALWAYS: Final[Weights] = {
     "spare-devices": 10.0,
-    # More than all that cards may weigh: a node where the preference is met comes before one where it is not.
+    # Outweighs all card strategies: a node that meets the preference comes before one that does not.
     "gpu-topology": 20.0,
     "image-locality": 1.0,
     "node-affinity": 2.0,
@@ -27,14 +27,14 @@ ALWAYS: Final[Weights] = {
     "even-spread": 2.0,
     "default-spread": 2.0,
 }
-"""What counts whatever the strategies."""
+"""Weights that apply with every strategy."""
 
 NODE_STRATEGIES: Final[Mapping[str, Weights]] = {
     "None": {},
     "LeastAllocated": {"least-allocated": 1.0, "balanced-allocation": 1.0},
     "MostAllocated": {"most-allocated": 1.0, "balanced-allocation": 1.0},
 }
-"""How processor time and memory of nodes are used up; the first is the default."""
+"""Strategies for cpu and memory; the first is the default."""
 
 CARD_STRATEGIES: Final[Mapping[str, Weights]] = {
     "Fragmentation": {"fragmentation": 10.0},
@@ -42,27 +42,27 @@ CARD_STRATEGIES: Final[Mapping[str, Weights]] = {
     "LeastAllocated": {"card-spreading": 10.0},
     "None": {},
 }
-"""How cards are used up; the first is the default, and minds the processor time that goes with them too."""
+"""Strategies for cards; the first is the default and also considers the cpu that jobs use with their cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How the pods of one scheduler name are decided."""
+    """Filters, scores and allocators for the pods of one scheduler name."""
 
     weights: tuple[tuple[str, float], ...] = tuple(
         {**ALWAYS, **NODE_STRATEGIES["None"], **CARD_STRATEGIES["Fragmentation"]}.items()
     )
-    """(name of a score, how much it counts); a score that is not named is not asked."""
+    """(name of a score, weight); a score that is not listed is not computed."""
     own_scores: tuple[tuple[Score, float], ...] = ()
-    """Scores that are not built in, and how much each counts."""
+    """Scores that are not built in, each with its weight."""
     own_cards: Chooser | None = None
-    """What chooses the cards of a node in place of the allocators."""
+    """Chooses the cards of a node instead of the allocators."""
     plugins: Mapping[str, DevicePlugin] = field(default_factory=lambda: NO_PLUGINS, hash=False)
-    """The plug-ins by device type; all policies by which one Fleet is decided have the same."""
+    """The plug-ins by device type; all policies that are used with one Fleet must have the same."""
     switched_off: frozenset[str] = frozenset()
-    """Names of filters that are not asked."""
+    """Names of disabled filters."""
     card_strategy: str = "Fragmentation"
-    """By which of the strategies for cards the cards of a node are chosen."""
+    """The card strategy by which the cards of a node are chosen."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
     gang_topology_keys: tuple[str, ...] = (
@@ -70,19 +70,19 @@ class Policy:
         "nvidia.com/gpu.clique",
         "topology.kubernetes.io/zone",
     )
-    """Labels of nodes that a gang's members shall have in common, the closest first."""
+    """Node labels that a gang's members should have in common, the narrowest domain first."""
     gang_keep_partial: bool = False
-    """Whether the bound members of a gang that could not be completed stay."""
+    """Whether bound members stay if their gang could not be completed in time."""
     filters: tuple[Filter, ...] = field(init=False, compare=False, repr=False)
-    """All that are not switched off."""
+    """All filters that are not switched off."""
     unmounted: tuple[Filter, ...] = field(init=False, compare=False, repr=False)
-    """Those of the filters that apply to pods without volumes that matter."""
+    """The filters for pods whose volumes do not restrict their node."""
     local: tuple[Filter, ...] = field(init=False, compare=False, repr=False)
-    """Those of the filters that ask how much is free on a node."""
+    """The filters that read only the free capacity of a node."""
     _allocators: Allocators = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Select the filters and allocators once; every decision reads them."""
+        """Select the filters and allocators once, because every decision reads them."""
         own = {kind: plugin.allocator for kind, plugin in self.plugins.items() if plugin.allocator is not None}
         allocators = Allocators(own) if own else BUILT_IN
         order = filters.order(DeviceFilter(allocators)) if own else filters.ORDER
@@ -102,7 +102,7 @@ class Policy:
         return self.filters if request.mounts else self.unmounted
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-        """Return the cards for every part of the request, on a row that passes every filter."""
+        """Return the grants for every part of the request on a row that passes every filter."""
         if self.own_cards is not None:
             return self.own_cards.choose(fleet, row, request)
         return self._allocators.choose(fleet, row, request, self)

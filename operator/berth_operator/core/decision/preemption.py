@@ -1,15 +1,16 @@
-"""Which pods of lower priority are to leave a node so that a pod fits there.
+"""Choose the pods of lower priority to evict from a node so that a pod fits there.
 
     preempt(fleet, pod, policy, budgets, unconfirmed)  ->  Preemption | None
 
-As kube-scheduler's DefaultPreemption does it: a node can be helped if the first filter that rejects it says so. All
-pods of lower priority are taken away there; if the pod then fits, as many as possible are given back, those first that
-a PodDisruptionBudget protects, then by priority and age. What is left are the victims, so each of them helps: by its
-cpu, its port, or the very cards that the pod needs. Of all nodes the one is taken with the fewest broken budgets, then
-the lowest highest priority, the lowest sum of priorities, the fewest victims, and the youngest of the most important.
+The steps are those of kube-scheduler's DefaultPreemption. A node is a candidate if the first filter that rejects it is
+resolvable. All pods of lower priority are removed there. If the pod then fits, as many as possible are reprieved:
+first those that a PodDisruptionBudget protects, then by priority and age. The rest are the victims, so each of them
+frees something that the pod needs: its cpu, its port, or its cards. Candidates are compared by the number of budget
+violations, the highest priority of a victim, the sum of priorities, the number of victims (the lowest is best in all
+of these), and the start time of the most important victims (the latest is best).
 
-Beyond kube-scheduler it looks at every node and not at a tenth of them, and goes on to look for fewer victims on the
-best of them (docs/decisions/0008-preemption.md). Pods that leave already cost nothing.
+Unlike kube-scheduler it evaluates every node instead of a tenth of them, and then searches the best nodes for smaller
+sets of victims (docs/decisions/0008-preemption.md). Pods that are already leaving cost nothing.
 """
 
 from collections import Counter, defaultdict
@@ -38,9 +39,9 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 
 MOST_TRIALS: Final = 2**13
-"""What-ifs that the search for fewer victims may take, some 10 ms."""
+"""What-ifs that the search for fewer victims may evaluate; they take about 10 ms."""
 MOST_COUPLED: Final = 100
-"""Nodes that are looked at where pods of other nodes matter, and so each is a question about the whole fleet."""
+"""Nodes that are evaluated if pods on other nodes matter, because each of them needs a what-if of the whole Fleet."""
 
 NEVER: Final = "not eligible due to preemptionPolicy=Never."
 TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
@@ -48,29 +49,29 @@ NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 
 NO_VICTIM: Final = -(2**62)
-"""The highest priority of none; lower than any."""
+"""The highest priority of an empty set of victims; lower than any priority."""
 OFFSET: Final = 2**31
-"""Makes every priority positive in sums, so that more victims weigh more; as in kube-scheduler."""
+"""Added to each priority in sums, so that every victim counts as positive; as in kube-scheduler."""
 
 Keys = tuple[Column, ...]
-"""What nodes are compared by, the lowest is best: shape (nodes,) each, the most important first."""
+"""Keys by which nodes are compared, the most important first: shape (nodes,) each; the lowest value is best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """A node, and who is to leave it."""
+    """A nominated node, and its victims."""
 
     nominee: Charge
-    """What the pod will take of the node."""
+    """What the pod will be charged on the node."""
     victims: tuple[Charge, ...]
-    """The most important first; none if those suffice that leave already."""
+    """The most important first; empty if the pods that are already leaving free enough."""
     violations: int = 0
-    """How many of them break a PodDisruptionBudget."""
+    """Number of victims that violate a PodDisruptionBudget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """Victims on one row: numbers of occupants."""
+    """Victims on one place, as indices of placed pods."""
 
     place: int
     victims: Indices
@@ -85,10 +86,10 @@ def preempt(
     *,
     within: Mask | None = None,
 ) -> Preemption | None:
-    """Choose a node and its victims for a pod that fits nowhere; None where that would not help.
+    """Choose a node and its victims for a pod that fits nowhere; return None if evictions would not help.
 
-    `unconfirmed` are UIDs of pods that are not certainly bound yet; they are no victims. Of nodes only those `within` a
-    mask are looked at, if there is one.
+    `unconfirmed` are UIDs of pods whose Binding is not confirmed yet; they are not evicted. `within` restricts the
+    candidate nodes to a mask.
     """
     if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
         return None
@@ -100,7 +101,7 @@ def preempt(
 def helped(
     fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
 ) -> Indices:
-    """Return the rows where evictions would make room for a pod, the best first, by the rows' own pods."""
+    """Return the rows where evictions would let a pod fit, the best first, considering only the row's own pods."""
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _lower(fleet, pod, policy, unconfirmed)
         return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
@@ -109,7 +110,7 @@ def helped(
 def _lower(
     fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str], within: Mask | None = None
 ) -> Mask:
-    """Return for each occupant whether it may be a victim, and may help."""
+    """Return for each placed pod whether it may be a victim on a row where evictions may help."""
     rows = helpable(fleet, pod.request, policy)
     if within is not None:
         rows &= within
@@ -119,7 +120,7 @@ def _lower(
 
 
 def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
-    """Return for each occupant whether it is there for certain, and below a priority."""
+    """Return for each placed pod whether it is confirmed and below a priority."""
     placed = fleet.placed_pods.current(fleet)
     found = np.zeros(len(placed.charges), np.bool_)
     found[fleet.placed_pods.numbers()] = True
@@ -129,7 +130,7 @@ def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
 
 
 def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
-    """Return all rows without the pods below a priority; only their resources and devices are valid."""
+    """Return a Fleet without the pods below a priority; only the resources and devices in it are valid."""
     placed = fleet.placed_pods.current(fleet)
     what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
     for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), placed.rows):
@@ -138,17 +139,17 @@ def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[
 
 
 def has_lower(fleet: Fleet, priority: int) -> bool:
-    """Return whether there is any placed pod below a priority."""
+    """Return whether any placed pod is below a priority."""
     return any(each < priority for each in fleet.priorities)
 
 
 def nominated_fit(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
-    """Return what a pod will take of a node once those below it that leave the node are gone; None if it will not fit.
+    """Return a pod's charge on its nominated node once the leaving pods of lower priority are gone; None if unfit.
 
-    Nor where a plug-in fails: nothing can be kept then, and the pod's decision will tell.
+    If pods on other nodes matter and some pods are still leaving, only the filters whose answer no eviction can change
+    are run; the others run once the pods are gone, as in kube-scheduler.
 
-    Where pods of other nodes matter, nothing more is asked while some leave than what no eviction could change: that
-    is looked at when they are gone, as in kube-scheduler.
+    If a plug-in fails, the result is None as well: no capacity can be kept, and the pod's decision reports the error.
     """
     row = fleet.rows.get(node)
     if row is None:
@@ -171,20 +172,20 @@ def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) ->
 
 
 def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
-    """Return the pods for which others leave a node, in the order in which they are to be given their places."""
+    """Return the pods with a nominated node, in the order in which capacity is kept for them."""
     found = (each for each in pods if each.nominated)
     return sorted(found, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
 
 
 class WithoutLowerPriority:
-    """What a node would have for pods of each priority if all below them were evicted there; of one moment."""
+    """The capacity of one node for pods of each priority if all pods below were evicted; a snapshot."""
 
     def __init__(self, fleet: Fleet, node: str) -> None:
         self._fleet, self._node = fleet, node
         self._stages: dict[int, Fleet] = {}
 
     def may_take(self, unit: PendingPod | Gang, gone: Charge, asked: Sequence[Filter]) -> bool:
-        """Return whether a unit that found no victims may find some now that a pod has gone that it could not evict.
+        """Return whether a unit without victims may find some now that a pod is gone that it could not evict.
 
         `asked` are the filters that may reject the unit.
         """
@@ -198,12 +199,12 @@ class WithoutLowerPriority:
 
 
 def told(failure: Failure, text: str) -> Failure:
-    """Add to a failure what became of preemption."""
+    """Return a failure with the result of preemption added to its message."""
     return replace(failure, message=cut(f"{failure.message} preemption: {text}"))
 
 
 def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -> Failure | None:
-    """Return the failure of a pod for which no victims are looked for, with the reason; None if they are."""
+    """Return the failure, with the reason, of a pod that is not eligible for preemption; None if it is eligible."""
     if not policy.preemption or not fleet.present.any():
         return failure
     if not pod.preempts:
@@ -214,7 +215,7 @@ def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -
 def in_vain(
     fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, unconfirmed: Collection[str] = frozenset()
 ) -> Failure:
-    """Add to a failure why evictions help on no node, counted as in kube-scheduler's dry run."""
+    """Return a failure with the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
     nodes = int(fleet.present.sum())
     if has_lower(fleet, pod.priority):
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
@@ -225,7 +226,7 @@ def in_vain(
 
 
 def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str]) -> Counter[str]:
-    """Count the nodes by why the pod would not fit there even if all pods of lower priority left."""
+    """Count the nodes by the reason why the pod would not fit even without all pods of lower priority."""
     request, asked = pod.request, policy.filters_of(pod.request)
     resolvable = _resolvable(fleet, request, asked)
     lower = np.zeros(len(fleet.names), np.bool_)
@@ -236,7 +237,7 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collect
     left = resolvable & lower
     if left.any():
         without = without_lower_priority(fleet, pod.priority, unconfirmed)
-        # What only other filters reject now is asked last: the pods that leave may be why they do.
+        # Filters that read the unchanged Fleet and are resolvable run last: they may reject because of the victims.
         for each in sorted(asked, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE):
             seen = without if each in policy.local else fleet
             rejected = left & ~each.passes(seen, request)
@@ -248,18 +249,18 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collect
 
 
 def _resolvable(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Mask:
-    """Return the rows whose first rejection may be undone by pods that leave them."""
+    """Return the rows whose first rejection evictions from them may resolve."""
     mask = np.zeros(len(fleet.names), np.bool_)
     for each, rejected in cycle.rejections(fleet, request, asked):
         mask |= rejected & ~filters.unresolvable(each, fleet, request, rejected)
     return mask
 
 
-# --- whom and where -----------------------------------------------------------------------------------------------
+# --- candidates ---------------------------------------------------------------------------------------------------
 
 
 def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
-    """Return the rows whose first rejection may be undone by pods that leave."""
+    """Return the rows whose first rejection evictions may resolve."""
     found = np.zeros(len(fleet.names), np.bool_)
     for each, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
         if each.VERDICT is Verdict.UNSCHEDULABLE:
@@ -271,7 +272,7 @@ def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
 
 
 def is_local(fleet: Fleet, request: PodRequest) -> bool:
-    """Return whether of all placed pods only those of a row decide about it, by their resources and devices."""
+    """Return whether only the resources and devices of a row's own pods decide whether the pod fits there."""
     affinity = request.affinity
     if request.ports or request.mounts or affinity.near or affinity.apart or affinity.spread:
         return False
@@ -295,7 +296,7 @@ def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) 
 
 
 class _Search:
-    """Looks for the best victims of one pod; places are rows that can be helped, and pods are numbers of occupants."""
+    """Searches the best victims for one pod; places index the candidate rows, and pods index the placed pods."""
 
     def __init__(self, fleet: Fleet, pod: PendingPod, policy: Policy, lower: Mask, budgets: Budgets) -> None:
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
@@ -306,21 +307,21 @@ class _Search:
         self._rows = np.flatnonzero(inhabited)
         self._place = (np.cumsum(inhabited) - 1)[placed.rows]
         self._sorts_by = self._place.astype(np.min_scalar_type(len(self._rows)))
-        """The same in few bits: those are sorted ten times as fast."""
+        """The same in a smaller integer type, which sorts ten times as fast."""
         leaving = placed.terminating.copy()
         leaving[fleet.placed_pods.numbers_of(fleet.leaving)] = True
         self._going = np.flatnonzero(lower & leaving)
         self._base = WhatIf(fleet, self._rows, placed)
-        """All places without the pods that leave them already."""
+        """All places without the pods that are already leaving."""
         for pods in _turns(self._going, self._sorts_by):
             self._base.take(self._place[pods], pods)
         ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
         self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
-        """Those that may be victims: who is given back first comes first."""
+        """The potential victims, in the order in which they are reprieved."""
 
     def _by_importance(self, pods: Indices) -> Indices:
-        """Return pods in the order of their importance."""
+        """Return pods by importance: the highest priority first, then the earliest start."""
         order = np.lexsort((self._placed.started[pods], -self._placed.priority[pods]))
         ranked: Indices = pods[order]
         return ranked
@@ -341,10 +342,10 @@ class _Search:
             return self._preemption(self._fewer(order, victims) or self._choice(order[0], victims))
         return self._coupled(order, victims)
 
-    # --- rows side by side --------------------------------------------------------------------------------------
+    # --- all places at once -------------------------------------------------------------------------------------
 
     def _fewest(self) -> tuple[Mask, Mask]:
-        """Return where the pod would fit, as far as the row's own pods decide, and who would have to leave there."""
+        """Return the places where the pod would fit by the row's own pods, and the pods to evict there."""
         what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
         for pods in _turns(self._staying, self._sorts_by):
             what_if.take(self._place[pods], pods)
@@ -365,7 +366,7 @@ class _Search:
         return found
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
-        """Return what sets of victims are compared by; `of` tells to which set each pod belongs."""
+        """Return the keys by which sets of victims are compared; `of` has the set of each pod."""
         priority = self._placed.priority[pods]
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
         highest, weight = np.full(sets, NO_VICTIM), np.zeros(sets, np.int64)
@@ -381,7 +382,7 @@ class _Search:
     # --- fewer victims ------------------------------------------------------------------------------------------
 
     def _fewer(self, order: Indices, victims: Mask) -> _Choice | None:
-        """Look for a better set of victims among the best places; giving back one by one need not find the smallest."""
+        """Search the best places for a smaller set of victims: reprieving one by one need not find the smallest."""
         pods = np.flatnonzero(victims)
         violations, highest, _, number, _ = self._keys(self._place[pods], pods, len(self._rows))
         best = order[0]
@@ -400,7 +401,7 @@ class _Search:
         return None
 
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
-        """Return those of the sets without which the pod fits."""
+        """Yield the sets without which the pod fits."""
         what_if, every = WhatIf(self._base.fleet, places, self._placed), np.arange(len(places))
         for pods in sets.T:
             what_if.take(every, pods)
@@ -413,10 +414,10 @@ class _Search:
         places = np.array([each.place for each in choices])
         return choices[int(np.lexsort((places, *self._keys(of, pods, len(choices))[::-1]))[0])]
 
-    # --- one place after the other ------------------------------------------------------------------------------
+    # --- one place at a time ------------------------------------------------------------------------------------
 
     def _coupled(self, order: Indices, victims: Mask) -> Preemption | None:
-        """Look at the best places once more, by all filters, until none of those left can be better."""
+        """Evaluate the best places by all filters, until none of the others can be better."""
         whole, best = self._fleet.copy(), None
         for place in order[:MOST_COUPLED].tolist():
             least = self._choice(place, victims)
@@ -428,14 +429,14 @@ class _Search:
         return None if best is None else self._preemption(best)
 
     def _key(self, choice: _Choice) -> tuple[int, ...]:
-        """Return what a choice is compared by, but for the age of its victims."""
+        """Return the keys by which choices are compared, without the age of the victims."""
         of = np.zeros(len(choice.victims), np.intp)
         return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
 
     def _bound(self, least: _Choice) -> tuple[int, ...]:
-        """Return what no choice on a place is below, by the victims that its resources and cards ask for.
+        """Return a lower bound of the key of any choice on a place, from the victims for its resources and cards.
 
-        Who else has to go may make room for some of those: nothing is certain but one of the highest priority.
+        Further victims may make some of these unnecessary, so only one victim of the highest priority is certain.
         """
         violations, highest, *_ = self._key(least)
         if violations or not len(least.victims):
@@ -443,7 +444,7 @@ class _Search:
         return 0, highest, highest + OFFSET, 1
 
     def _reprieved(self, whole: Fleet, least: _Choice) -> _Choice | None:
-        """Return the victims on a place, the least if they will do; None if the pod does not fit even without all."""
+        """Return the victims on a place, `least` if they suffice; None if the pod does not fit without all of them."""
         row, certain = self._rows[least.place], set(least.victims.tolist())
         going = self._going[self._place[self._going] == least.place].tolist()
         pods = self._staying[self._place[self._staying] == least.place].tolist()
@@ -457,7 +458,7 @@ class _Search:
         return _Choice(place=least.place, victims=np.array(victims, np.intp))
 
     def _give_back(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
-        """Return pods back to their row if the new pod fits beside them; tell whether it does."""
+        """Charge pods to their row again unless the new pod then fails to fit; return whether it fits."""
         for each in pods:
             whole.charge(self._placed.charges[each])
         fits = bool(cycle.feasible(whole, self._request, self._asked)[row])
@@ -482,7 +483,7 @@ class _Search:
 
 
 def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
-    """Return pods in turns, of each place at most one a turn, in the order in which they are given."""
+    """Yield the pods in turns, each with at most one pod of a place, in the given order."""
     if not pods.size:
         return
     by_place = pods[np.argsort(places[pods], kind="stable")]
@@ -493,7 +494,7 @@ def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
 
 @contextmanager
 def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
-    """Do as if these pods were gone."""
+    """Release pods within the context, and charge them again at its end."""
     for each in charges:
         fleet.release(each.uid)
     yield
@@ -502,7 +503,10 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
-    """Return which pods would break a budget: on each row the more important ones use it up, as in kube-scheduler."""
+    """Return the pods whose eviction would violate a budget; more important pods of a row use it up first.
+
+    This is kube-scheduler's rule, too.
+    """
     found = np.zeros(len(placed.charges), np.bool_)
     if not budgets:
         return found
@@ -515,12 +519,12 @@ def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices
 
 
 def _turn(places: Indices) -> Indices:
-    """Return for each how many there are before it of the same place; equal places stand together."""
+    """Return the position of each pod among those of its place; pods of a place are adjacent."""
     return np.arange(len(places)) - np.searchsorted(places, places)
 
 
 def _protected(placed: PlacedPods, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
-    """Return the pods of each budget, the most important first."""
+    """Return the pods that each budget protects, the most important first."""
     found: defaultdict[Budget, list[int]] = defaultdict(list)
     for pod in ranked.tolist():
         for budget in budgets.counting(placed.charges[pod]):

@@ -1,4 +1,4 @@
-"""What a placement writes on its pod, all of it in the Binding: see docs/protocol.md."""
+"""The annotations that record a placement, all written with the Binding: see docs/protocol.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,19 +13,19 @@ from berth_operator.core.values import limits
 
 MAX_OWN: Final = 200 * 1024
 MAX_ALL: Final = 250 * 1024
-"""Bytes of annotations, ours alone and with the pod's own. The API server does not check a Binding's annotations, and a
-pod with more than 256 KiB can never change again."""
+"""Bytes of annotations: Berth's alone, and all of the pod. The API server does not check the size of a Binding's
+annotations, but rejects every later update of a pod with more than 256 KiB."""
 
 
 class RecordError(ValueError):
-    """A placement cannot be written."""
+    """A placement cannot be recorded on its pod."""
 
 
 def annotations(placement: Placement) -> dict[str, str]:
-    """Return the annotations that tell the pod's cards, and each container's.
+    """Return the annotations that record the pod's cards, and those of each container.
 
     Raises:
-        RecordError: they are too large for a pod.
+        RecordError: The annotations are too large for the pod.
     """
     if not placement.grants:
         return {}
@@ -44,7 +44,7 @@ def annotations(placement: Placement) -> dict[str, str]:
 
 
 def _seen(placement: Placement) -> dict[str, list[Grant]]:
-    """Return what each container sees of the pod's cards."""
+    """Return the pod's cards that each container sees."""
     gpus = [grant for grant in placement.grants if grant.type == names.GPU]
     found: dict[str, list[Grant]] = {}
     for share in placement.pod.request.shares:
@@ -53,15 +53,15 @@ def _seen(placement: Placement) -> dict[str, list[Grant]]:
 
 
 def _visible(grants: Sequence[Grant]) -> str:
-    """Return their ids, each once: of two replicas of a card a container sees one card."""
+    """Return the ids that a container sees, each once: two replicas of a card are one id."""
     return ",".join(dict.fromkeys(grant.visible for grant in grants))
 
 
 def rewritten(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
-    """Return the annotations of a bound pod that say what it holds, by what stands for what.
+    """Return the annotations of a bound pod that record the devices that it holds in fact.
 
-    None if they say something else by now than what the pod was promised, or if the Device lists one of its cards no
-    more: that one has no minor that could be written.
+    `instead` maps the id of a promised device to the device that replaces it. The result is None if the annotations no
+    longer match what the pod was promised, or if the Device no longer lists one of the cards: its minor is unknown.
     """
     try:
         grants = allocation.parse(told[names.ALLOCATED])
@@ -78,7 +78,7 @@ def rewritten(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Gra
 
 
 def _visible_instead(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str]:
-    """Return what each container sees: what kubelet gave it, or the replacement if kubelet no longer lists it."""
+    """Return what each container sees: the devices that kubelet reports, or the replacements if it reports none."""
     given = {
         name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
         for name, devices in case.actual.containers
@@ -96,7 +96,7 @@ def _exchanged(grant: Grant, now: Grant) -> Grant:
 
 
 def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:
-    """Return the Binding: node, cards and the leader's term in one object, for exactly this pod's UID."""
+    """Return the Binding: node, cards and the leader's term in one object, valid only for this pod's UID."""
     pod = placement.pod
     return {
         "apiVersion": "v1",

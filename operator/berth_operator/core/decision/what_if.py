@@ -1,8 +1,8 @@
-"""What if some placed pods were gone: the very filters that decide, asked about many rows at once.
+"""What if some placed pods were gone: run the filters of a decision on many rows at once.
 
-Taking away the third pod of each of five thousand rows is a few array expressions. That is exact for filters whose
-answer for a row depends on what that row's own pods take of its resources and devices (`Policy.local`); where pods of
-other rows matter too, what-ifs take a `Fleet.copy`.
+Removing the third pod of each of five thousand rows takes a few array expressions. The result is exact for filters
+whose answer for a row depends only on the resources and devices of the row's own pods (`Policy.local`). If pods of
+other rows matter, a what-if needs a `Fleet.copy`.
 """
 
 import math
@@ -20,25 +20,25 @@ from berth_operator.core.values.request import PodRequest
 
 
 class WhatIf:
-    """What-ifs side by side: each has a row of the Fleet and lacks some of its pods."""
+    """Many what-ifs at once: each is a copy of a row of the Fleet from which pods are removed."""
 
     def __init__(self, fleet: Fleet, rows: Indices, placed: PlacedPods) -> None:
         self.fleet = fleet.excerpt(rows)
         self._placed = placed
 
     def take(self, at: Indices, pods: Indices) -> None:
-        """Take away the pods, each from its what-if; of one what-if at most one pod in a call."""
+        """Remove pods, each from the what-if of the same position in `at`; at most one pod per what-if and call."""
         self._move(at, pods, -1)
 
     def give_back(self, at: Indices, pods: Indices) -> None:
-        """Undo that."""
+        """Put pods back that were taken."""
         self._move(at, pods, 1)
 
     def let_go(self, at: int, pods: Indices) -> None:
-        """Take back what the pods, already taken away from a what-if, hold by name: which of it is free then.
+        """Release the individual devices that taken pods of a what-if hold, so that devices can be chosen.
 
-        By how many there are is told whether something fits; names are needed where it is to be chosen, which is once.
-        Only virtual functions are not all alike, and are taken back with their pods.
+        Whether a pod fits depends on counts alone; individual devices matter only when they are chosen, which happens
+        once. Virtual functions differ from each other, so `take` has released them already.
         """
         for pod in pods.tolist():
             for grant in self._placed.charges[pod].grants:
@@ -46,7 +46,7 @@ class WhatIf:
                     self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 
     def fits(self, request: PodRequest, policy: Policy) -> Mask:
-        """Return for each what-if whether its row has the resources and devices."""
+        """Return for each what-if whether its row has the resources and devices for a request."""
         return cycle.feasible(self.fleet, request, policy.local)
 
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
@@ -71,9 +71,9 @@ class WhatIf:
 
 
 def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:
-    """Return at most so many sets of pods, of one place each: the place of each set, and its pods.
+    """Return at most `most` sets of `size` pods of one place: the place of each set, and its pods.
 
-    `of` tells the place of every pod there is.
+    `of` has the place of every placed pod.
     """
     by_place = pods[np.argsort(of[pods], kind="stable")]
     first = np.searchsorted(of[by_place], places)
