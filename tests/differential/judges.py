@@ -14,7 +14,7 @@ from typing import Final
 
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import in_vain
+from berth_operator.core.decision.preemption import not_helpful
 from berth_operator.core.filters import Filter
 from berth_operator.state import nodes, pods, sinks
 from berth_operator.state.cluster import Cluster as State
@@ -88,7 +88,7 @@ class Trial:
         pod, policy = pods.pending(pods.keep(copy.deepcopy(case.probe))), Policy()
         outcome = cycle.decide(self.state.fleet, pod, policy)
         assert isinstance(outcome, cycle.Failure)
-        return in_vain(self.state.fleet, pod, policy, outcome).message
+        return not_helpful(self.state.fleet, pod, policy, outcome).message
 
     def differing(self, order: Sequence[Filter] | None = None) -> list[Mismatch]:
         """Return the cases in which they say something else than kube-scheduler."""

@@ -27,12 +27,12 @@ from berth_operator.core.decision.preemption import (
     NEVER,
     TERMINATING,
     Preemption,
-    in_vain,
+    add_preemption,
     nominated,
     nominated_fit,
+    not_helpful,
     not_tried,
     preempt,
-    told,
 )
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -116,7 +116,7 @@ class Preemptor:
         unconfirmed = self._cluster.placements.unconfirmed()
         found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
         if found is None:
-            why = in_vain(fleet, pod, policy, failure, unconfirmed)
+            why = not_helpful(fleet, pod, policy, failure, unconfirmed)
             return self.give_up(pod), _until_evictable(why, unconfirmed)
         pod = self._carry_out(pod, found)
         return pod, self._awaiting(failure)
@@ -132,11 +132,11 @@ class Preemptor:
         if not may_preempt(fleet, gang, policy):
             return self._give_up_gang(gang), failure
         if not all(each.preempts for each in gang.members):
-            return self._give_up_gang(gang), told(failure, NEVER)
+            return self._give_up_gang(gang), add_preemption(failure, NEVER)
         unconfirmed = self._cluster.placements.unconfirmed()
         found = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
         if found is None:
-            why = told(failure, _NO_VICTIMS_OF_GANG)
+            why = add_preemption(failure, _NO_VICTIMS_OF_GANG)
             return self._give_up_gang(gang), _until_evictable(why, unconfirmed)
         gang = self._carry_out_gang(gang, found)
         return gang, self._awaiting_gang(gang, failure)
@@ -146,7 +146,7 @@ class Preemptor:
 
     @staticmethod
     def _awaiting(failure: Failure) -> Failure:
-        return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), TERMINATING)
+        return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), TERMINATING)
 
     def _left_for(self, gang: Gang) -> int:
         """Count the pods that have yet to leave the nodes that are kept for a gang."""
@@ -155,7 +155,7 @@ class Preemptor:
 
     def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
         text = f"pod group is waiting for preemption to complete ({self._left_for(gang)} pod(s) left)."
-        return told(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
+        return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def give_up(self, pod: PendingPod) -> PendingPod:
         """Wait for no node in particular."""

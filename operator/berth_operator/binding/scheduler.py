@@ -16,7 +16,7 @@ from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.review import Review
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
-from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
@@ -139,7 +139,7 @@ class Scheduler:
         else:
             self._cluster.queue.back_off(self._preemptor.give_up(unit), self._cluster.clock())
         for pod in pods_of(unit):
-            self._reporter.unschedulable(pod, unasked(error))
+            self._reporter.unschedulable(pod, plugin_failure(error))
 
     def _complain(self, error: PluginFailedError) -> None:
         """Log a failure once, not for each pod and at each try."""

@@ -21,7 +21,7 @@ import numpy as np
 from berth_api.names import GPU_MEMORY
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision.budgets import Budgets
-from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import helpable, is_local, released
 from berth_operator.core.decision.what_if import WhatIf, sets
@@ -101,7 +101,7 @@ def advise(
     try:
         return _advice(fleet, pod, tenants, policies, budgets)
     except PluginFailedError as error:
-        return Advice(result=unasked(error))
+        return Advice(result=plugin_failure(error))
 
 
 def _advice(

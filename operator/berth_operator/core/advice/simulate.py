@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 from berth_operator.core.advice.free_report import Left, Place, rooms, unused
 from berth_operator.core.decision.budgets import Budgets
-from berth_operator.core.decision.cycle import Failure, Placement, decide, unasked
+from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     TERMINATING,
-    in_vain,
+    add_preemption,
     nominated,
     nominated_fit,
+    not_helpful,
     not_tried,
     preempt,
-    told,
 )
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -123,7 +123,7 @@ class _Run:
         try:
             return self._decide(unit)
         except PluginFailedError as error:
-            return unasked(error)
+            return plugin_failure(error)
 
     def _decide(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
         policy = self._policies[pods_of(unit)[0].scheduler]
@@ -140,11 +140,11 @@ class _Run:
         if (why := not_tried(self._fleet, pod, policy, failure)) is not None:
             return why
         if (found := preempt(self._fleet, pod, policy, self._budgets)) is None:
-            return in_vain(self._fleet, pod, policy, failure)
+            return not_helpful(self._fleet, pod, policy, failure)
         if not found.victims:
-            return told(failure, TERMINATING)
+            return add_preemption(failure, TERMINATING)
         victims = ", ".join(each.pod for each in found.victims)
-        return told(failure, f"{victims} would be evicted from node {found.nominee.node}.")
+        return add_preemption(failure, f"{victims} would be evicted from node {found.nominee.node}.")
 
     def _with_gangs_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
         """Tell the same for a gang."""
@@ -152,7 +152,7 @@ class _Run:
         if found is None or not found.victims:
             return failure
         victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in found.victims))
-        return told(failure, f"{victims} would be evicted for all members.")
+        return add_preemption(failure, f"{victims} would be evicted for all members.")
 
     def _place(self, unit: PendingPod | Gang, placements: Sequence[Placement]) -> None:
         for each in placements:

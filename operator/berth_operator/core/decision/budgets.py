@@ -34,8 +34,8 @@ class Budgets:
         """Namespace -> key -> budget."""
         self._answers: dict[int, tuple[Identity, tuple[Budget, ...]]] = {}
         """By `id()` of the identity, because hashing its labels is slow; replicas share one identity."""
-        for key, each in (budgets or {}).items():
-            self.put(key, each)
+        for key, budget in (budgets or {}).items():
+            self.put(key, budget)
 
     def __bool__(self) -> bool:
         return bool(self._of)
@@ -49,25 +49,25 @@ class Budgets:
         """Forget a deleted budget."""
         self._answers.clear()
         namespace = key.partition("/")[0]
-        there = self._of.get(namespace, {})
-        there.pop(key, None)
-        if not there:
+        budgets = self._of.get(namespace, {})
+        budgets.pop(key, None)
+        if not budgets:
             self._of.pop(namespace, None)
 
     def protecting(self, identity: Identity) -> tuple[Budget, ...]:
         """Return the budgets whose selector matches a pod."""
-        there = self._of.get(identity.namespace)
-        if there is None:
+        budgets = self._of.get(identity.namespace)
+        if budgets is None:
             return ()
-        known = self._answers.get(id(identity))
-        if known is None:
+        cached = self._answers.get(id(identity))
+        if cached is None:
             if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
             labels = dict(identity.labels)
-            found = tuple(each for each in there.values() if each.selector.matches(labels))
+            matching = tuple(each for each in budgets.values() if each.selector.matches(labels))
             # Keep a reference to the identity, so that no other object can get its id() meanwhile.
-            known = self._answers[id(identity)] = (identity, found)
-        return known[1]
+            cached = self._answers[id(identity)] = (identity, matching)
+        return cached[1]
 
     def counting(self, charge: Charge) -> tuple[Budget, ...]:
         """Return the budgets that count a placed pod as not yet evicted."""
@@ -76,6 +76,6 @@ class Budgets:
 
     def spent(self, fleet: Fleet) -> Counter[Budget]:
         """Count for each budget the pods that are being evicted and that its status does not count yet."""
-        told_to = (fleet.charges.get(uid) for uid in fleet.leaving)
-        unknown = [each for each in told_to if each is not None and not each.terminating]
-        return Counter(budget for each in unknown for budget in self.counting(each))
+        evicted = (fleet.charges.get(uid) for uid in fleet.leaving)
+        uncounted = [each for each in evicted if each is not None and not each.terminating]
+        return Counter(budget for each in uncounted for budget in self.counting(each))

@@ -24,29 +24,29 @@ MOST: Final = 1_000_000
 def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
     """Return for each row how many such pods it can take at most; `fits` are the rows that can take one."""
     key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
-    return np.where(fits, fleet.column_cache.column(key, lambda rows: _room(fleet, request, rows)), 0)
+    return np.where(fits, fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows)), 0)
 
 
-def _room(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
-    room = np.full_like(fleet.vendor[rows], 1 if request.ports else MOST, np.int64)
+def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
+    pods = np.full_like(fleet.vendor[rows], 1 if request.ports else MOST, np.int64)
     for name, amount in request.resources:
         if amount:
-            room = np.minimum(room, fleet.left(name, rows) // amount)
+            pods = np.minimum(pods, fleet.left(name, rows) // amount)
     for part in request.devices.parts:
-        room = np.minimum(room, _on_cards(fleet, request, part, rows))
-    return np.maximum(room, 0)
+        pods = np.minimum(pods, _on_cards(fleet, request, part, rows))
+    return np.maximum(pods, 0)
 
 
 def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return for each row how many pods its cards can serve with one part."""
     if allocators.in_subdevices(fleet, part):
         left = allocators.subdevices_left(fleet, request, part, rows)
-        several: Column = left.sum(axis=1) // part.count
-        return several
+        of_subdevices: Column = left.sum(axis=1) // part.count
+        return of_subdevices
     cards = fleet.cards[part.type]
-    times = np.where(candidates.fitting(fleet, request, part, rows), MOST, 0)
+    per_card = np.where(candidates.fitting(fleet, request, part, rows), MOST, 0)
     for index, amount in candidates.needs(cards, part, rows):
         free = cards.left(index, rows)
-        times = np.minimum(times, np.maximum(free, 0) // np.maximum(amount, 1))
-    served: Column = times.sum(axis=1) // part.count
-    return served
+        per_card = np.minimum(per_card, np.maximum(free, 0) // np.maximum(amount, 1))
+    pods: Column = per_card.sum(axis=1) // part.count
+    return pods

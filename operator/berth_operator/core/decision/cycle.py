@@ -81,33 +81,33 @@ class Failure:
     """The filters that were the first to reject some node."""
 
 
-def decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None = None) -> Placement | Failure:
+def decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = None) -> Placement | Failure:
     """Choose the best node that passes every filter, and its cards.
 
-    Capacity that is kept for nominees of the same or a higher priority is not used. `pull` is added to the rows'
+    Capacity that is kept for nominees of the same or a higher priority is not used. `bias` is added to the rows'
     scores; -inf excludes a row.
     """
     if pod.error:
         return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
     if not fleet.nominees:
-        return _decide(fleet, pod, policy, pull)
+        return _decide(fleet, pod, policy, bias)
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        return _decide(fleet, pod, policy, pull)
+        return _decide(fleet, pod, policy, bias)
 
 
-def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, pull: Floats | None) -> Placement | Failure:
-    asked = policy.filters_of(pod.request)
-    fits = feasible(fleet, pod.request, asked)
-    if fleet.nominees and _leans(pod.request):
+def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | Failure:
+    filters = policy.filters_of(pod.request)
+    fits = feasible(fleet, pod.request, filters)
+    if fleet.nominees and _depends_on_nominees(pod.request):
         with fleet.without(tuple(fleet.nominees.values())):
-            fits = fits & feasible(fleet, pod.request, asked)
-    if pull is not None:
-        fits = fits & (pull > -np.inf)
+            fits = fits & feasible(fleet, pod.request, filters)
+    if bias is not None:
+        fits = fits & (bias > -np.inf)
     if not fits.any():
-        return failure(fleet, pod.request, asked, others=ONLY_NOMINATED if fleet.nominees else "")
-    if pod.nominated and (own := fits & fleet.named(pod.nominated)).any():
-        fits = own
-    row = _best(fleet, pod.request, policy, fits, pull)
+        return failure(fleet, pod.request, filters, others=ONLY_NOMINATED if fleet.nominees else "")
+    if pod.nominated and (nominated := fits & fleet.named(pod.nominated)).any():
+        fits = nominated
+    row = _best(fleet, pod.request, policy, fits, bias)
     return Placement(
         pod=pod,
         node=fleet.names[row],
@@ -122,13 +122,13 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
     The result may be the Fleet's own mask: callers must not write to it.
     """
     fits = fleet.present
-    for each in Policy().filters_of(request) if order is None else order:
-        if (passing := each.passes(fleet, request)) is not fleet.present:
-            fits = fits & passing
+    for filter_ in Policy().filters_of(request) if order is None else order:
+        if (passed := filter_.passes(fleet, request)) is not fleet.present:
+            fits = fits & passed
     return fits
 
 
-def _leans(request: PodRequest) -> bool:
+def _depends_on_nominees(request: PodRequest) -> bool:
     """Return whether nominees that are not bound yet could let a row pass that fails without them.
 
     Such a row must pass with and without them, as in kube-scheduler (RunFilterPluginsWithNominatedPods).
@@ -136,15 +136,15 @@ def _leans(request: PodRequest) -> bool:
     return bool(request.affinity.near or request.affinity.spread or request.mounts)
 
 
-def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, pull: Floats | None) -> int:
+def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None) -> int:
     weights = dict(policy.weights)
-    total = np.where(fits, 0.0 if pull is None else pull, -np.inf)
-    for each in scores.ALL:
-        if (weight := weights.get(each.NAME, 0.0)) and (found := each.score(fleet, request, fits)) is not None:
-            total += weight * found
-    for own, weight in (*policy.own_scores, *_of_plugins(policy, request)):
-        if (found := own.score(fleet, request, fits)) is not None:
-            total += weight * found
+    total = np.where(fits, 0.0 if bias is None else bias, -np.inf)
+    for score in scores.ALL:
+        if (weight := weights.get(score.NAME, 0.0)) and (points := score.score(fleet, request, fits)) is not None:
+            total += weight * points
+    for score, weight in (*policy.own_scores, *_of_plugins(policy, request)):
+        if (points := score.score(fleet, request, fits)) is not None:
+            total += weight * points
     # argmax returns the lowest of equal rows, so that the same fleet gives the same decision.
     return int(np.argmax(total))
 
@@ -158,40 +158,40 @@ def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, fl
                 yield plugin.score, SCORE_WEIGHT
 
 
-def rejections(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Iterator[tuple[Filter, Mask]]:
+def rejections(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Iterator[tuple[Filter, Mask]]:
     """Yield each filter that is the first to reject some rows, with these rows."""
     left = fleet.present.copy()
-    for each, passes in _steps(request, asked):
+    for filter_, passes in _in_order(request, filters):
         rejected = left & ~passes(fleet, request)
         if rejected.any():
-            yield each, rejected
+            yield filter_, rejected
             left &= ~rejected
             if not left.any():
                 return
 
 
-def _steps(request: PodRequest, asked: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
+def _in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
     """Return the filters in kube-scheduler's order: the names in the node affinity come first (PreFilterResult)."""
-    steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in asked]
-    for each in asked if request.node_affinity else ():
-        if each.NAME == node_affinity.NAME:
-            steps.insert(sum(other.NAME in OF_POD for other in asked), (each, node_affinity.named))
+    steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in filters]
+    for filter_ in filters if request.node_affinity else ():
+        if filter_.NAME == node_affinity.NAME:
+            steps.insert(sum(other.NAME in OF_POD for other in filters), (filter_, node_affinity.named))
     return steps
 
 
-def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: str = "") -> Failure:
+def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others: str = "") -> Failure:
     """Explain why a pod fits nowhere; `others` is the reason for rows that pass every filter."""
     counts: Counter[str] = Counter()
     rejected_by: list[Filter] = []
     # Whatever the filter, a new node may pass.
     wakes_on = Change.NODE_ADDED
-    left, hopeless = fleet.present.copy(), 0
-    for each, rejected in rejections(fleet, request, asked):
-        counts.update(each.explain(fleet, request, rejected))
-        wakes_on |= each.WAKES_ON
-        rejected_by += [each] if each not in rejected_by else []
+    left, unresolvable_nodes = fleet.present.copy(), 0
+    for filter_, rejected in rejections(fleet, request, filters):
+        counts.update(filter_.explain(fleet, request, rejected))
+        wakes_on |= filter_.WAKES_ON
+        rejected_by += [filter_] if filter_ not in rejected_by else []
         left &= ~rejected
-        hopeless += int(unresolvable(each, fleet, request, rejected).sum())
+        unresolvable_nodes += int(unresolvable(filter_, fleet, request, rejected).sum())
     if others and left.any():
         counts[others] += int(left.sum())
         wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
@@ -201,15 +201,15 @@ def failure(fleet: Fleet, request: PodRequest, asked: Sequence[Filter], others: 
         reasons=reasons,
         message=_message(int(fleet.present.sum()), counts, of_pod, request.devices.hint),
         wakes_on=wakes_on,
-        unresolvable=hopeless,
-        asked=tuple(asked),
+        unresolvable=unresolvable_nodes,
+        asked=tuple(filters),
         rejected_by=tuple(rejected_by),
     )
 
 
-def unasked(why: PluginFailedError) -> Failure:
+def plugin_failure(error: PluginFailedError) -> Failure:
     """Return the failure of a pod that could not be decided because a plug-in failed; no event wakes it."""
-    return Failure(message=cut(str(why)), wakes_on=Change(0))
+    return Failure(message=cut(str(error)), wakes_on=Change(0))
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, hint: str) -> str:

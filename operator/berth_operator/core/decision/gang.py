@@ -152,7 +152,7 @@ def place_most(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
     """Place as many members as fit, even if fewer than needed; the Fleet is left as it was."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
-    return _Try(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
+    return _Attempt(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
 
 
 def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
@@ -160,16 +160,16 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | 
     classes = _classes(fleet, pods, policy)
     possible = sum(each.possible for each in classes.values())
     if possible < gang.needed:
-        return _told(gang, possible, _short(fleet, classes, policy))
+        return _too_few_fit(gang, possible, _why_too_few(fleet, classes, policy))
     members = [(each, classes[each.request]) for each in pods]
     for rows in _domains(fleet, gang, policy.gang_topology_keys, tuple(classes.values())):
-        placed, _ = _Try(fleet, gang, policy, rows).place(members, enough=len(members))
+        placed, _ = _Attempt(fleet, gang, policy, rows).place(members, enough=len(members))
         if len(placed) == len(members):
             return placed
-    placed, why = _Try(fleet, gang, policy, fleet.present).place(members)
+    placed, why = _Attempt(fleet, gang, policy, fleet.present).place(members)
     if placed and len(placed) >= gang.needed:
         return placed
-    return _told(gang, len(placed), why)
+    return _too_few_fit(gang, len(placed), why)
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
@@ -184,8 +184,8 @@ def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[P
     """Return the members' classes by request, in the members' order."""
     counts = Counter(each.request for each in pods)
     fits = {each: feasible(fleet, each, policy.filters_of(each)) for each in counts}
-    rooms = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
-    return {each: Class(request=each, count=count, room=rooms[each]) for each, count in counts.items()}
+    capacities = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
+    return {each: Class(request=each, count=count, room=capacities[each]) for each, count in counts.items()}
 
 
 def too_few(key: str, have: int, minimum: int) -> str:
@@ -196,14 +196,14 @@ def too_few(key: str, have: int, minimum: int) -> str:
 # --- why not --------------------------------------------------------------------------------------------------
 
 
-def _short(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
+def _why_too_few(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
     """Explain why too few members fit, without placing any."""
-    tight = next(each for each in classes.values() if each.possible < each.count)
-    why = failure(fleet, tight.request, policy.filters_of(tight.request), others=OTHERS)
+    scarce = next(each for each in classes.values() if each.possible < each.count)
+    why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS)
     return replace(why, wakes_on=why.wakes_on | _FREES)
 
 
-def _told(gang: Gang, placed: int, why: Failure) -> Failure:
+def _too_few_fit(gang: Gang, placed: int, why: Failure) -> Failure:
     if not gang.needed:
         return why
     message = f"{gang.key}: {placed} of the {gang.needed} required members fit; next member: {why.message}"
@@ -213,7 +213,7 @@ def _told(gang: Gang, placed: int, why: Failure) -> Failure:
 # --- claims that members share --------------------------------------------------------------------------------
 
 
-def _shared(fleet: Fleet, gang: Gang) -> frozenset[str]:
+def _shared_claims(fleet: Fleet, gang: Gang) -> frozenset[str]:
     """Return the unbound claims that several members use and that pods on many nodes may use at once.
 
     One member has the volume provisioned. The decision assumes that the others can reach it wherever its StorageClass
@@ -236,24 +236,24 @@ def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
 
 def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Mask]:
     """Yield the domains that may hold all members, the narrowest first, each as a mask of its rows."""
-    mates = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
+    member_rows = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
     for key in keys:
         numbers = fleet.labels.column(key).numbers
         size = int(numbers.max()) + 1
-        rooms = np.array([np.bincount(numbers, weights=each.room, minlength=size) for each in classes])
+        capacities = np.array([np.bincount(numbers, weights=each.room, minlength=size) for each in classes])
         counts = np.array([[each.count] for each in classes])
-        holds = np.all(rooms >= counts, axis=0)
-        beside = np.bincount(numbers[mates], minlength=size)
-        if mates:
-            holds &= beside > 0
-        holds[ABSENT] = False
+        fits_all = np.all(capacities >= counts, axis=0)
+        members = np.bincount(numbers[member_rows], minlength=size)
+        if member_rows:
+            fits_all &= members > 0
+        fits_all[ABSENT] = False
         # lexsort's last key is the primary one: most members of the gang, then the least capacity left over.
-        order = np.lexsort((rooms.sum(axis=0), -beside))
-        for domain in order[holds[order]][:TRIES]:
+        order = np.lexsort((capacities.sum(axis=0), -members))
+        for domain in order[fits_all[order]][:TRIES]:
             yield numbers == domain
 
 
-class _Try:
+class _Attempt:
     """One attempt to place the members on some of the rows."""
 
     def __init__(self, fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> None:
@@ -261,7 +261,7 @@ class _Try:
         self._columns = [fleet.labels.column(key).numbers for key in policy.gang_topology_keys]
         self._taken = [np.zeros(int(each.max()) + 1, np.bool_) for each in self._columns]
         """Per topology key: the domains in which the gang has members."""
-        self._shared = _shared(fleet, gang)
+        self._shared_claims = _shared_claims(fleet, gang)
         self._made: set[str] = set()
         """The shared claims for which a placed member has a volume provisioned."""
         for name in gang.nodes:
@@ -270,46 +270,46 @@ class _Try:
     def place(self, members: _Members, *, enough: int = 0) -> tuple[list[Placement], Failure]:
         """Return the placements, and why the first other member has none; stop once `enough` cannot be reached."""
         placed: list[Placement] = []
-        whys: dict[Class, Failure] = {}
+        failures: dict[Class, Failure] = {}
         waiting, most = members, len(members)
         try:
             while waiting and most >= enough:
-                left = self._round(waiting, placed, whys, most - enough)
-                most = len(placed) + len(left)
+                remaining = self._round(waiting, placed, failures, most - enough)
+                most = len(placed) + len(remaining)
                 # A member with pod affinity may fit once the others are placed.
-                waiting = left if len(left) < len(waiting) else ()
+                waiting = remaining if len(remaining) < len(waiting) else ()
         finally:
             for each in placed:
                 self._fleet.release(each.pod.uid)
-        return placed, next(iter(whys.values()), NO_ROOM)
+        return placed, next(iter(failures.values()), NO_ROOM)
 
     def _round(
-        self, members: _Members, placed: list[Placement], whys: dict[Class, Failure], spare: int
+        self, members: _Members, placed: list[Placement], failures: dict[Class, Failure], spare: int
     ) -> list[tuple[PendingPod, Class]]:
         """Try each member once, until more than `spare` cannot fit; return the members that may fit later."""
-        left: list[tuple[PendingPod, Class]] = []
+        remaining: list[tuple[PendingPod, Class]] = []
         failed: set[Class] = set()
-        for number, (pod, its) in enumerate(members):
-            if its not in failed:
-                outcome = decide(self._fleet, pod, self._policy, self._pull(its.room, len(members) - number))
+        for number, (pod, class_) in enumerate(members):
+            if class_ not in failed:
+                outcome = decide(self._fleet, pod, self._policy, self._pull(class_.room, len(members) - number))
                 if isinstance(outcome, Placement):
                     self._note(outcome, placed)
-                    whys.pop(its, None)
+                    failures.pop(class_, None)
                     continue
-                failed.add(its)
-                whys[its] = outcome
-            if not its.shrinks:
-                left.append((pod, its))
+                failed.add(class_)
+                failures[class_] = outcome
+            if not class_.shrinks:
+                remaining.append((pod, class_))
             elif (spare := spare - 1) < 0:
                 break
-        return left
+        return remaining
 
     def _note(self, placement: Placement, placed: list[Placement]) -> None:
         # A shared claim is not charged: where its volume will be must not restrict the other members.
-        self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared)))
+        self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared_claims)))
         self._take(placement.node)
         placed.append(replace(placement, volumes=_without(placement.volumes, self._made)))
-        self._made |= self._shared.intersection(placement.volumes.provisions)
+        self._made |= self._shared_claims.intersection(placement.volumes.provisions)
 
     def _take(self, name: str) -> None:
         """Record that a node holds a member."""
@@ -323,11 +323,11 @@ class _Try:
         inside = np.where(self._rows, room, 0)
         total = np.zeros(len(room))
         for numbers, taken in zip(reversed(self._columns), reversed(self._taken), strict=True):
-            total = total * STEPS + _suits(numbers, taken, inside, left)[numbers]
+            total = total * STEPS + _domain_scores(numbers, taken, inside, left)[numbers]
         return np.where(self._rows, total * BIAS, -np.inf)
 
 
-def _suits(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
+def _domain_scores(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
     """Return each domain's score in steps: first with members, then the tightest that hold all, then the largest."""
     here = np.bincount(numbers, weights=room, minlength=len(taken))
     tight = np.where(here >= left, 1.0 + left / np.maximum(here, 1.0), here / left)

@@ -68,10 +68,10 @@ def preempt_gang(
     if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
         return None
     stage = fleet.copy()
-    for each in lower_priority_nominees(stage, gang):
-        stage.withdraw(each.uid)
+    for nominee in lower_priority_nominees(stage, gang):
+        stage.withdraw(nominee.uid)
     members = tuple(replace(each, nominated="") for each in gang.members)
-    return _Clearing(stage, replace(gang, members=members), policy, budgets, unconfirmed).found()
+    return _Eviction(stage, replace(gang, members=members), policy, budgets, unconfirmed).preemption()
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
@@ -79,7 +79,7 @@ def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]
     return [each for each in pods if each.priority < priority and fleet.is_leaving(each)]
 
 
-class _Clearing:
+class _Eviction:
     """Frees capacity on its own copy of the Fleet."""
 
     def __init__(
@@ -101,18 +101,18 @@ class _Clearing:
         self._elsewhere: Cost | None = None
         """The cost of the best node at the last comparison; it can only rise."""
 
-    def found(self) -> GangPreemption | None:
+    def preemption(self) -> GangPreemption | None:
         """Return the nominees and victims; None if evictions do not help."""
         if self._possible() < self._gang.needed:
             return None
         for placement in place_most(self._stage, self._gang, self._policy):
             self._nominate(placement.charge)
-        self._help(sorted((each for each in self._gang.members if each.uid not in self._nodes), key=order))
+        self._evict_for_members(sorted((each for each in self._gang.members if each.uid not in self._nodes), key=order))
         if len(self._nodes) < self._gang.needed:
             return None
-        self._leave()
-        placed = self._decided()
-        return None if placed is None else self._spared(placed)
+        self._release_leaving()
+        placed = self._decide_again()
+        return None if placed is None else self._without_unnecessary(placed)
 
     def _possible(self) -> int:
         """Return an upper bound of the members that fit once all pods of lower priority are gone."""
@@ -126,32 +126,36 @@ class _Clearing:
 
     # --- one member after the other -------------------------------------------------------------------------------
 
-    def _help(self, members: Iterable[PendingPod]) -> None:
+    def _evict_for_members(self, members: Iterable[PendingPod]) -> None:
         """Evict for one member after the other until enough are nominated."""
-        hopeless: set[PodRequest] = set()
+        unfit: set[PodRequest] = set()
         for pod in members:
             if len(self._nodes) == self._gang.needed:
                 return
-            if pod.request in hopeless:
+            if pod.request in unfit:
                 continue
             # Whichever member it is, only pods below all members are evicted.
-            if (found := self._for(replace(pod, priority=self._lowest))) is None:
-                hopeless.add(pod.request)
+            if (preemption := self._evict_for(replace(pod, priority=self._lowest))) is None:
+                unfit.add(pod.request)
                 continue
-            self._victims |= {each.uid: each for each in found.victims}
-            self._stage.leaving.update(each.uid for each in found.victims)
-            self._nominate(found.nominee)
+            self._victims |= {each.uid: each for each in preemption.victims}
+            self._stage.leaving.update(each.uid for each in preemption.victims)
+            self._nominate(preemption.nominee)
 
-    def _for(self, pod: PendingPod) -> Preemption | None:
+    def _evict_for(self, pod: PendingPod) -> Preemption | None:
         """Choose a node and victims for a member: the previous member's node unless another costs less."""
         if pod.request != self._for_class:
             self._for_class, self._for_more, self._elsewhere = pod.request, 0, None
-        here = self._within(pod, self._stage.named(self._last)) if self._last else None
-        if here is not None and self._elsewhere is not None and _cost(here) <= self._elsewhere:
-            return here
-        there = self._anywhere(pod)
-        self._elsewhere = None if there is None else _cost(there)
-        return here if here is not None and (there is None or _cost(here) <= _cost(there)) else there
+        same_node = self._within(pod, self._stage.named(self._last)) if self._last else None
+        if same_node is not None and self._elsewhere is not None and _cost(same_node) <= self._elsewhere:
+            return same_node
+        best_node = self._anywhere(pod)
+        self._elsewhere = None if best_node is None else _cost(best_node)
+        return (
+            same_node
+            if same_node is not None and (best_node is None or _cost(same_node) <= _cost(best_node))
+            else best_node
+        )
 
     def _anywhere(self, pod: PendingPod) -> Preemption | None:
         """Choose the best node of all.
@@ -174,34 +178,34 @@ class _Clearing:
 
     # --- all of them ----------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
+    def _release_leaving(self) -> None:
         """Release the victims and all other pods that are leaving, and withdraw the nominees."""
         for uid in self._nodes:
             self._stage.withdraw(uid)
-        for each in leaving(self._stage, self._stage.charges.values(), self._lowest):
-            self._stage.release(each.uid)
+        for charge in leaving(self._stage, self._stage.charges.values(), self._lowest):
+            self._stage.release(charge.uid)
 
-    def _decided(self) -> list[Placement] | None:
+    def _decide_again(self) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""
-        told = tuple(replace(each, nominated=self._nodes.get(each.uid, "")) for each in self._gang.members)
-        outcome = decide_gang(self._stage, replace(self._gang, members=told), self._policy)
+        members = tuple(replace(each, nominated=self._nodes.get(each.uid, "")) for each in self._gang.members)
+        outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy)
         return None if isinstance(outcome, Failure) else outcome
 
-    def _spared(self, placed: Sequence[Placement]) -> GangPreemption:
+    def _without_unnecessary(self, placed: Sequence[Placement]) -> GangPreemption:
         """Return the result without unnecessary victims; the most important are tried first."""
         trials = MOST_SPARED // self._gang.needed
-        for each in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
-            self._stage.charge(each)
-            if (others := self._decided()) is None:
-                self._stage.release(each.uid)
+        for victim in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
+            self._stage.charge(victim)
+            if (placements := self._decide_again()) is None:
+                self._stage.release(victim.uid)
             else:
-                del self._victims[each.uid]
-                placed = others
+                del self._victims[victim.uid]
+                placed = placements
         needed = sorted(placed, key=lambda each: each.pod.uid not in self._nodes)[: self._gang.needed]
         return GangPreemption(nominees=tuple(each.charge for each in needed), victims=tuple(self._victims.values()))
 
 
-def _cost(found: Preemption) -> Cost:
+def _cost(preemption: Preemption) -> Cost:
     """Return the keys by which kube-scheduler compares nodes, without the victims' age."""
-    highest = max((each.priority for each in found.victims), default=NO_VICTIM)
-    return found.violations, highest, sum(each.priority + OFFSET for each in found.victims)
+    highest = max((each.priority for each in preemption.victims), default=NO_VICTIM)
+    return preemption.violations, highest, sum(each.priority + OFFSET for each in preemption.victims)

@@ -94,8 +94,8 @@ def preempt(
     if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
         return None
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        lower = _lower(fleet, pod, policy, unconfirmed, within)
-        return _Search(fleet, pod, policy, lower, budgets).found() if lower.any() else None
+        lower = _potential_victims(fleet, pod, policy, unconfirmed, within)
+        return _Search(fleet, pod, policy, lower, budgets).best() if lower.any() else None
 
 
 def helped(
@@ -103,37 +103,37 @@ def helped(
 ) -> Indices:
     """Return the rows where evictions would let a pod fit, the best first, considering only the row's own pods."""
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        lower = _lower(fleet, pod, policy, unconfirmed)
+        lower = _potential_victims(fleet, pod, policy, unconfirmed)
         return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
 
 
-def _lower(
+def _potential_victims(
     fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str], within: Mask | None = None
 ) -> Mask:
     """Return for each placed pod whether it may be a victim on a row where evictions may help."""
     rows = helpable(fleet, pod.request, policy)
     if within is not None:
         rows &= within
-    lower = _below(fleet, pod.priority, unconfirmed)
+    lower = _confirmed_below(fleet, pod.priority, unconfirmed)
     lower &= rows[fleet.placed_pods.current(fleet).rows]
     return lower
 
 
-def _below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
+def _confirmed_below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
     """Return for each placed pod whether it is confirmed and below a priority."""
     placed = fleet.placed_pods.current(fleet)
-    found = np.zeros(len(placed.charges), np.bool_)
-    found[fleet.placed_pods.numbers()] = True
-    found[fleet.placed_pods.numbers_of(unconfirmed)] = False
-    found &= placed.priority < priority
-    return found
+    mask = np.zeros(len(placed.charges), np.bool_)
+    mask[fleet.placed_pods.numbers()] = True
+    mask[fleet.placed_pods.numbers_of(unconfirmed)] = False
+    mask &= placed.priority < priority
+    return mask
 
 
 def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
     """Return a Fleet without the pods below a priority; only the resources and devices in it are valid."""
     placed = fleet.placed_pods.current(fleet)
     what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
-    for pods in _turns(np.flatnonzero(_below(fleet, priority, unconfirmed)), placed.rows):
+    for pods in _turns(np.flatnonzero(_confirmed_below(fleet, priority, unconfirmed)), placed.rows):
         what_if.take(placed.rows[pods], pods)
     return what_if.fleet
 
@@ -156,25 +156,27 @@ def nominated_fit(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> C
         return None
     try:
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-            return _held(fleet, row, pod, policy, node)
+            return _fit_after_leaving(fleet, row, pod, policy, node)
     except PluginFailedError:
         return None
 
 
-def _held(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
-    going = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
-    stage = _excerpt_without(fleet, row, going)
-    others = [each for each in policy.filters_of(pod.request) if each not in policy.local]
-    if going and not is_local(fleet, pod.request):
-        others = [each for each in others if each.VERDICT is Verdict.UNRESOLVABLE]
-    fits = cycle.feasible(stage, pod.request, policy.local)[0] and cycle.feasible(fleet, pod.request, others)[row]
-    return _nominee(stage, 0, pod, policy, node) if fits else None
+def _fit_after_leaving(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
+    leaving = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
+    after = _excerpt_without(fleet, row, leaving)
+    other_filters = [each for each in policy.filters_of(pod.request) if each not in policy.local]
+    if leaving and not is_local(fleet, pod.request):
+        other_filters = [each for each in other_filters if each.VERDICT is Verdict.UNRESOLVABLE]
+    fits = (
+        cycle.feasible(after, pod.request, policy.local)[0] and cycle.feasible(fleet, pod.request, other_filters)[row]
+    )
+    return _nominee(after, 0, pod, policy, node) if fits else None
 
 
 def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
     """Return the pods with a nominated node, in the order in which capacity is kept for them."""
-    found = (each for each in pods if each.nominated)
-    return sorted(found, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
+    with_node = (each for each in pods if each.nominated)
+    return sorted(with_node, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
 
 
 class WithoutLowerPriority:
@@ -184,21 +186,21 @@ class WithoutLowerPriority:
         self._fleet, self._node = fleet, node
         self._stages: dict[int, Fleet] = {}
 
-    def may_take(self, unit: PendingPod | Gang, gone: Charge, asked: Sequence[Filter]) -> bool:
+    def may_take(self, unit: PendingPod | Gang, deleted: Charge, pod_filters: Sequence[Filter]) -> bool:
         """Return whether a unit without victims may find some now that a pod is gone that it could not evict.
 
-        `asked` are the filters that may reject the unit.
+        `pod_filters` are the filters that may reject the unit.
         """
         priority = unit.lowest if isinstance(unit, Gang) else unit.priority
-        if gone.priority < priority:
+        if deleted.priority < priority:
             return False
         if priority not in self._stages:
             lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
             self._stages[priority] = _excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
-        return any(filters.has_room(asked, self._stages[priority], each, 0) for each in set(unit.requests))
+        return any(filters.has_room(pod_filters, self._stages[priority], each, 0) for each in set(unit.requests))
 
 
-def told(failure: Failure, text: str) -> Failure:
+def add_preemption(failure: Failure, text: str) -> Failure:
     """Return a failure with the result of preemption added to its message."""
     return replace(failure, message=cut(f"{failure.message} preemption: {text}"))
 
@@ -208,11 +210,11 @@ def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -
     if not policy.preemption or not fleet.present.any():
         return failure
     if not pod.preempts:
-        return told(failure, NEVER)
-    return None if has_lower(fleet, pod.priority) else in_vain(fleet, pod, policy, failure)
+        return add_preemption(failure, NEVER)
+    return None if has_lower(fleet, pod.priority) else not_helpful(fleet, pod, policy, failure)
 
 
-def in_vain(
+def not_helpful(
     fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, unconfirmed: Collection[str] = frozenset()
 ) -> Failure:
     """Return a failure with the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
@@ -222,15 +224,15 @@ def in_vain(
             counts = _dry_run(fleet, pod, policy, unconfirmed)
     else:
         counts = Counter({NOT_HELPFUL: failure.unresolvable, NO_VICTIMS: nodes - failure.unresolvable})
-    return told(failure, fit_error(nodes, +counts))
+    return add_preemption(failure, fit_error(nodes, +counts))
 
 
 def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str]) -> Counter[str]:
     """Count the nodes by the reason why the pod would not fit even without all pods of lower priority."""
-    request, asked = pod.request, policy.filters_of(pod.request)
-    resolvable = _resolvable(fleet, request, asked)
+    request, pod_filters = pod.request, policy.filters_of(pod.request)
+    resolvable = _resolvable(fleet, request, pod_filters)
     lower = np.zeros(len(fleet.names), np.bool_)
-    lower[fleet.placed_pods.current(fleet).rows[_below(fleet, pod.priority, unconfirmed)]] = True
+    lower[fleet.placed_pods.current(fleet).rows[_confirmed_below(fleet, pod.priority, unconfirmed)]] = True
     counts = Counter(
         {NOT_HELPFUL: int((fleet.present & ~resolvable).sum()), NO_VICTIMS: int((resolvable & ~lower).sum())}
     )
@@ -238,21 +240,23 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collect
     if left.any():
         without = without_lower_priority(fleet, pod.priority, unconfirmed)
         # Filters that read the unchanged Fleet and are resolvable run last: they may reject because of the victims.
-        for each in sorted(asked, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE):
-            seen = without if each in policy.local else fleet
-            rejected = left & ~each.passes(seen, request)
+        for filter_ in sorted(
+            pod_filters, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE
+        ):
+            view = without if filter_ in policy.local else fleet
+            rejected = left & ~filter_.passes(view, request)
             if rejected.any():
-                counts.update(each.explain(seen, request, rejected))
+                counts.update(filter_.explain(view, request, rejected))
                 left &= ~rejected
         counts[NO_VICTIMS] += int(left.sum())
     return counts
 
 
-def _resolvable(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> Mask:
+def _resolvable(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]) -> Mask:
     """Return the rows whose first rejection evictions from them may resolve."""
     mask = np.zeros(len(fleet.names), np.bool_)
-    for each, rejected in cycle.rejections(fleet, request, asked):
-        mask |= rejected & ~filters.unresolvable(each, fleet, request, rejected)
+    for filter_, rejected in cycle.rejections(fleet, request, pod_filters):
+        mask |= rejected & ~filters.unresolvable(filter_, fleet, request, rejected)
     return mask
 
 
@@ -261,14 +265,14 @@ def _resolvable(fleet: Fleet, request: PodRequest, asked: Sequence[Filter]) -> M
 
 def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
     """Return the rows whose first rejection evictions may resolve."""
-    found = np.zeros(len(fleet.names), np.bool_)
-    for each, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
-        if each.VERDICT is Verdict.UNSCHEDULABLE:
-            found |= rejected
-    for each in policy.filters_of(request):
-        if (bounded := filters.as_bounded(each)) is not None:
-            found &= bounded.could_pass(fleet, request)
-    return found
+    mask = np.zeros(len(fleet.names), np.bool_)
+    for filter_, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
+        if filter_.VERDICT is Verdict.UNSCHEDULABLE:
+            mask |= rejected
+    for filter_ in policy.filters_of(request):
+        if (bounded := filters.as_bounded(filter_)) is not None:
+            mask &= bounded.could_pass(fleet, request)
+    return mask
 
 
 def is_local(fleet: Fleet, request: PodRequest) -> bool:
@@ -279,11 +283,11 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
     return not any(True for _ in fleet.affinity_index.existing_anti_affinity(request.identity))
 
 
-def _excerpt_without(fleet: Fleet, row: int, gone: Sequence[Charge]) -> Fleet:
-    what_if = WhatIf(fleet, np.array([row]), PlacedPods.of(fleet, gone))
-    for pod in range(len(gone)):
+def _excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge]) -> Fleet:
+    what_if = WhatIf(fleet, np.array([row]), PlacedPods.of(fleet, removed))
+    for pod in range(len(removed)):
         what_if.take(np.array([0]), np.array([pod]))
-    what_if.let_go(0, np.arange(len(gone)))
+    what_if.let_go(0, np.arange(len(removed)))
     return what_if.fleet
 
 
@@ -302,10 +306,10 @@ class _Search:
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
         self._asked = policy.filters_of(pod.request)
         self._placed = placed = fleet.placed_pods.current(fleet)
-        inhabited = np.zeros(len(fleet.names), np.bool_)
-        inhabited[placed.rows[lower]] = True
-        self._rows = np.flatnonzero(inhabited)
-        self._place = (np.cumsum(inhabited) - 1)[placed.rows]
+        candidates = np.zeros(len(fleet.names), np.bool_)
+        candidates[placed.rows[lower]] = True
+        self._rows = np.flatnonzero(candidates)
+        self._place = (np.cumsum(candidates) - 1)[placed.rows]
         self._sorts_by = self._place.astype(np.min_scalar_type(len(self._rows)))
         """The same in a smaller integer type, which sorts ten times as fast."""
         leaving = placed.terminating.copy()
@@ -328,23 +332,23 @@ class _Search:
 
     def ranked(self) -> Indices:
         """Return the rows where the pod would fit, the best first."""
-        fits, victims = self._fewest()
-        found: Indices = self._rows[self._order(victims, fits)]
-        return found
+        fits, victims = self._reprieve_all()
+        rows: Indices = self._rows[self._order(victims, fits)]
+        return rows
 
-    def found(self) -> Preemption | None:
+    def best(self) -> Preemption | None:
         """Return the best node with its victims."""
-        fits, victims = self._fewest()
+        fits, victims = self._reprieve_all()
         order = self._order(victims, fits)
         if not order.size:
             return None
         if is_local(self._fleet, self._request):
-            return self._preemption(self._fewer(order, victims) or self._choice(order[0], victims))
-        return self._coupled(order, victims)
+            return self._preemption(self._smaller_set(order, victims) or self._choice(order[0], victims))
+        return self._best_by_all_filters(order, victims)
 
     # --- all places at once -------------------------------------------------------------------------------------
 
-    def _fewest(self) -> tuple[Mask, Mask]:
+    def _reprieve_all(self) -> tuple[Mask, Mask]:
         """Return the places where the pod would fit by the row's own pods, and the pods to evict there."""
         what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
         for pods in _turns(self._staying, self._sorts_by):
@@ -362,8 +366,8 @@ class _Search:
         pods = np.flatnonzero(victims)
         keys = self._keys(self._place[pods], pods, len(self._rows))
         order = np.lexsort(keys[::-1])
-        found: Indices = order[fits[order]]
-        return found
+        places: Indices = order[fits[order]]
+        return places
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
         """Return the keys by which sets of victims are compared; `of` has the set of each pod."""
@@ -381,7 +385,7 @@ class _Search:
 
     # --- fewer victims ------------------------------------------------------------------------------------------
 
-    def _fewer(self, order: Indices, victims: Mask) -> _Choice | None:
+    def _smaller_set(self, order: Indices, victims: Mask) -> _Choice | None:
         """Search the best places for a smaller set of victims: reprieving one by one need not find the smallest."""
         pods = np.flatnonzero(victims)
         violations, highest, _, number, _ = self._keys(self._place[pods], pods, len(self._rows))
@@ -391,20 +395,20 @@ class _Search:
         allowed = self._staying[self._placed.priority[self._staying] <= highest[best]]
         if not violations[best]:
             allowed = allowed[~self._violating[allowed]]
-        known, left = self._choice(best, victims), MOST_TRIALS
+        current, trials = self._choice(best, victims), MOST_TRIALS
         for size in range(1, int(number[best]) + 1 if finalists.size else 0):
-            places, found_sets = sets(self._sorts_by, allowed, finalists, size, left)
-            found = self._best_of([*self._fitting(places, found_sets), known])
-            left -= len(found_sets)
-            if found is not known:
-                return found
+            places, candidates = sets(self._sorts_by, allowed, finalists, size, trials)
+            better = self._best_of([*self._fitting(places, candidates), current])
+            trials -= len(candidates)
+            if better is not current:
+                return better
         return None
 
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
         """Yield the sets without which the pod fits."""
-        what_if, every = WhatIf(self._base.fleet, places, self._placed), np.arange(len(places))
+        what_if, all_whatifs = WhatIf(self._base.fleet, places, self._placed), np.arange(len(places))
         for pods in sets.T:
-            what_if.take(every, pods)
+            what_if.take(all_whatifs, pods)
         for at in np.flatnonzero(what_if.fits(self._request, self._policy)).tolist():
             yield _Choice(place=int(places[at]), victims=sets[at])
 
@@ -416,14 +420,14 @@ class _Search:
 
     # --- one place at a time ------------------------------------------------------------------------------------
 
-    def _coupled(self, order: Indices, victims: Mask) -> Preemption | None:
+    def _best_by_all_filters(self, order: Indices, victims: Mask) -> Preemption | None:
         """Evaluate the best places by all filters, until none of the others can be better."""
         whole, best = self._fleet.copy(), None
         for place in order[:MOST_COUPLED].tolist():
             least = self._choice(place, victims)
-            if best is not None and self._key(best) <= self._bound(least):
+            if best is not None and self._key(best) <= self._lower_bound(least):
                 break
-            exact = self._reprieved(whole, least)
+            exact = self._exact_choice(whole, least)
             if exact is not None:
                 best = exact if best is None else self._best_of([best, exact])
         return None if best is None else self._preemption(best)
@@ -433,7 +437,7 @@ class _Search:
         of = np.zeros(len(choice.victims), np.intp)
         return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
 
-    def _bound(self, least: _Choice) -> tuple[int, ...]:
+    def _lower_bound(self, least: _Choice) -> tuple[int, ...]:
         """Return a lower bound of the key of any choice on a place, from the victims for its resources and cards.
 
         Further victims may make some of these unnecessary, so only one victim of the highest priority is certain.
@@ -443,27 +447,27 @@ class _Search:
             return min(violations, 1), NO_VICTIM
         return 0, highest, highest + OFFSET, 1
 
-    def _reprieved(self, whole: Fleet, least: _Choice) -> _Choice | None:
+    def _exact_choice(self, whole: Fleet, least: _Choice) -> _Choice | None:
         """Return the victims on a place, `least` if they suffice; None if the pod does not fit without all of them."""
-        row, certain = self._rows[least.place], set(least.victims.tolist())
+        row, necessary = self._rows[least.place], set(least.victims.tolist())
         going = self._going[self._place[self._going] == least.place].tolist()
-        pods = self._staying[self._place[self._staying] == least.place].tolist()
-        with released(whole, [self._placed.charges[each] for each in (*going, *pods)]):
+        potential = self._staying[self._place[self._staying] == least.place].tolist()
+        with released(whole, [self._placed.charges[each] for each in (*going, *potential)]):
             if not cycle.feasible(whole, self._request, self._asked)[row]:
                 return None
-            spared = [each for each in pods if each not in certain]
-            if self._give_back(whole, row, spared):
+            spared = [each for each in potential if each not in necessary]
+            if self._reprieve(whole, row, spared):
                 return least
-            victims = [each for each in pods if not self._give_back(whole, row, [each])]
+            victims = [each for each in potential if not self._reprieve(whole, row, [each])]
         return _Choice(place=least.place, victims=np.array(victims, np.intp))
 
-    def _give_back(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
+    def _reprieve(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
         """Charge pods to their row again unless the new pod then fails to fit; return whether it fits."""
-        for each in pods:
-            whole.charge(self._placed.charges[each])
+        for pod in pods:
+            whole.charge(self._placed.charges[pod])
         fits = bool(cycle.feasible(whole, self._request, self._asked)[row])
-        for each in () if fits else pods:
-            whole.release(self._placed.charges[each].uid)
+        for pod in () if fits else pods:
+            whole.release(self._placed.charges[pod].uid)
         return fits
 
     # --- the outcome --------------------------------------------------------------------------------------------
@@ -495,11 +499,11 @@ def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
 @contextmanager
 def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
     """Release pods within the context, and charge them again at its end."""
-    for each in charges:
-        fleet.release(each.uid)
+    for charge in charges:
+        fleet.release(charge.uid)
     yield
-    for each in charges:
-        fleet.charge(each)
+    for charge in charges:
+        fleet.charge(charge)
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
@@ -507,15 +511,15 @@ def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices
 
     This is kube-scheduler's rule, too.
     """
-    found = np.zeros(len(placed.charges), np.bool_)
+    mask = np.zeros(len(placed.charges), np.bool_)
     if not budgets:
-        return found
+        return mask
     spent = budgets.spent(fleet)
     for budget, protected in _protected(placed, ranked, budgets).items():
         pods = np.array(protected, np.intp)
         by_place = pods[np.argsort(place[pods], kind="stable")]
-        found[by_place[_turn(place[by_place]) >= budget.allowed - spent[budget]]] = True
-    return found
+        mask[by_place[_turn(place[by_place]) >= budget.allowed - spent[budget]]] = True
+    return mask
 
 
 def _turn(places: Indices) -> Indices:
@@ -525,8 +529,8 @@ def _turn(places: Indices) -> Indices:
 
 def _protected(placed: PlacedPods, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
     """Return the pods that each budget protects, the most important first."""
-    found: defaultdict[Budget, list[int]] = defaultdict(list)
+    by_budget: defaultdict[Budget, list[int]] = defaultdict(list)
     for pod in ranked.tolist():
         for budget in budgets.counting(placed.charges[pod]):
-            found[budget].append(pod)
-    return found
+            by_budget[budget].append(pod)
+    return by_budget

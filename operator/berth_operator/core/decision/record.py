@@ -30,26 +30,26 @@ def annotations(placement: Placement) -> dict[str, str]:
     if not placement.grants:
         return {}
     prefix = placement.pod.request.devices.prefix
-    found = {names.ALLOCATED: allocation.render(placement.grants, prefix)}
+    record = {names.ALLOCATED: allocation.render(placement.grants, prefix)}
     seen = _seen(placement)
-    found |= {container + names.VISIBLE_SUFFIX: _visible(grants) for container, grants in seen.items()}
+    record |= {container + names.VISIBLE_SUFFIX: _visible(grants) for container, grants in seen.items()}
     cards = sum(grant.type == names.GPU for grant in placement.grants)
     for limit in placement.pod.request.limits:
-        found |= limits.annotations(limit, seen.get(limit.container, ()), cards)
+        record |= limits.annotations(limit, seen.get(limit.container, ()), cards)
     allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotation_bytes)
-    size = sum(len(key) + len(value) for key, value in found.items())
+    size = sum(len(key) + len(value) for key, value in record.items())
     if size > allowed:
         raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
-    return found
+    return record
 
 
 def _seen(placement: Placement) -> dict[str, list[Grant]]:
     """Return the pod's cards that each container sees."""
     gpus = [grant for grant in placement.grants if grant.type == names.GPU]
-    found: dict[str, list[Grant]] = {}
+    seen: dict[str, list[Grant]] = {}
     for share in placement.pod.request.shares:
-        found.setdefault(share.container, []).extend(gpus[share.first : share.end])
-    return found
+        seen.setdefault(share.container, []).extend(gpus[share.first : share.end])
+    return seen
 
 
 def _visible(grants: Sequence[Grant]) -> str:
@@ -57,42 +57,47 @@ def _visible(grants: Sequence[Grant]) -> str:
     return ",".join(dict.fromkeys(grant.visible for grant in grants))
 
 
-def rewritten(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
+def rewritten(
+    recorded: Mapping[str, str], mismatch: Mismatch, replacements: Mapping[str, Grant]
+) -> dict[str, str] | None:
     """Return the annotations of a bound pod that record the devices that it holds in fact.
 
-    `instead` maps the id of a promised device to the device that replaces it. The result is None if the annotations no
-    longer match what the pod was promised, or if the Device no longer lists one of the cards: its minor is unknown.
+    `replacements` maps the id of a promised device to the device that replaces it. The result is None if the
+    annotations no longer match what the pod was promised, or if the Device no longer lists one of the cards, because
+    its minor is then unknown.
     """
     try:
-        grants = allocation.parse(told[names.ALLOCATED])
+        grants = allocation.parse(recorded[names.ALLOCATED])
     except allocation.AllocationError:
         return None
-    now = {(each.type, each.id): instead.get(each.id, each) for each in case.promised.grants}
-    if {(each.type, each.id) for each in grants} != now.keys() or not all(map(is_listed, now.values())):
+    held = {(each.type, each.id): replacements.get(each.id, each) for each in mismatch.promised.grants}
+    if {(each.type, each.id) for each in grants} != held.keys() or not all(map(is_listed, held.values())):
         return None
-    prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in told[names.ALLOCATED] else names.PREFIX
+    prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in recorded[names.ALLOCATED] else names.PREFIX
     return {
-        names.ALLOCATED: allocation.render((_exchanged(each, now[each.type, each.id]) for each in grants), prefix),
-        **_visible_instead(told, case, instead),
+        names.ALLOCATED: allocation.render((_exchanged(each, held[each.type, each.id]) for each in grants), prefix),
+        **_visible_instead(recorded, mismatch, replacements),
     }
 
 
-def _visible_instead(told: Mapping[str, str], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str]:
+def _visible_instead(
+    recorded: Mapping[str, str], mismatch: Mismatch, replacements: Mapping[str, Grant]
+) -> dict[str, str]:
     """Return what each container sees: the devices that kubelet reports, or the replacements if it reports none."""
     given = {
         name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
-        for name, devices in case.actual.containers
+        for name, devices in mismatch.actual.containers
     }
-    seen = {allocation.visible(name): allocation.visible(each.id) for name, each in instead.items()}
-    before = {key: value.split(",") for key, value in told.items() if key.endswith(names.VISIBLE_SUFFIX)}
+    seen = {allocation.visible(name): allocation.visible(each.id) for name, each in replacements.items()}
+    before = {key: value.split(",") for key, value in recorded.items() if key.endswith(names.VISIBLE_SUFFIX)}
     return {
         key: ",".join(dict.fromkeys(given.get(key) or [seen.get(each, each) for each in ids]))
         for key, ids in before.items()
     }
 
 
-def _exchanged(grant: Grant, now: Grant) -> Grant:
-    return replace(grant, minor=now.minor, id=now.id, parent=now.parent)
+def _exchanged(grant: Grant, device: Grant) -> Grant:
+    return replace(grant, minor=device.minor, id=device.id, parent=device.parent)
 
 
 def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:

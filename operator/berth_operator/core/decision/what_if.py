@@ -54,35 +54,37 @@ class WhatIf:
         for kind, parts in self._placed.parts.items():
             cards = self.fleet.cards[kind]
             cards.charge_unknown(at, sign * parts.unknown[pods])
-            found, places = parts.of(pods)
-            if not found.size:
+            held, places = parts.of(pods)
+            if not held.size:
                 continue
-            cards.charge_parts(at[places], parts.slots[found], parts.amounts, parts.kinds[found], sign)
+            cards.charge_parts(at[places], parts.slots[held], parts.amounts, parts.kinds[held], sign)
             if parts.functions:
-                self._move_functions(cards, at[places], found, parts.functions, sign)
+                self._move_functions(cards, at[places], held, parts.functions, sign)
 
     def _move_functions(
-        self, cards: Cards, rows: Indices, found: Indices, functions: Mapping[int, Handles], sign: int
+        self, cards: Cards, rows: Indices, held: Indices, functions: Mapping[int, Handles], sign: int
     ) -> None:
-        for row, part in zip(rows.tolist(), found.tolist(), strict=True):
+        for row, part in zip(rows.tolist(), held.tolist(), strict=True):
             if part in functions:
                 cards.hold(row, functions[part], sign)
                 cards.find_spare(row, self.fleet.intern_table)
 
 
-def sets(of: Indices, pods: Indices, places: Indices, size: int, most: int) -> tuple[Indices, Indices]:
-    """Return at most `most` sets of `size` pods of one place: the place of each set, and its pods.
+def sets(of: Indices, pods: Indices, places: Indices, size: int, limit: int) -> tuple[Indices, Indices]:
+    """Return at most `limit` sets of `size` pods of one place: the place of each set, and its pods.
 
     `of` has the place of every placed pod.
     """
     by_place = pods[np.argsort(of[pods], kind="stable")]
     first = np.searchsorted(of[by_place], places)
-    number = np.searchsorted(of[by_place], places, side="right") - first
+    counts = np.searchsorted(of[by_place], places, side="right") - first
     found_places, found_sets = [np.zeros(0, np.intp)], [np.zeros((0, size), np.intp)]
-    for each in np.unique(number[number >= size]).tolist():
-        chosen = np.flatnonzero(number == each)[: max(most // math.comb(each, size), 0)]
-        picks = np.array(list(combinations(range(each), size)) if chosen.size else [], np.intp).reshape(-1, size)
+    for pods_of_place in np.unique(counts[counts >= size]).tolist():
+        chosen = np.flatnonzero(counts == pods_of_place)[: max(limit // math.comb(pods_of_place, size), 0)]
+        picks = np.array(list(combinations(range(pods_of_place), size)) if chosen.size else [], np.intp).reshape(
+            -1, size
+        )
         found_places.append(np.repeat(places[chosen], len(picks)))
         found_sets.append(by_place[(first[chosen][:, np.newaxis, np.newaxis] + picks)].reshape(-1, size))
-        most -= len(found_sets[-1])
+        limit -= len(found_sets[-1])
     return np.concatenate(found_places), np.concatenate(found_sets)

@@ -21,8 +21,8 @@ from berth_operator.core.decision.preemption import (
     Preemption,
     WithoutLowerPriority,
     has_lower,
-    in_vain,
     nominated_fit,
+    not_helpful,
     preempt,
 )
 from berth_operator.core.fleet.fleet import Fleet
@@ -599,7 +599,7 @@ def test_the_reason_is_that_of_kube_schedulers_dry_run(made: Fleet, pod: Pending
     assert isinstance(failure, Failure)
     assert preempt(made, pod, Policy(), Budgets()) is None
     expected = f"{failure.message} preemption: 0/1 nodes are available: {reason}."
-    assert in_vain(made, pod, Policy(), failure).message == expected
+    assert not_helpful(made, pod, Policy(), failure).message == expected
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------
