@@ -1,1 +1,1 @@
-"""Order what waits, and decide which events wake it."""
+"""Order pending pods and gangs, and decide which events wake them."""

@@ -1,14 +1,14 @@
-"""Which pods belong together, and how far each gang has come.
+"""Track which pods belong to which gang, and the progress of each gang.
 
-A member waits, holds a node (assumed at first, then bound), or has ended. A gang is *ready* to be decided when those
-who hold a node or have succeeded, and those who wait, are together as many as it needs. It has *formed* once so many
-are bound. Until then it is on its way, with a deadline from its first Binding on: members whose bind is refused are
-tried again, and when the time is up the gang is undone.
+A member waits, holds a node (first assumed, then bound), or has ended. A gang is *ready* to be decided when its members
+that hold a node, have succeeded or wait are at least as many as it needs. It has *formed* once that many are bound.
+Between its first Binding and that moment a deadline applies: refused Bindings are retried, and if the gang has not
+formed in time it is aborted.
 
-Decisions assume a gang all or not at all. So parts of one only ever hold nodes while binds are on their way, or as what
-a leader left that ended meanwhile. Both have a deadline, hence no two gangs wait for each other longer than that.
+Decisions assume all needed members of a gang or none. So a gang holds nodes in part only while Bindings are in flight,
+or because a previous leader ended between Bindings. Both have a deadline, so no two gangs block each other for longer.
 
-After it has formed, losing a member undoes nothing: whoever comes in its place is decided for the rest alone.
+A gang that has formed is not aborted when it loses a member; a replacement is decided like any missing member.
 """
 
 from collections.abc import Iterator
@@ -22,35 +22,35 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
-"""Seconds for which nobody is told that members or the PodGroup are missing: they come one by one."""
+"""Seconds before missing members or a missing PodGroup are reported, because they are created one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What scheduling reads of a PodGroup."""
+    """The fields of a PodGroup that scheduling reads."""
 
     name: str
-    """namespace/name."""
+    """The key, namespace/name."""
     uid: str
     minimum: int = 0
     timeout: float = 0.0
     """Seconds; 0 for the default."""
     created: str = ""
     formed: bool = False
-    """Whether its status says that all needed members were bound."""
+    """Whether its status records that all needed members were bound."""
     problem: str = ""
-    """Why it means nothing."""
+    """Why the object is invalid; empty if it is valid."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A member with a node."""
+    """A member that has a node."""
 
     charge: Charge
     bound: bool
     running: bool = False
     to_delete: bool = False
-    """It is to be deleted."""
+    """Whether the operator must delete it."""
 
     @property
     def stays(self) -> bool:
@@ -59,7 +59,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many members are where."""
+    """The number of members in each state."""
 
     waiting: int
     bound: int
@@ -74,17 +74,17 @@ class _Entry:
     """One gang."""
 
     gang: Membership
-    """As any of its members says it."""
+    """The membership, as the latest member has it."""
     group: Group | None = None
     waiting: dict[str, PendingPod] = field(default_factory=dict)
-    """By the API server's word; who holds a node already by ours is among `held` too."""
+    """UID -> member without a node in the API server; members that are assumed are also in `held`."""
     held: dict[str, _Held] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)
     """UID -> whether it succeeded."""
     version: int = 0
     formed: bool = False
     found: bool = False
-    """Whether a member was found bound, rather than decided by this leader."""
+    """Whether a member was already bound when this leader first saw it."""
     deadline: float | None = None
     resume_at: float = 0.0
     tries: int = 0
@@ -116,23 +116,23 @@ class _Entry:
 
     @property
     def formed_before(self) -> bool:
-        """Return whether an earlier leader saw it formed; of groups without an object nobody can say."""
+        """Return whether an earlier leader recorded that it has formed; always False without a PodGroup object."""
         return self.group is not None and self.group.formed
 
     @property
     def minima(self) -> set[int]:
-        """Return what its members' annotations say that it needs."""
+        """Return the values of the members' annotation for the minimum."""
         said = [pod.gang for pod in self.waiting.values()] + [each.charge.gang for each in self.held.values()]
         return {each.minimum for each in said if each is not None and each.minimum is not None}
 
     @property
     def minimum(self) -> int:
-        """Return how many members it needs; 0 if nobody says."""
+        """Return how many members it needs; 0 if neither PodGroup nor annotation gives a number."""
         return self.group.minimum if self.group else max(self.minima, default=0)
 
     @property
     def problem(self) -> str:
-        """Return why its members mean no gang."""
+        """Return why the gang cannot be decided; empty if it can."""
         if self.group:
             return self.group.problem
         minima = self.minima
@@ -145,7 +145,7 @@ class _Entry:
 
 
 class GangTracker:
-    """All gangs; `now` is any clock in seconds that never goes back."""
+    """All gangs; `now` is a monotonic clock in seconds."""
 
     def __init__(self, *, timeout: float) -> None:
         self._timeout = timeout
@@ -153,25 +153,25 @@ class GangTracker:
         self._of: dict[str, Membership] = {}
         """UID -> the gang of a member."""
         self._open: dict[str, None] = {}
-        """Keys of gangs to look after: some members wait, or it has not formed."""
+        """Keys of the unsettled gangs: some members wait, or it has not formed."""
 
-    # --- what there is ----------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------
 
     def put_group(self, group: Group) -> None:
-        """A PodGroup exists or changed."""
+        """Record that a PodGroup exists or has changed."""
         entry = self._entry(Membership(group=group.name))
         if entry.group != group:
             entry.group = group
             self._changed(entry)
 
     def remove_group(self, name: str) -> None:
-        """A PodGroup is gone."""
+        """Record that a PodGroup was deleted."""
         entry = self._entry(Membership(group=name))
         entry.group = None
         self._changed(entry)
 
     def wait(self, pod: PendingPod, gang: Membership) -> None:
-        """A member waits, or changed while it waits."""
+        """Record that a member waits, or has changed while it waits."""
         entry = self._join(pod.uid, gang)
         known = entry.waiting.get(pod.uid)
         entry.waiting[pod.uid] = pod
@@ -179,13 +179,13 @@ class GangTracker:
             self._changed(entry)
 
     def no_longer_waits(self, uid: str) -> None:
-        """A member waits no more: it is bound, gone, or no member any more."""
+        """Record that a member no longer waits: it was bound or deleted, or left the gang."""
         if (entry := self._of_member(uid)) is not None and entry.waiting.pop(uid, None) is not None:
             self._changed(entry)
             self._leave(uid, entry)
 
     def hold(self, charge: Charge, gang: Membership, *, bound: bool, running: bool = False) -> None:
-        """A member has a node, be it assumed or by the API server's word."""
+        """Record that a member has a node, either assumed or bound."""
         entry = self._join(charge.uid, gang)
         known = entry.held.get(charge.uid)
         to_delete = known is not None and known.to_delete
@@ -197,35 +197,35 @@ class GangTracker:
             self._settle(entry)
 
     def release(self, uid: str) -> None:
-        """A member has no node any more."""
+        """Record that a member no longer has a node."""
         if (entry := self._of_member(uid)) is not None and entry.held.pop(uid, None) is not None:
             self._changed(entry)
             self._leave(uid, entry)
 
     def end(self, uid: str, gang: Membership, *, succeeded: bool) -> None:
-        """A member has ended."""
+        """Record that a member has ended."""
         entry = self._join(uid, gang)
-        # The watch of those with a node may be behind: nobody counts twice.
+        # The watch of bound pods may be behind: do not count the member twice.
         released = entry.held.pop(uid, None)
         if released is not None or entry.ended.get(uid) != succeeded:
             entry.ended[uid] = succeeded
             self._changed(entry)
 
     def remove_ended(self, uid: str) -> None:
-        """A member that had ended is gone."""
+        """Record that a member that had ended was deleted."""
         if (entry := self._of_member(uid)) is not None and uid in entry.ended:
             del entry.ended[uid]
             self._changed(entry)
             self._leave(uid, entry)
 
-    # --- what to decide ---------------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------------------
 
     def gang_of(self, uid: str) -> Membership | None:
         """Return the gang that a pod belongs to."""
         return self._of.get(uid)
 
     def ready(self, gang: Membership, now: float) -> Gang | None:
-        """Return a gang's waiting members as a unit, if there are enough and its time has come."""
+        """Return a gang's waiting members as a unit; None if there are too few or the gang backs off."""
         entry = self._entries.get(gang.key)
         if entry is None or now < entry.resume_at or not (idle := entry.idle) or self._lacks(entry, idle):
             return None
@@ -241,7 +241,7 @@ class GangTracker:
         )
 
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
-        """Return what gangs lack, each with the members to tell, of those that have lacked it for a while."""
+        """Yield what each gang has lacked for at least SETTLE seconds, with the members to report it on."""
         for entry in self._looked_after():
             lack = self._lacks(entry, idle) if (idle := entry.idle) else ""
             if not lack:
@@ -257,21 +257,21 @@ class GangTracker:
         have = entry.placed + len(idle)
         return too_few(entry.key, have, entry.minimum) if have < entry.minimum else ""
 
-    # --- binds that fail --------------------------------------------------------------------------------------
+    # --- failed Bindings --------------------------------------------------------------------------------------
 
     def begin(self, gang: Membership, now: float) -> None:
-        """The gang's first Binding is sent."""
+        """Start the gang's deadline: its first Binding is sent."""
         entry = self._entries.get(gang.key)
         if entry is not None and not entry.formed and entry.deadline is None:
             entry.deadline = now + self._time(entry)
 
     def retry_until(self, uid: str) -> float | None:
-        """Return the time until which a member's bind is to be tried again; None if it is not."""
+        """Return the time until which a member's Binding is retried; None if it is not retried."""
         entry = self._of_member(uid)
         return entry.deadline if entry is not None else None
 
     def back_off(self, gang: Membership, now: float) -> None:
-        """Let the gang's waiting members wait, longer each time."""
+        """Start the gang's back-off, which gets longer each time."""
         entry = self._entries.get(gang.key)
         if entry is not None and entry.resume_at <= now:
             entry.tries += 1
@@ -287,7 +287,10 @@ class GangTracker:
     # --- gangs that cannot be completed -------------------------------------------------------------------------
 
     def overdue(self, now: float) -> list[Membership]:
-        """Return the gangs whose time is up; one that was found in parts gets its deadline here."""
+        """Return the gangs whose deadline has passed.
+
+        Start the deadline of a gang that this leader found partly bound.
+        """
         found = []
         for entry in self._looked_after():
             if entry.deadline is None and entry.bound > entry.succeeded and not entry.formed and entry.minimum:
@@ -297,7 +300,7 @@ class GangTracker:
         return found
 
     def abort(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
-        """Return up completing a gang; tell what happened, and give the bound members, who are doomed unless kept."""
+        """Stop completing a gang; return a message and the bound members, which must be deleted unless `keep`."""
         entry = self._entries[gang.key]
         told = (
             f"{gang.key} could not be completed within {self._time(entry):g} s: "
@@ -312,11 +315,11 @@ class GangTracker:
         return told, [each.charge for each in lost]
 
     def to_delete(self) -> list[Charge]:
-        """Return the members that are to be deleted and are not yet on their way out."""
+        """Return the members that must be deleted and are not terminating yet."""
         held = [each for entry in self._looked_after() for each in entry.held.values()]
         return [each.charge for each in held if each.to_delete and not each.charge.terminating]
 
-    # --- what to show -----------------------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------------------
 
     def counts(self, name: str) -> Counts:
         """Count the members of a PodGroup."""
@@ -341,7 +344,7 @@ class GangTracker:
         return [self._entries[key] for key in self._open]
 
     def _join(self, uid: str, gang: Membership) -> _Entry:
-        """Return the gang of a member, whom a change of its labels may have brought from another one."""
+        """Return a member's gang, after removing the member from the gang that its labels named before."""
         before = self._of_member(uid)
         if before is not None and before.key != gang.key:
             before.waiting.pop(uid, None)
@@ -362,12 +365,12 @@ class GangTracker:
         return None if gang is None else self._entries[gang.key]
 
     def _changed(self, entry: _Entry) -> None:
-        """Note that another decision may come out, and what follows from who is where."""
+        """Increase the version, because the decision may change, and update the progress."""
         entry.version += 1
         self._settle(entry)
 
     def _settle(self, entry: _Entry) -> None:
-        """Bring up to date how far a gang has come."""
+        """Update whether a gang has formed, its deadline, and whether it is still tracked."""
         if not entry.held:
             entry.formed = entry.found = False
             entry.deadline = None

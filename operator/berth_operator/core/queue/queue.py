@@ -1,11 +1,11 @@
-"""Which pod or gang, which unit for short, is decided next.
+"""The scheduling queue: it selects the unit (pod or gang) that is decided next.
 
-* active: by priority, then weight, then age, then the order in which the watch showed them: creation times have a
-  resolution of one second.
-* backing off: their bind failed; they return after 1 s, doubling to 10 s.
-* parked: they fit nowhere. Units of one kind are parked together and wake together, by the changes that can make
-  one of them fit; the first one's failure parks the rest, so that a thousand equal pods cost one decision a change.
-  A pod's kind is its class; a gang is of a kind of its own.
+* active: ordered by priority, then weight, then creation time, then order of arrival in the watch, because creation
+  times have a resolution of one second.
+* backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s.
+* parked: the unit fits nowhere. Units of one kind are parked and woken together, by the changes that may let one of
+  them fit. The failure of the first one parks the rest, so that a thousand equal pods cost one decision per change.
+  The kind of a pod is its class; each gang is a kind of its own.
 """
 
 import heapq
@@ -21,43 +21,43 @@ from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change
 
 FIRST_BACKOFF: Final = 1.0
-"""Seconds."""
+"""Seconds of the first back-off."""
 LONGEST_BACKOFF: Final = 10.0
 
 Order = tuple[int, int, str, int, str]
-"""The lowest comes first."""
+"""Sort key of a unit; the lowest is decided first."""
 
 
 class Unit(Protocol):
-    """What is decided in one go: a `PendingPod` or a `Gang`."""
+    """What one decision is about: a `PendingPod` or a `Gang`."""
 
     @property
     def uid(self) -> str:
-        """Return what it is known by."""
+        """Return the unique key."""
 
     @property
     def kind(self) -> Hashable:
-        """Return what it has in common with units for which the same is decided."""
+        """Return the key of all units for which the decision would be the same."""
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Return what its pods request."""
+        """Return the requests of its pods."""
 
     @property
     def priority(self) -> int:
-        """Return its priority; the highest comes first."""
+        """Return the priority; the highest is decided first."""
 
     @property
     def weight(self) -> int:
-        """Return what counts among units of one priority; the highest comes first."""
+        """Return the order among units of one priority; the highest is decided first."""
 
     @property
     def created(self) -> str:
-        """Return when it was made, in RFC 3339; the oldest comes first."""
+        """Return the creation time in RFC 3339; the oldest is decided first."""
 
     @property
     def arrived(self) -> int:
-        """Return its number in the order in which the watch showed units; of equal age the lowest comes first."""
+        """Return the arrival number in the watch; among units of equal age the lowest is decided first."""
 
 
 U = TypeVar("U", bound=Unit)
@@ -65,66 +65,66 @@ U = TypeVar("U", bound=Unit)
 
 @dataclass(slots=True)
 class Parked(Generic[U]):
-    """The waiting units of one kind, and why they wait."""
+    """The parked units of one kind, and why they wait."""
 
     failure: Failure
     requests: tuple[PodRequest, ...]
-    """Each once."""
+    """The distinct requests of the units."""
     version: int
-    """Of the state on which that was decided."""
+    """Version of the state on which the failure was decided."""
     rejected_by: dict[str, Filter] = field(default_factory=dict)
-    """By name: the filters of `failure`, and those that have rejected a node since."""
+    """Name -> filter: those of `failure`, and those that have rejected a node since."""
     bits: int = 0
-    """The changes that may wake it."""
+    """The changes that may wake the units."""
     other_bits: int = 0
-    """Those of them for which it waits whatever the filters do."""
+    """The changes among them that no filter of `rejected_by` waits for, and added nodes."""
     units: dict[str, U] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Compute what it waits for."""
+        """Compute the changes that may wake the units."""
         self.bits = int(self.failure.wakes_on)
         self.await_filters(self.failure.rejected_by)
         self.other_bits = self.bits & ~reduce(or_, (int(each.WAKES_ON) for each in self.rejected_by.values()), 0)
         self.other_bits |= self.bits & int(Change.NODE_ADDED)
 
     def await_filters(self, rejecting: Iterable[Filter]) -> None:
-        """Wait for the changes of more filters."""
+        """Also wait for the changes of more filters."""
         for each in rejecting:
             self.rejected_by[each.NAME] = each
             self.bits |= int(each.WAKES_ON)
 
     @property
     def unit(self) -> U:
-        """Return one of the units; what holds for one holds for all."""
+        """Return one of the units, which represents all of them."""
         return next(iter(self.units.values()))
 
 
 Hint = Callable[[Parked[U]], Sequence[Filter] | None]
-"""Returns None if a change may help a parked kind, else the filters that still reject what has changed."""
+"""Returns None if a change may help a parked kind, else the filters that still reject the changed node."""
 NOT_CONCERNED: Final[Sequence[Filter]] = ()
-"""The hint that a change does not even alter why a kind waits."""
+"""The hint that a change does not affect a kind at all."""
 
 
 def pause(tries: int) -> float:
-    """Return the seconds to wait after so many failed tries."""
+    """Return the seconds to wait after `tries` failures."""
     return min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), LONGEST_BACKOFF)
 
 
 class Queue(Generic[U]):
-    """The units that wait; `now` is any clock in seconds that never goes back."""
+    """The pending units; `now` is a monotonic clock in seconds."""
 
     def __init__(self) -> None:
         self._units: dict[str, U] = {}
         self._active: list[tuple[Order, str]] = []
-        """Heap of (order, UID); an entry whose unit is no longer active, or in another order, is skipped."""
+        """Heap of (order, UID); entries are skipped if the unit is no longer active or its order has changed."""
         self._is_active: dict[str, Order] = {}
         self._waiting: list[tuple[float, str]] = []
-        """Heap of (due, UID)."""
+        """Heap of (end of the back-off, UID)."""
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
         self._awaited = 0
-        """All that any parked unit waits for, or a little more: most changes help nobody, and are many."""
+        """A superset of the changes that parked units wait for, to ignore the many other changes quickly."""
 
     def __len__(self) -> int:
         return len(self._units)
@@ -133,7 +133,7 @@ class Queue(Generic[U]):
         return uid in self._units
 
     def put(self, unit: U) -> None:
-        """Add a unit, or replace one; a unit whose kind is the same keeps its place."""
+        """Add or replace a unit; one with unchanged kind, priority and weight keeps its place."""
         known = self._units.get(unit.uid)
         if known is not None and _place(known) == _place(unit):
             self._replace(unit)
@@ -143,7 +143,7 @@ class Queue(Generic[U]):
         self._activate(unit)
 
     def remove(self, uid: str) -> None:
-        """Forget a unit: it is bound or gone."""
+        """Remove a unit that was bound or deleted."""
         unit = self._units.pop(uid, None)
         if unit is None:
             return
@@ -153,7 +153,7 @@ class Queue(Generic[U]):
         self._unpark(unit)
 
     def pop(self, now: float) -> U | None:
-        """Take the next unit to decide; it stays known until removed, parked or put back."""
+        """Return the next unit to decide; it stays in the queue until it is removed, parked or put again."""
         self._end_backoffs(now)
         while self._active:
             order, uid = heapq.heappop(self._active)
@@ -163,12 +163,12 @@ class Queue(Generic[U]):
         return None
 
     def parked_failure(self, unit: U) -> Failure | None:
-        """Return the failure that the unit's kind waits with, if it does: nothing has changed since."""
+        """Return the failure with which the unit's kind is parked, which is still valid; None if it is not parked."""
         parked = self._parked.get(unit.kind)
         return parked.failure if parked else None
 
     def park(self, unit: U, failure: Failure, version: int = 0) -> None:
-        """Let a unit wait for a change; it may be of another kind than when it was taken."""
+        """Park a unit until a change may help; its kind may have changed since `pop`."""
         self._units[unit.uid] = unit
         if (parked := self._parked.get(unit.kind)) is None:
             requests = tuple(dict.fromkeys(unit.requests))
@@ -177,7 +177,7 @@ class Queue(Generic[U]):
         self._awaited |= parked.bits
 
     def back_off(self, unit: U, now: float) -> None:
-        """Let a unit whose bind or preemption failed wait, longer each time; it may have changed meanwhile."""
+        """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
         if (known := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
             self._unpark(known)
@@ -191,7 +191,7 @@ class Queue(Generic[U]):
         return bool(self._awaited & int(change))
 
     def wake(self, change: Change, hint: Hint[U] = lambda _parked: None) -> bool:
-        """Make active all units that a change may help, by a hint on each kind; return whether there are any."""
+        """Activate all units that a change may help, by a hint on each kind; return whether there are any."""
         if not self.awaits(change):
             return False
         bits = int(change)
@@ -202,17 +202,17 @@ class Queue(Generic[U]):
         return bool(kinds)
 
     def parked_before(self, version: int) -> list[Hashable]:
-        """Return the kinds that were parked before this version, the longest parked first."""
+        """Return the kinds that were parked before a version, the longest parked first."""
         return [kind for kind, parked in self._parked.items() if parked.version < version]
 
     def wake_kind(self, kind: Hashable) -> None:
-        """Make active all units of a kind, whatever they wait for."""
+        """Activate all units of a kind, whatever they wait for."""
         if (parked := self._parked.pop(kind, None)) is not None:
             for unit in parked.units.values():
                 self._activate(unit)
 
     def next_due(self) -> float | None:
-        """Return the time at which the next back-off ends."""
+        """Return the time at which the next back-off ends; None if no unit backs off."""
         while self._waiting and self._due.get(self._waiting[0][1]) != self._waiting[0][0]:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
@@ -243,7 +243,7 @@ class Queue(Generic[U]):
 
 
 def _helps(parked: Parked[U], hint: Hint[U]) -> bool:
-    """Return whether a change may help a kind; if not, have it wait also for what still rejects it."""
+    """Return whether a change may help a kind; if not, let it also wait for the filters that still reject it."""
     rejecting = hint(parked)
     if rejecting:
         parked.await_filters(rejecting)

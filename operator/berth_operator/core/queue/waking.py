@@ -1,15 +1,15 @@
-"""Which parked units an event may help: kube-scheduler's queueing hints, asked for a whole class at once.
+"""Queueing hints: decide which parked units an event may help, for a whole class at once.
 
 A class is parked because every node is rejected by some filter. `Parked.rejected_by` has, for every node, at least one
-filter that rejects it, so no node can begin to pass without an event that one of these filters waits for. For such an
-event one of three things holds:
+filter that rejects it, so no node can begin to pass without an event that one of these filters waits for. Such an
+event is one of three cases:
 
 * The filter reads nothing but the event's node (capacity, taints, ports, labels): only that node can begin to pass, and
-  all filters are asked about it. If one still rejects it, that filter joins the others.
-* The filter counts pods of other nodes (affinity, spread) or looks at volumes in use: its own `may_help` compares the
-  event with what the class asks for.
-* Nothing is known of the event but its kind: the class wakes. A unit that wakes in vain costs one decision; one that is
-  not woken would starve.
+  all filters are run on it. If one still rejects it, that filter is added to `rejected_by`.
+* The filter counts pods of other nodes (affinity, spread) or reads volumes in use: its own `may_help` compares the
+  event with the request of the class.
+* Nothing is known about the event but its kind: the class wakes. Waking a unit without need costs one decision; not
+  waking one that fits would starve it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,20 +27,20 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import NODE_CHANGES, Change, Verdict
 
 _ON_NODE: Final = int(NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS)
-"""Changes by which, for filters that read one node, only the event's node can begin to pass."""
+"""Changes after which, for filters that read one node, only the event's node can begin to pass."""
 _HINTED: Final = _ON_NODE | int(Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED)
-"""Changes whose events say enough for a hint."""
+"""Changes whose events carry enough for a hint."""
 
 Unit = PendingPod | Gang
 
 
 class EventHint:
-    """The hint on one event, for one class after the other; integers, for an `IntFlag` takes ten times as long."""
+    """The hint on one event, called for each class; it uses integers because `IntFlag` is ten times slower."""
 
     def __init__(self, fleet: Fleet, event: ClusterEvent) -> None:
         self._fleet, self._event, self._bits = fleet, event, int(event.change)
         self._waiting = [(each, int(each.WAKES_ON)) for each in filters.ORDER if each.WAKES_ON & event.change]
-        """The filters that wait for such an event, and all that each waits for."""
+        """The filters that wait for such an event, each with all changes that it waits for."""
         self._renominates = bool(event.change & (NODE_CHANGES | Change.NODE_REMOVED))
 
     def __call__(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
@@ -57,7 +57,7 @@ class EventHint:
         return self._on_node(parked)
 
     def _asked_hints(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
-        """Return the filters that reject the class, or may do so, and wait for the event."""
+        """Yield the filters that reject the class, or may do so, and wait for the event."""
         unknown = parked.other_bits & bits
         return (each for each, awaited in self._waiting if each.NAME in parked.rejected_by or awaited & unknown)
 
@@ -65,7 +65,7 @@ class EventHint:
         return any(filters.may_help(each, self._fleet, request, self._event) for request in parked.requests)
 
     def _is_nominated(self, unit: Unit) -> bool:
-        """Return whether other pods leave the event's node for a unit, which may have to choose another node now."""
+        """Return whether the unit is nominated to the event's node, so that it may have to choose another node now."""
         return self._renominates and any(pod.nominated == self._event.node for pod in pods_of(unit))
 
     def _on_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
@@ -84,9 +84,9 @@ class EventHint:
 
 
 def _asked(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
-    """Return the filters to ask about one node, those that are likely to reject it first, then the kept columns.
+    """Return the filters to run on one node: first those that probably reject it, then those with cached columns.
 
-    What others of its gang will bring is not known: of a gang only that is asked which does not depend on them.
+    For a gang only the filters that do not depend on where the other members will be are run.
     """
     local = (each for each in parked.failure.asked if each.NAME in filters.LOCAL)
     asked = chain(parked.rejected_by.values(), local, parked.failure.asked)
@@ -98,7 +98,7 @@ def _asked(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
 def _rejecting(
     fleet: Fleet, request: PodRequest, asked: Iterator[Filter], row: int, *, preempts: bool
 ) -> Filter | None:
-    """Return the first filter that rejects a row; None if it passes, or would once pods of lower priority left it."""
+    """Return the first filter that rejects a row; None if it passes, or would without pods of lower priority."""
     for each in asked:
         if not preempts or each.VERDICT is Verdict.UNRESOLVABLE:
             passes = bool(each.passes(fleet, request)[row])
@@ -112,9 +112,9 @@ def _rejecting(
 
 
 def _may_preempt(fleet: Fleet, unit: Unit, event: ClusterEvent) -> bool:
-    """Return whether pods could be evicted from the event's node for a unit, as far as priorities tell.
+    """Return whether pods could be evicted from the event's node for a unit, judging by priorities alone.
 
-    Not after a pod has left: whom that lets evict others is asked by `preemption.WithoutLowerPriority`.
+    False after a pod was deleted: `preemption.WithoutLowerPriority` covers that event.
     """
     if not event.change & NODE_CHANGES:
         return False
