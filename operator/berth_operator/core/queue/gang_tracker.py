@@ -83,7 +83,7 @@ class _Entry:
     """UID -> whether it succeeded."""
     version: int = 0
     formed: bool = False
-    found: bool = False
+    found_bound: bool = False
     """Whether a member was already bound when this leader first saw it."""
     deadline: float | None = None
     resume_at: float = 0.0
@@ -122,8 +122,8 @@ class _Entry:
     @property
     def minima(self) -> set[int]:
         """Return the values of the members' annotation for the minimum."""
-        said = [pod.gang for pod in self.waiting.values()] + [each.charge.gang for each in self.held.values()]
-        return {each.minimum for each in said if each is not None and each.minimum is not None}
+        memberships = [pod.gang for pod in self.waiting.values()] + [each.charge.gang for each in self.held.values()]
+        return {each.minimum for each in memberships if each is not None and each.minimum is not None}
 
     @property
     def minimum(self) -> int:
@@ -139,8 +139,8 @@ class _Entry:
         if not minima:
             return f"{self.key} does not exist: create it, or remove the label {POD_GROUP_LABEL} from its pods"
         if len(minima) > 1:
-            told = ", ".join(map(str, sorted(minima)))
-            return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {told}"
+            values = ", ".join(map(str, sorted(minima)))
+            return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {values}"
         return ""
 
 
@@ -173,32 +173,32 @@ class GangTracker:
     def wait(self, pod: PendingPod, gang: Membership) -> None:
         """Record that a member waits, or has changed while it waits."""
         entry = self._join(pod.uid, gang)
-        known = entry.waiting.get(pod.uid)
+        before = entry.waiting.get(pod.uid)
         entry.waiting[pod.uid] = pod
-        if known is None or _place(known) != _place(pod):
+        if before is None or _place(before) != _place(pod):
             self._changed(entry)
 
     def no_longer_waits(self, uid: str) -> None:
         """Record that a member no longer waits: it was bound or deleted, or left the gang."""
-        if (entry := self._of_member(uid)) is not None and entry.waiting.pop(uid, None) is not None:
+        if (entry := self._entry_of(uid)) is not None and entry.waiting.pop(uid, None) is not None:
             self._changed(entry)
             self._leave(uid, entry)
 
     def hold(self, charge: Charge, gang: Membership, *, bound: bool, running: bool = False) -> None:
         """Record that a member has a node, either assumed or bound."""
         entry = self._join(charge.uid, gang)
-        known = entry.held.get(charge.uid)
-        to_delete = known is not None and known.to_delete
+        before = entry.held.get(charge.uid)
+        to_delete = before is not None and before.to_delete
         held = entry.held[charge.uid] = _Held(charge=charge, bound=bound, running=running, to_delete=to_delete)
-        entry.found = entry.found or (bound and known is None)
-        if known is None or known.stays != held.stays:
+        entry.found_bound = entry.found_bound or (bound and before is None)
+        if before is None or before.stays != held.stays:
             self._changed(entry)
-        elif known.bound != bound:
-            self._settle(entry)
+        elif before.bound != bound:
+            self._update_progress(entry)
 
     def release(self, uid: str) -> None:
         """Record that a member no longer has a node."""
-        if (entry := self._of_member(uid)) is not None and entry.held.pop(uid, None) is not None:
+        if (entry := self._entry_of(uid)) is not None and entry.held.pop(uid, None) is not None:
             self._changed(entry)
             self._leave(uid, entry)
 
@@ -213,7 +213,7 @@ class GangTracker:
 
     def remove_ended(self, uid: str) -> None:
         """Record that a member that had ended was deleted."""
-        if (entry := self._of_member(uid)) is not None and uid in entry.ended:
+        if (entry := self._entry_of(uid)) is not None and uid in entry.ended:
             del entry.ended[uid]
             self._changed(entry)
             self._leave(uid, entry)
@@ -242,20 +242,20 @@ class GangTracker:
 
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
         """Yield what each gang has lacked for at least SETTLE seconds, with the members to report it on."""
-        for entry in self._looked_after():
-            lack = self._lacks(entry, idle) if (idle := entry.idle) else ""
-            if not lack:
+        for entry in self._unsettled():
+            problem = self._lacks(entry, idle) if (idle := entry.idle) else ""
+            if not problem:
                 entry.unready_since = None
             elif entry.unready_since is None:
                 entry.unready_since = now
             elif now - entry.unready_since >= SETTLE:
-                yield lack, idle
+                yield problem, idle
 
     def _lacks(self, entry: _Entry, idle: list[PendingPod]) -> str:
         if problem := entry.problem:
             return problem
-        have = entry.placed + len(idle)
-        return too_few(entry.key, have, entry.minimum) if have < entry.minimum else ""
+        count = entry.placed + len(idle)
+        return too_few(entry.key, count, entry.minimum) if count < entry.minimum else ""
 
     # --- failed Bindings --------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class GangTracker:
 
     def retry_until(self, uid: str) -> float | None:
         """Return the time until which a member's Binding is retried; None if it is not retried."""
-        entry = self._of_member(uid)
+        entry = self._entry_of(uid)
         return entry.deadline if entry is not None else None
 
     def back_off(self, gang: Membership, now: float) -> None:
@@ -279,10 +279,10 @@ class GangTracker:
 
     def resumed(self, now: float) -> list[Membership]:
         """Return the gangs whose back-off has just ended."""
-        found = [entry for entry in self._looked_after() if 0.0 < entry.resume_at <= now]
-        for entry in found:
+        due = [entry for entry in self._unsettled() if 0.0 < entry.resume_at <= now]
+        for entry in due:
             entry.resume_at = 0.0
-        return [entry.gang for entry in found]
+        return [entry.gang for entry in due]
 
     # --- gangs that cannot be completed -------------------------------------------------------------------------
 
@@ -291,32 +291,32 @@ class GangTracker:
 
         Start the deadline of a gang that this leader found partly bound.
         """
-        found = []
-        for entry in self._looked_after():
+        due = []
+        for entry in self._unsettled():
             if entry.deadline is None and entry.bound > entry.succeeded and not entry.formed and entry.minimum:
                 entry.deadline = now + self._time(entry)
             if entry.deadline is not None and entry.deadline <= now:
-                found.append(entry.gang)
-        return found
+                due.append(entry.gang)
+        return due
 
     def abort(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
         """Stop completing a gang; return a message and the bound members, which must be deleted unless `keep`."""
         entry = self._entries[gang.key]
-        told = (
+        message = (
             f"{gang.key} could not be completed within {self._time(entry):g} s: "
             f"{entry.bound} of {entry.minimum} members were bound"
         )
         entry.deadline = None
-        lost = [] if keep else [each for each in entry.held.values() if each.bound and each.stays]
-        for each in lost:
-            each.to_delete = True
+        to_delete = [] if keep else [each for each in entry.held.values() if each.bound and each.stays]
+        for member in to_delete:
+            member.to_delete = True
         self.back_off(gang, now)
         self._changed(entry)
-        return told, [each.charge for each in lost]
+        return message, [each.charge for each in to_delete]
 
     def to_delete(self) -> list[Charge]:
         """Return the members that must be deleted and are not terminating yet."""
-        held = [each for entry in self._looked_after() for each in entry.held.values()]
+        held = [each for entry in self._unsettled() for each in entry.held.values()]
         return [each.charge for each in held if each.to_delete and not each.charge.terminating]
 
     # --- status -----------------------------------------------------------------------------------------------
@@ -340,12 +340,12 @@ class GangTracker:
     def _entry(self, gang: Membership) -> _Entry:
         return self._entries.setdefault(gang.key, _Entry(gang=gang))
 
-    def _looked_after(self) -> list[_Entry]:
+    def _unsettled(self) -> list[_Entry]:
         return [self._entries[key] for key in self._open]
 
     def _join(self, uid: str, gang: Membership) -> _Entry:
         """Return a member's gang, after removing the member from the gang that its labels named before."""
-        before = self._of_member(uid)
+        before = self._entry_of(uid)
         if before is not None and before.key != gang.key:
             before.waiting.pop(uid, None)
             before.held.pop(uid, None)
@@ -360,21 +360,21 @@ class GangTracker:
         if not (uid in entry.waiting or uid in entry.held or uid in entry.ended):
             del self._of[uid]
 
-    def _of_member(self, uid: str) -> _Entry | None:
+    def _entry_of(self, uid: str) -> _Entry | None:
         gang = self._of.get(uid)
         return None if gang is None else self._entries[gang.key]
 
     def _changed(self, entry: _Entry) -> None:
         """Increase the version, because the decision may change, and update the progress."""
         entry.version += 1
-        self._settle(entry)
+        self._update_progress(entry)
 
-    def _settle(self, entry: _Entry) -> None:
+    def _update_progress(self, entry: _Entry) -> None:
         """Update whether a gang has formed, its deadline, and whether it is still tracked."""
         if not entry.held:
-            entry.formed = entry.found = False
+            entry.formed = entry.found_bound = False
             entry.deadline = None
-        elif entry.minimum and (entry.bound >= entry.minimum or (entry.found and entry.formed_before)):
+        elif entry.minimum and (entry.bound >= entry.minimum or (entry.found_bound and entry.formed_before)):
             entry.formed, entry.deadline, entry.tries = True, None, 0
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None

@@ -89,9 +89,9 @@ class Parked(Generic[U]):
 
     def await_filters(self, rejecting: Iterable[Filter]) -> None:
         """Also wait for the changes of more filters."""
-        for each in rejecting:
-            self.rejected_by[each.NAME] = each
-            self.bits |= int(each.WAKES_ON)
+        for filter_ in rejecting:
+            self.rejected_by[filter_.NAME] = filter_
+            self.bits |= int(filter_.WAKES_ON)
 
     @property
     def unit(self) -> U:
@@ -134,8 +134,8 @@ class Queue(Generic[U]):
 
     def put(self, unit: U) -> None:
         """Add or replace a unit; one with unchanged kind, priority and weight keeps its place."""
-        known = self._units.get(unit.uid)
-        if known is not None and _place(known) == _place(unit):
+        current = self._units.get(unit.uid)
+        if current is not None and _place(current) == _place(unit):
             self._replace(unit)
             return
         self.remove(unit.uid)
@@ -178,9 +178,9 @@ class Queue(Generic[U]):
 
     def back_off(self, unit: U, now: float) -> None:
         """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
-        if (known := self._units.get(unit.uid)) is not None:
+        if (current := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
-            self._unpark(known)
+            self._unpark(current)
         self._units[unit.uid] = unit
         tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
         self._due[unit.uid] = now + pause(tries)

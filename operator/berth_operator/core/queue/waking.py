@@ -48,21 +48,21 @@ class EventHint:
         bits = parked.bits & self._bits
         if not parked.failure.asked or bits & ~_HINTED or self._is_nominated(parked.unit):
             return None
-        helped = [each for each in self._asked_hints(parked, bits) if self._may_help(each, parked)]
-        if any(each.NAME in filters.COUPLED for each in helped):
+        helpful = [each for each in self._waiting_filters(parked, bits) if self._may_help(each, parked)]
+        if any(each.NAME in filters.COUPLED for each in helpful):
             return None
-        concerned = bool(helped or parked.other_bits & bits)
+        concerned = bool(helpful or parked.other_bits & bits)
         if not (concerned and bits & _ON_NODE and self._event.node in self._fleet.rows):
             return NOT_CONCERNED
         return self._on_node(parked)
 
-    def _asked_hints(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
+    def _waiting_filters(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
         """Yield the filters that reject the class, or may do so, and wait for the event."""
         unknown = parked.other_bits & bits
         return (each for each, awaited in self._waiting if each.NAME in parked.rejected_by or awaited & unknown)
 
-    def _may_help(self, each: Filter, parked: Parked[Unit]) -> bool:
-        return any(filters.may_help(each, self._fleet, request, self._event) for request in parked.requests)
+    def _may_help(self, filter_: Filter, parked: Parked[Unit]) -> bool:
+        return any(filters.may_help(filter_, self._fleet, request, self._event) for request in parked.requests)
 
     def _is_nominated(self, unit: Unit) -> bool:
         """Return whether the unit is nominated to the event's node, so that it may have to choose another node now."""
@@ -71,43 +71,43 @@ class EventHint:
     def _on_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None if the event's node may take one of the class's pods, else the filters that reject it."""
         row, preempts = self._fleet.rows[self._event.node], _may_preempt(self._fleet, parked.unit, self._event)
-        found: list[Filter] = []
+        all_rejecting: list[Filter] = []
         for request in parked.requests:
             try:
-                rejecting = _rejecting(self._fleet, request, _asked(parked, request), row, preempts=preempts)
+                rejecting = _rejecting(self._fleet, request, _filters_for_node(parked, request), row, preempts=preempts)
             except PluginFailedError:
                 return None
             if rejecting is None:
                 return None
-            found.append(rejecting)
-        return found
+            all_rejecting.append(rejecting)
+        return all_rejecting
 
 
-def _asked(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
+def _filters_for_node(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
     """Return the filters to run on one node: first those that probably reject it, then those with cached columns.
 
     For a gang only the filters that do not depend on where the other members will be are run.
     """
     local = (each for each in parked.failure.asked if each.NAME in filters.LOCAL)
-    asked = chain(parked.rejected_by.values(), local, parked.failure.asked)
+    ordered = chain(parked.rejected_by.values(), local, parked.failure.asked)
     if not isinstance(parked.unit, Gang):
-        return asked
-    return iter(()) if request.mounts else (each for each in asked if each.NAME in filters.SETTLED)
+        return ordered
+    return iter(()) if request.mounts else (each for each in ordered if each.NAME in filters.SETTLED)
 
 
 def _rejecting(
-    fleet: Fleet, request: PodRequest, asked: Iterator[Filter], row: int, *, preempts: bool
+    fleet: Fleet, request: PodRequest, filters_to_run: Iterator[Filter], row: int, *, preempts: bool
 ) -> Filter | None:
     """Return the first filter that rejects a row; None if it passes, or would without pods of lower priority."""
-    for each in asked:
-        if not preempts or each.VERDICT is Verdict.UNRESOLVABLE:
-            passes = bool(each.passes(fleet, request)[row])
-        elif (bounded := filters.as_bounded(each)) is not None:
+    for filter_ in filters_to_run:
+        if not preempts or filter_.VERDICT is Verdict.UNRESOLVABLE:
+            passes = bool(filter_.passes(fleet, request)[row])
+        elif (bounded := filters.as_bounded(filter_)) is not None:
             passes = bool(bounded.could_pass(fleet, request)[row])
         else:
             passes = True
         if not passes:
-            return each
+            return filter_
     return None
 
 
