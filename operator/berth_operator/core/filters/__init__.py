@@ -1,7 +1,7 @@
-"""Predicates: one file each, one array expression over all nodes.
+"""Filters: one file each, one array expression over all nodes.
 
-A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions use `passes`;
-`explain` is called only if a pod fits nowhere, and counts by reason the nodes that the filter rejected.
+A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions call `passes`;
+`explain` is called only if a pod fits nowhere, and counts the nodes that the filter rejected by reason.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,30 +44,30 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 
 class Filter(Protocol):
-    """What every filter module offers."""
+    """The interface of every filter."""
 
     NAME: str
     VERDICT: Verdict
-    """What a rejection means."""
+    """Whether evictions may resolve a rejection."""
     WAKES_ON: Change
     """The changes that may turn a rejection into a pass."""
 
     def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
-        """Tell for each row whether it can take the pod; `fleet.present` itself where the pod minds nothing of it."""
+        """Return for each row whether it can take the pod; `fleet.present` itself if the filter does not apply."""
 
     def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-        """Count the rejected rows by reason; a row counts for each reason that kube-scheduler's plugin would return."""
+        """Count the rejected rows by reason, a row once for each reason that kube-scheduler's plugin would return."""
 
 
 class Bounded(Filter, Protocol):
-    """A filter that knows of rows where its answer stays no, whoever leaves them."""
+    """A filter that knows the rows that it rejects whichever pods are evicted there."""
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
-        """Tell for each row whether it could take the pod if no other were there."""
+        """Return for each row whether it could take the pod if no other pod were there."""
 
 
 class Hinting(Filter, Protocol):
-    """A filter that can tell which of its events concern a pod at all."""
+    """A filter that knows which of its events concern a pod."""
 
     def may_help(self, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
         """Return whether an event may let the filter pass a node that it rejects (kube-scheduler's QueueingHintFn)."""
@@ -82,7 +82,7 @@ def _filters(*filters: object) -> tuple[Filter, ...]:
 
 
 def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
-    """Return all filters; the first that rejects a node gives its reason."""
+    """Return all filters in order; the first that rejects a node gives the reason."""
     return _filters(
         supported,
         injected,
@@ -90,14 +90,14 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         dynamic_resources,
         cordon,
         taints,
-        # After the taints: the node controller taints such a node, and kube-scheduler knows it by that alone.
+        # After the taints: kube-scheduler knows such a node only by the taint that the node controller sets.
         node_ready,
         node_selector,
         node_affinity,
         declared_features,
         host_ports,
-        # Before the Node's resources: it says more of what is missing, and only where the Device has enough is it worth
-        # knowing that the Node offers too little of it.
+        # Before the Node's resources: its reasons are more specific, and a shortage in the Node's allocatable matters
+        # only if the Device has enough.
         device_filter,
         resources,
         volume_in_use,
@@ -118,7 +118,7 @@ ORDER: Final = order(devices.BUILT_IN)
 
 
 def unmounted(filters: Iterable[Filter]) -> tuple[Filter, ...]:
-    """Return those that apply to a pod without volumes that matter, which most pods are."""
+    """Return the filters for pods whose volumes do not restrict their node, which are most pods."""
     return tuple(each for each in filters if not each.NAME.startswith("volume-"))
 
 
@@ -127,11 +127,10 @@ def _names(*filters: object) -> frozenset[str]:
 
 
 OF_POD: Final = _names(supported, injected, volume_claims)
-"""Names of those that reject all nodes or none, for a reason that lies in the pod (kube-scheduler's PreFilter)."""
+"""Names of the filters that reject all nodes or none, because of the pod alone (kube-scheduler's PreFilter)."""
 
 LOCAL: Final = _names(resources, DeviceFilter)
-"""Names of those that ask how much is free on a node: only what its own pods take of its resources and devices counts.
-"""
+"""Names of the filters that read only the free resources and devices of a node, so only its own pods matter."""
 
 SETTLED: Final = _names(
     supported,
@@ -146,52 +145,53 @@ SETTLED: Final = _names(
     resources,
     DeviceFilter,
 )
-"""Names of those that ask about a node without asking what other pods or volumes are elsewhere."""
+"""Names of the filters that read only the node, and no pods or volumes elsewhere."""
 
 COUPLED: Final = _names(
     volume_in_use, volume_limits, topology_spread, pod_affinity, pod_anti_affinity, existing_anti_affinity
 )
-"""Names of those that are `Coupled`."""
+"""Names of the `Coupled` filters."""
 
 BOUNDED: Final = _names(resources, DeviceFilter, volume_in_use, topology_spread)
-"""Names of those that are `Bounded`."""
+"""Names of the `Bounded` filters."""
 
 PARTLY_UNRESOLVABLE: Final = _names(resources, topology_spread)
-"""Names of those whose rejections kube-scheduler, too, splits by whether pods that leave could undo them."""
+"""Names of the filters some of whose rejections are UnschedulableAndUnresolvable in kube-scheduler, and some not."""
 
 NEEDED: Final = _names(
-    # A pod that asks for what is not honoured would run as if it had not.
+    # Without these a pod would run without a feature that it requests.
     supported,
     dynamic_resources,
-    # Nothing is handed out twice: kubelet would refuse such a pod, and its controller make the next one, for ever.
+    # Without these devices or ports could be allocated twice: kubelet rejects such a pod, and its controller creates
+    # replacements in an endless loop.
     resources,
     host_ports,
     DeviceFilter,
-    # One writer at a time: data is at stake.
+    # Two writers of one volume can destroy its data.
     volume_in_use,
     volume_conflicts,
-    # What a placement promises to claims must be there.
+    # The volumes that a placement chooses for claims must exist.
     volume_claims,
     volume_binding,
 )
-"""Names of those without which nothing may be bound; no policy switches them off."""
+"""Names of the filters that no policy can switch off."""
 
 HINTING: Final = COUPLED | _names(node_selector, node_affinity, host_ports)
-"""Names of those that are `Hinting`; to the others each of their changes may matter."""
+"""Names of the `Hinting` filters; for the others every change in WAKES_ON may help."""
 
 
 def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
-    """Return those of some filters that ask how much is free on a node."""
+    """Return the filters that are `LOCAL`."""
     return tuple(each for each in filters if each.NAME in LOCAL)
 
 
 def as_bounded(each: Filter) -> Bounded | None:
-    """Return a filter that is `Bounded` as such; None for any other."""
+    """Return the filter as `Bounded`; None if it is not."""
     return cast("Bounded", each) if each.NAME in BOUNDED else None
 
 
 def unresolvable(each: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
-    """Return the rejected rows that stay so whichever pods leave (kube-scheduler's UnschedulableAndUnresolvable)."""
+    """Return the rejected rows that no eviction can help (kube-scheduler's UnschedulableAndUnresolvable)."""
     if each.VERDICT is Verdict.UNRESOLVABLE:
         return rejected
     if each.NAME in PARTLY_UNRESOLVABLE and (bounded := as_bounded(each)) is not None:
@@ -200,14 +200,14 @@ def unresolvable(each: Filter, fleet: Fleet, request: PodRequest, rejected: Mask
 
 
 def may_help(each: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether an event, of a kind that a filter waits for, may let it pass a node that it rejects."""
+    """Return whether an event of a kind in WAKES_ON may let a filter pass a node that it rejects."""
     return each.NAME not in HINTING or cast("Hinting", each).may_help(fleet, request, event)
 
 
 def has_room(asked: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
-    """Return whether a row has enough free for a pod, by those of the filters that ask for it.
+    """Return whether a row has enough free for a pod, by the `LOCAL` filters among `asked`.
 
-    If a plug-in fails it may have enough: the pod's decision will show.
+    The result is True if a plug-in fails, so that the pod is decided and the error is reported.
     """
     try:
         return all(bool(each.passes(fleet, request)[row]) for each in asked if each.NAME in LOCAL)

@@ -1,7 +1,7 @@
 """The node is not cordoned, unless the pod tolerates that.
 
-A cordon is `spec.unschedulable` and the taint that the node controller sets by it. The two come and go a moment apart;
-both are told by the same reason, so that nobody hears of two changes.
+A cordon is `spec.unschedulable` and the taint that the node controller derives from it. The two are set and removed a
+moment apart; both have the same reason, so that a user sees one change instead of two.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ TAINT: Final = Taint(key="node.kubernetes.io/unschedulable")
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass nodes that are not cordoned, or all if the pod tolerates the cordon."""
+    """Return the rows that are not cordoned, or all if the pod tolerates the cordon."""
     if request.tolerates(TAINT):
         return fleet.present
     tainted = fleet.taints().get(TAINT)
@@ -28,5 +28,5 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}

@@ -1,4 +1,4 @@
-"""The node's kubelet declares the features without which it could not run the pod as it is meant."""
+"""The node's kubelet declares the features that the pod needs (`status.declaredFeatures`)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,7 +15,7 @@ REASON: Final = "node(s) didn't match Pod's required features"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that declare all that the pod needs."""
+    """Return the rows that declare all features that the pod needs."""
     mask = fleet.present
     for each in request.features:
         mask = mask & fleet.declaring(each)
@@ -23,5 +23,5 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}

@@ -1,4 +1,4 @@
-"""The node has the cards: a fresh Device with enough healthy cards of the right vendor, model and size, free now."""
+"""The node has the cards: a fresh Device with enough free, healthy cards of the right vendor, model and size."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 
 class DeviceFilter:
-    """A filter that asks the allocators of a policy.
+    """A filter that calls the allocators of a policy.
 
-    The Fleet keeps its results by request, so all policies by which one Fleet is decided have the same allocators.
+    The Fleet caches its results by request, so all policies that are used with one Fleet must have the same allocators.
     """
 
     NAME: str = "devices"
@@ -38,13 +38,13 @@ class DeviceFilter:
         return self._allocators.could_pass(fleet, request)
 
     def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-        """Count the rows by the first thing that is missing."""
+        """Count the rows by the first requirement that they do not meet."""
         counts: Counter[str] = Counter()
         left = rejected.copy()
         for reason, missing in self._reasons(fleet, request, rejected):
             counts[reason] += int((left & missing).sum())
             left &= ~missing
-            # Later reasons cost as much as the first.
+            # Stop early: computing a later reason costs as much as the first.
             if not left.any():
                 break
         return +counts
@@ -64,4 +64,4 @@ class DeviceFilter:
 
 
 BUILT_IN: Final = DeviceFilter(allocators.BUILT_IN)
-"""The filter without plug-ins."""
+"""The filter with the built-in allocators alone."""

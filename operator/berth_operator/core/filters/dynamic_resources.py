@@ -1,7 +1,7 @@
-"""Nodes where a DeviceClass provides an extended resource of the pod are no place for it: Berth allocates no claims.
+"""No DeviceClass provides an extended resource of the pod on the node, because Berth does not allocate ResourceClaims.
 
-As in kube-scheduler's DynamicResources, a node whose allocatable has the resource gets it from a device plugin,
-whatever DeviceClasses there are.
+As in kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device plugin, whatever
+DeviceClasses exist.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.DEVICE_CL
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that need no claim for the pod."""
+    """Return the rows where the pod needs no ResourceClaim."""
     mask = fleet.present
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
@@ -27,7 +27,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first resource that a DeviceClass provides there."""
+    """Count the rows by the first resource that only a DeviceClass provides."""
     counts: Counter[str] = Counter()
     left = rejected.copy()
     for name, needs_claim in _needing_claims(fleet, request):

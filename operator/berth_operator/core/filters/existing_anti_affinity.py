@@ -1,4 +1,4 @@
-"""No pod in the node's domains requires to be apart from the pod."""
+"""No pod in the node's domains has a required anti-affinity term that matches the pod."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +19,7 @@ REASON: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows whose domains hold no pod with such a term that matches this one."""
+    """Return the rows whose domains hold no pod with such a term."""
     mask = fleet.present
     for key, holders in fleet.affinity_index.existing_anti_affinity(request.identity):
         mask = mask & (domains.around(fleet, key, holders) == 0)
@@ -27,12 +27,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that avoids this one has left, or a node has left the domain of such a pod."""
+    """Return whether a pod with such a term was deleted, or a node has left the domain of one."""
     affinity_index, pod = fleet.affinity_index, request.identity
     if event.before and any(affinity_index.covers(each, pod) for each in event.before.affinity.apart):
         return True

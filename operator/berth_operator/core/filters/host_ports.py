@@ -1,4 +1,4 @@
-"""Nobody on the node listens on the host ports that the pod wants."""
+"""No pod on the node uses the host ports that the pod requests."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,12 +24,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that listened on one of the ports has left; where no pod is known, one may have."""
+    """Return whether a pod that used one of the ports was deleted; True if the event has no pod."""
     if event.before is None:
         return True
     freed = {(port.protocol, port.port) for port in event.before.ports}

@@ -1,4 +1,7 @@
-"""The pod's containers see what it is given: without the variable a container sees no GPU, or every one of its node."""
+"""Berth has injected the variable for the visible GPUs into the pod's containers.
+
+Without the variable a container sees no GPU or all GPUs of its node.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,11 +21,11 @@ ADVICE: Final = "apply manifests/base/injection.yaml or the webhook, then create
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass everywhere unless a container lacks the variable."""
+    """Return all rows, or none if a container lacks the variable."""
     return np.zeros_like(fleet.present) if request.uninjected else fleet.present
 
 
 def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Name the containers, and what to do."""
+    """Count all rows under one reason, which names the containers and the remedy."""
     containers = ", ".join(request.uninjected)
     return {f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})": int(rejected.sum())}

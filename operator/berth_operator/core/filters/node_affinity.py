@@ -16,24 +16,24 @@ VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
 REASON: Final = "node(s) didn't match Pod's node affinity/selector"
 NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
-"""Of nodes whose names the terms exclude: kube-scheduler looks at the named ones alone (PreFilterResult)."""
+"""Reason for nodes whose names the terms exclude: kube-scheduler filters only the named ones (PreFilterResult)."""
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that some term matches, or all if the pod has no such affinity."""
+    """Return the rows that at least one term matches, or all if the pod has no required node affinity."""
     if request.node_affinity is None:
         return fleet.present
     return node_terms.any_of(fleet, request.node_affinity)
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows that the terms do not name, if all name some, and the others."""
+    """Count the rows whose names the terms exclude, and the other rows."""
     others = rejected & ~named(fleet, request)
     return +Counter({NOT_NAMED: int(others.sum()), REASON: int((rejected & ~others).sum())})
 
 
 def named(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that the terms name, or all if a term names none."""
+    """Return the rows that the terms select by name, or all if a term selects no names."""
     return node_terms.named(fleet, request.node_affinity or ())
 
 

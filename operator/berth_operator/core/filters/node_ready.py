@@ -1,7 +1,7 @@
-"""The node's kubelet says Ready.
+"""The node's condition Ready is true.
 
-kube-scheduler leaves this to the taint that the node controller sets a little later: one for nodes that say that they
-are not ready, another for those that nobody hears of. A pod that tolerates that taint passes here as well.
+kube-scheduler relies on the taints that the node controller sets a little later: one for nodes that report that they
+are not ready, another for nodes that do not report. A pod that tolerates the taint passes here as well.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ UNREACHABLE: Final = Taint(key="node.kubernetes.io/unreachable")
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass ready nodes, and of the others those of a kind that the pod tolerates."""
+    """Return the ready rows, and the others whose taint the pod tolerates."""
     unreachable, other = request.tolerates(UNREACHABLE), request.tolerates(NOT_READY)
     if not unreachable and not other:
         return fleet.ready
@@ -31,5 +31,5 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}

@@ -14,7 +14,7 @@ NAME: Final = "node-selector"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
 REASON: Final = node_affinity.REASON
-"""kube-scheduler has one plugin for both."""
+"""kube-scheduler has one plugin, and so one reason, for both."""
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
@@ -26,7 +26,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 

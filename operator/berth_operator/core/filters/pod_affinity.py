@@ -1,7 +1,8 @@
-"""The node's domains hold the pods that the pod requires to be near.
+"""The node's domains hold pods that match the pod's required affinity.
 
-One placed pod must match all terms to count. The first pod of a group that wants to be near its own kind would never
-find one: while no pod in any domain counts, and it would count itself, any node with all the keys will do.
+A placed pod counts only if it matches all terms. The first pod of a group with affinity to itself would never find a
+matching pod: as long as no pod in any domain counts, and the pod matches its own terms, every node with all topology
+keys passes.
 """
 
 from collections.abc import Mapping
@@ -26,12 +27,12 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
-"""Also a release: the last pod that counts may have been where the new pod cannot go."""
+"""Includes deleted pods: the last pod that counts may have been where the new pod cannot go."""
 REASON: Final = "node(s) didn't match pod affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows whose domains all hold a pod that counts."""
+    """Return the rows whose domains of all terms hold a pod that counts."""
     terms = request.affinity.near
     if not terms:
         return fleet.present
@@ -46,12 +47,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether an event concerns pods that count, or a domain."""
+    """Return whether an event concerns a pod that counts, or a topology key of a term."""
     terms = request.affinity.near
     if not terms:
         return False

@@ -1,4 +1,4 @@
-"""The node's domains hold none of the pods that the pod requires to be apart from."""
+"""The node's domains hold no pod that matches the pod's required anti-affinity."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,7 +25,7 @@ REASON: Final = "node(s) didn't match pod anti-affinity rules"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows without such a pod in their domain, which includes rows without the key."""
+    """Return the rows without a matching pod in their domain; rows without the topology key pass."""
     mask = fleet.present
     for each in request.affinity.apart:
         mask = mask & (
@@ -35,12 +35,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that is avoided has changed or left, or a node has left its domain."""
+    """Return whether a matching pod has changed or was deleted, or a node has left its domain."""
     pod, left = event.before, event.labels if not event.change & Change.NODE_ADDED else ()
     return any(
         term.key in left or (pod and fleet.affinity_index.includes(PodSelection(peers=(term.peers,)), pod.identity))

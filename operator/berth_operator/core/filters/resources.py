@@ -1,8 +1,8 @@
-"""The Node's allocatable has enough free of cpu, memory, pods and extended resources, as in NodeResourcesFit.
+"""The Node has enough free cpu, memory, pods and extended resources of its allocatable, as in NodeResourcesFit.
 
-What a device plugin offers (`nvidia.com/gpu`) counts here as well as on cards: kubelet hands out only what it was
-offered, and starts a pod without any device where the Node has no such resource. Sums that Berth writes on the Node
-are counted on cards alone.
+The resources of a device plugin (`nvidia.com/gpu`) are checked here as well as on the cards: kubelet allocates only
+devices that the plugin offers, and starts a pod without any device if the Node does not have the resource. The sums
+that Berth writes to the Node are checked on the cards alone.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ TOO_MANY_PODS: Final = "Too many pods"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with enough of everything."""
+    """Return the rows with enough of every resource."""
     return fleet.column_cache.column((NAME, request.resources), lambda rows: _fits(fleet, request, rows))
 
 
@@ -35,7 +35,7 @@ def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with enough of everything if no pod were there; as in kube-scheduler, whatever their maxPods."""
+    """Return the rows with enough of every resource if they had no pods; like kube-scheduler, ignore maxPods."""
     mask = np.ones(len(fleet.names), np.bool_)
     for name, amount in request.resources:
         if name != PODS:
@@ -44,7 +44,7 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by every resource that is short."""
+    """Count the rows by every insufficient resource."""
     counts: Counter[str] = Counter()
     for name, enough in _enough(fleet, request, ALL):
         counts[TOO_MANY_PODS if name == PODS else f"Insufficient {name}"] += int((rejected & ~enough).sum())

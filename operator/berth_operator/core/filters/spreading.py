@@ -1,4 +1,4 @@
-"""What topology spread constraints count and how they weigh it, for the filter and the scores alike."""
+"""Count and weigh pods for topology spread constraints; shared by the filter and the scores."""
 
 from typing import Final
 
@@ -14,15 +14,15 @@ from berth_operator.core.values.affinity import Peers, PodSelection, Spread
 from berth_operator.core.values.request import PodRequest
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-"""Its domains are nodes: kube-scheduler counts on the node itself there, whatever the policies and the value."""
+"""The key whose domains are nodes: kube-scheduler counts per node, regardless of node policies and label values."""
 
 Amounts = npt.NDArray[np.float64]
 
 
 def crowd(request: PodRequest, spread: Spread) -> PodSelection:
-    """Return the pods that count: of the pod's namespace, not terminating.
+    """Return the selection of pods that count: in the pod's namespace, matching, and not terminating.
 
-    An empty selector matches every pod, but kube-scheduler lets none count then, only the pod itself.
+    An empty selector matches every pod; however, kube-scheduler then counts no pod but the new pod itself.
     """
     return _living(request, NOTHING if spread.selector == EVERYTHING else spread.selector)
 
@@ -32,9 +32,9 @@ def _living(request: PodRequest, selector: LabelSelector) -> PodSelection:
 
 
 def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
-    """Return how many pods there are per row over which a pod is spread that says nothing of it; None of one that does.
+    """Return for each row the number of pods that the default spread counts; None if it does not apply to the pod.
 
-    They are the replicas of its controller, and for a pod without one those behind the same Services.
+    These are the replicas of the pod's controller or, for a pod without a controller, the pods of the same Services.
     """
     if request.affinity.spread or request.affinity.preferred_spread:
         return None
@@ -45,7 +45,7 @@ def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
 
 
 def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> Mask:
-    """Return those of the keyed rows that the constraint's policies let in."""
+    """Return the rows among `keyed` that the constraint's node policies include."""
     mask = keyed.copy()
     if spread.honor_affinity:
         mask &= node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
@@ -55,7 +55,7 @@ def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> 
 
 
 def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return rows without an untolerated taint; the cordon counts by its taint here, not by the Node's field."""
+    """Return the rows without an untolerated taint; a cordon counts by its taint, not by `spec.unschedulable`."""
     mask = fleet.present.copy()
     for taint, rows in fleet.taints().items():
         if taint.effect != "PreferNoSchedule" and not request.tolerates(taint):
@@ -64,16 +64,16 @@ def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def crowding(counts: Counts, domains: int, max_skew: int) -> Amounts:
-    """Weigh how many pods are around; the logarithm keeps a key of few, full domains from drowning one of many."""
+    """Weigh pod counts; the logarithm balances keys with few, full domains and keys with many domains."""
     weighed: Amounts = counts * np.log(domains + 2) + (max_skew - 1)
     return weighed
 
 
 def normalised(total: Amounts, candidates: Mask) -> Amounts:
-    """Turn whole crowding into scores: the emptiest candidate has the most."""
+    """Return scores from integral crowding: the emptiest candidate has the highest score."""
     among = total[candidates]
     lowest, highest = among.min(initial=np.inf), among.max(initial=0.0)
     if highest == 0:
         return np.where(candidates, 100.0, 0.0)
-    # All are whole numbers, and small: rounding makes no quotient whole that is not.
+    # All values are small integers, so rounding errors cannot turn a fractional quotient into an integer.
     return np.where(candidates, np.floor(100.0 * (highest + lowest - total) / highest), 0.0)

@@ -1,4 +1,4 @@
-"""Pods that ask for what this version cannot honour fit nowhere, rather than somewhere wrong."""
+"""The pod uses only fields that this version supports; otherwise it fits nowhere."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,10 +16,10 @@ WAKES_ON: Final = Change(0)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass everywhere unless a field of the pod is not supported."""
+    """Return all rows, or none if a field of the pod is not supported."""
     return np.zeros_like(fleet.present) if request.unsupported else fleet.present
 
 
 def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Name the fields."""
+    """Count all rows under one reason, which names the fields."""
     return {f"pod uses {' and '.join(request.unsupported)}, which Berth does not support": int(rejected.sum())}

@@ -24,12 +24,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[Mask]:
     for taint, rows in fleet.taints().items():
-        # The cordon's own taint is judged and told by its filter.
+        # The filter `cordon` handles the taint of a cordon and reports it.
         if taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint):
             yield rows

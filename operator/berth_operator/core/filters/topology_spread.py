@@ -1,9 +1,9 @@
-"""The pod would not make its kind lie too unevenly over domains (topology spread, DoNotSchedule).
+"""The pod would not violate a topology spread constraint (DoNotSchedule).
 
     pods in the node's domain + the pod itself, if it counts - pods in the emptiest domain <= maxSkew
 
-Pods and domains count only on eligible nodes: those with the keys of all constraints, and that the constraint's
-policies let in. With fewer domains than `minDomains` the emptiest counts as 0.
+Pods and domains count only on eligible nodes: those that have the keys of all constraints and that the constraint's
+node policies include. With fewer domains than `minDomains`, the emptiest counts as 0.
 """
 
 from collections import Counter
@@ -30,13 +30,13 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
-"""Also a placement: a fuller emptiest domain lets the others take more. So does the loss of an empty one."""
+"""Includes assigned pods: the other domains can take more once the emptiest domain is fuller, or is removed."""
 UNEVEN: Final = "node(s) didn't match pod topology spread constraints"
 UNLABELLED: Final = f"{UNEVEN} (missing required label)"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with all the keys where no constraint is broken."""
+    """Return the rows that have all keys and violate no constraint."""
     constraints = request.affinity.spread
     if not constraints:
         return fleet.present
@@ -48,14 +48,14 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with the keys of all constraints: no pod that leaves brings one."""
+    """Return the rows with the keys of all constraints: no eviction adds a missing key."""
     if not (constraints := request.affinity.spread):
         return fleet.present
     return domains.members_of_all(fleet, {each.key for each in constraints})
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first constraint that they do not meet: for lack of its key, or by the skew."""
+    """Count the rows by the first constraint that they violate: because its key is missing, or by the skew."""
     counts: Counter[str] = Counter()
     left, constraints = rejected.copy(), request.affinity.spread
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
@@ -68,7 +68,7 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether an event changes what is counted, or which nodes count."""
+    """Return whether an event changes the counted pods or the eligible nodes."""
     constraints, pods = request.affinity.spread, tuple(event.pods)
     if any(_counts(request, each, pod.identity) for each in constraints for pod in pods):
         return True
@@ -82,7 +82,7 @@ def _counts(request: PodRequest, spread: Spread, placed: Identity) -> bool:
 
 
 def _read_labels(request: PodRequest) -> Iterator[str]:
-    """Return the labels of nodes that decide which nodes count, and in which domain."""
+    """Yield the node labels that decide which nodes are eligible, and to which domain they belong."""
     for spread in request.affinity.spread:
         yield spread.key
         if spread.honor_affinity:
@@ -91,7 +91,7 @@ def _read_labels(request: PodRequest) -> Iterator[str]:
 
 
 def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:
-    """Return for each row how far its domain would be above the emptiest."""
+    """Return for each row how many more pods its domain would have than the emptiest domain."""
     there = spreading.eligible(fleet, request, spread, keyed)
     found = domains.sums(fleet, spread.key, there * fleet.affinity_index.count(spreading.crowd(request, spread)))
     exists = domains.sums(fleet, spread.key, there) > 0

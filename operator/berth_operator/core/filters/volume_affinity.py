@@ -1,4 +1,4 @@
-"""The node can reach the volumes that the pod's claims are bound to."""
+"""The node satisfies the node affinity of the volumes that the pod's claims are bound to."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existe
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that reach them all."""
+    """Return the rows that can reach all the volumes."""
     mask = np.ones(len(fleet.names), np.bool_)
     for volume in _bound(fleet, request):
         mask &= False if volume is None else volume_choice.reaching(fleet, volume.affinity)
@@ -29,7 +29,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them; a volume that is gone can be reached from nowhere."""
+    """Count all rows under one reason; if a volume does not exist, that is the reason for every row."""
     gone = None in _bound(fleet, request)
     return Counter({GONE if gone else MISMATCH: int(rejected.sum())})
 

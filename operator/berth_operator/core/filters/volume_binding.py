@@ -1,4 +1,4 @@
-"""Each claim that waits for its first consumer gets a volume on the node: one that is there, or a new one."""
+"""Each claim that waits for its first consumer can get a volume on the node: an existing or a provisioned one."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -26,7 +26,7 @@ NO_SPACE: Final = "node(s) did not have enough free storage"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows where all the claims are served."""
+    """Return the rows where all the claims can get a volume."""
     mask = np.ones(len(fleet.names), np.bool_)
     for option in volume_choice.options(fleet, request.mounts):
         mask &= option.passes
@@ -34,7 +34,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Tell rows where nothing may be made from those where there is only no space for it."""
+    """Count the rows where a volume can be neither found nor provisioned, and those that only lack storage capacity."""
     nothing = np.zeros(len(fleet.names), np.bool_)
     for option in volume_choice.options(fleet, request.mounts):
         nothing |= ~option.found & ~option.makeable

@@ -1,4 +1,4 @@
-"""The pod's claims are there and in order. One that is not keeps the pod from every node, until the claim changes."""
+"""The pod's claims exist and are valid. An invalid claim excludes all nodes until the claim changes."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass all rows or none."""
+    """Return all rows, or none if a claim is invalid."""
     return np.zeros_like(fleet.present) if _problem(fleet, request) else fleet.present
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Name the first claim that is not in order."""
+    """Count all rows under the reason of the first invalid claim."""
     return Counter({_problem(fleet, request): int(rejected.sum())})
 
 

@@ -1,6 +1,6 @@
-"""No pod of the node writes to a disk that the pod itself names, nor reads one to which the pod would write.
+"""No pod of the node writes to a disk in the pod's own spec, or reads one to which the pod would write.
 
-That is asked of GCE disks, EBS volumes (which do not even bear two readers), iSCSI targets and RBD images.
+This applies to GCE disks, EBS volumes (which do not even allow two readers), iSCSI targets and RBD images.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ REASON: Final = "node(s) had no available disk"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows where the disks are free, or shared for reading."""
+    """Return the rows where no other pod uses the disks, or all pods only read them."""
     mask = np.ones(len(fleet.names), np.bool_)
     for disk in request.mounts.disks:
         mask[fleet.volumes.disks.conflicts(disk)] = False
@@ -28,5 +28,5 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}

@@ -1,4 +1,4 @@
-"""No placed pod uses a claim of the pod that only one pod at a time may use (ReadWriteOncePod)."""
+"""No placed pod uses a claim of the pod that only one pod may use at a time (ReadWriteOncePod)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,12 +22,12 @@ REASON: Final = (
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Pass all rows or none: it does not matter where the other pod is."""
+    """Return all rows, or none if a claim is in use; the node of the other pod does not matter."""
     return np.full(len(fleet.names), not any(_is_taken(fleet, each) for each in request.mounts.claims), np.bool_)
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with pods that use such a claim: if others leave, it stays in use; all rows if there is none."""
+    """Return the rows with pods that use such claims, because only their eviction helps; all rows if none is in use."""
     mask = np.ones(len(fleet.names), np.bool_)
     for each in request.mounts.claims:
         if _is_taken(fleet, each):
@@ -36,12 +36,12 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that used one of the claims has left."""
+    """Return whether a pod that used one of the claims was deleted."""
     return event.before is not None and any(request.mounts.include(each.claim) for each in event.before.mounts.claims)
 
 

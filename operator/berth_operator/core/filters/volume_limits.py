@@ -1,7 +1,7 @@
-"""The node can hold the pod's volumes: no driver has more there than it allows (CSINode).
+"""The node can attach the pod's volumes: no driver exceeds its limit there (CSINode).
 
-A volume that a pod of the node uses already is none more. One that is only still attached is: that is how
-kube-scheduler counts, since the attachment may be on its way out.
+A volume that a pod of the node already uses is not counted again. A volume that is attached without a pod counts as
+new, as in kube-scheduler, because it may be about to be detached.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ REASON: Final = "node(s) exceed max volume count"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows where no limit is passed; a driver of which nothing is new there cannot be over it by the pod."""
+    """Return the rows where no limit is exceeded; a driver without a new volume on a row passes there."""
     mask = np.ones(len(fleet.names), np.bool_)
     volumes = set(_volumes(fleet, request))
     for driver in {each.driver for each in volumes}:
@@ -36,12 +36,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that uses one of the volumes came to a node: there it is none more."""
+    """Return whether a pod that uses one of the volumes was assigned to a node: it is not counted again there."""
     return event.after is not None and request.mounts.shares_with(event.after.mounts)
 
 

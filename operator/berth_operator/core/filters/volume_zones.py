@@ -1,7 +1,8 @@
-"""The node is in a zone and region of the volumes that the pod's claims are bound to, by the volumes' labels.
+"""The node is in the zones and regions of the volumes that the pod's claims are bound to, by the volumes' labels.
 
-A node without any such label is of a cluster of one zone, and passes. A volume's older label is compared with the
-node's newer one where the node has no older. Generic ephemeral volumes are not looked at, as in kube-scheduler.
+A node without any zone label belongs to a cluster with one zone, and passes. A deprecated label of a volume is compared
+with the node's current label if the node lacks the deprecated one. As in kube-scheduler, generic ephemeral volumes are
+ignored.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,7 @@ LABELS: Final = (*OLDER, ZONE, REGION)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with the right labels, or with none of them."""
+    """Return the rows whose labels match, or that have no zone or region label."""
     mask = np.ones(len(fleet.names), np.bool_)
     for key, values in _zones(fleet, request):
         mask &= _is_in(fleet, key, values)
@@ -39,7 +40,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count them."""
+    """Count the rejected rows."""
     return {REASON: int(rejected.sum())}
 
 
