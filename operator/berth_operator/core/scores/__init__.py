@@ -1,4 +1,4 @@
-"""Preferences: one file each, one array expression over all nodes, from 0 (worst) to 100 (best)."""
+"""Scores: one file each, one array expression over all nodes, from 0 (worst) to 100 (best)."""
 
 from types import ModuleType
 from typing import cast

@@ -1,7 +1,7 @@
-"""Nodes of which the pod takes cpu and memory in the proportion in which both are left.
+"""Prefer nodes whose cpu and memory utilization the pod brings closer together (NodeResourcesBalancedAllocation).
 
-Balance is how close the taken parts of both are to each other; what counts is how the pod changes it: 75 where it
-changes nothing, up to 100 where it makes it better, down to 50 where worse.
+The score measures how the pod changes the balance: 75 if the balance stays the same, up to 100 if it improves, down to
+50 if it gets worse.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ Amounts = npt.NDArray[np.float64]
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
-    """Return 50 to 100; the same to all rows where the pod asks for neither."""
+    """Return 50 to 100 for each row; None if the pod requests neither cpu nor memory."""
     asked = dict(request.resources)
     wanted = asked.get(CPU, 0), asked.get(MEMORY, 0)
     if not any(wanted):
@@ -38,7 +38,7 @@ def _of_rows(fleet: Fleet, wanted: tuple[int, int], rows: Rows) -> Amounts:
 
 def _balance(total: npt.NDArray[np.int64], taken: npt.NDArray[np.int64]) -> Amounts:
     parts = np.minimum(taken / np.maximum(total, 1), 1.0)
-    # Where there is only one of them at all there is nothing to balance.
+    # A node that has only one of the two resources is balanced.
     apart = np.where((total > 0).all(axis=0), np.abs(parts[0] - parts[1]) / 2.0, 0.0)
     balance: Amounts = np.floor((1.0 - apart) * 100.0)
     return balance

@@ -1,4 +1,4 @@
-"""Use up cards and nodes that are in use already, so that whole cards and whole nodes stay free."""
+"""Prefer cards and nodes that are already in use, so that whole cards and whole nodes stay free."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ NAME: Final = "card-packing"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Prefer the cards that shares leave fullest, and the nodes that whole cards leave fullest."""
+    """Return 100 for the fullest cards (shares) or nodes (whole cards) after the pod, and less the more stays free."""
     if not request.devices:
         return None
     key = (NAME, request.devices.parts, request.model)

@@ -1,4 +1,4 @@
-"""Use the emptiest cards and nodes first, so that pods disturb each other least. The opposite of `card_packing`."""
+"""Prefer the emptiest cards and nodes, so that pods disturb each other least. The opposite of `card_packing`."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ NAME: Final = "card-spreading"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Prefer the cards that shares leave emptiest, and the nodes that whole cards leave emptiest."""
+    """Return 100 for the emptiest cards (shares) or nodes (whole cards) after the pod, and less the less stays free."""
     if not request.devices:
         return None
     key = (NAME, request.devices.parts, request.model)

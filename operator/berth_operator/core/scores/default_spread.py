@@ -1,8 +1,8 @@
-"""Pods that say nothing of how they are to be spread: replicas and what is behind one Service, as kube-scheduler does.
+"""Spread the replicas of a controller and the pods of a Service by default, as kube-scheduler's PodTopologySpread does.
 
-Its defaults are two wishes, weighed as in `even_spread`: evenly over nodes (maxSkew 3) and over zones (maxSkew 5).
-Unlike there, nodes that lack a label still count: each wish adds to the nodes that have its label, and nodes without a
-zone are one more zone where zones are counted.
+The default constraints apply to pods without own constraints: evenly over nodes (maxSkew 3) and over zones (maxSkew 5),
+weighed as in `even_spread`. Unlike there, nodes that lack a label still count: each constraint adds only to the nodes
+that have its label, and nodes without a zone count as one more zone in the number of zones.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ ZONE_SKEW: Final = 5
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
-    """Return rows without any such pod around them 100."""
+    """Return 100 for rows without any such pod in their domains; None if the defaults do not apply to the pod."""
     counts = spreading.alike(fleet, request)
     if counts is None:
         return None
@@ -41,7 +41,7 @@ def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -
     column = fleet.labels.column(ZONE)
     numbers, zones = column.numbers, int(np.count_nonzero(np.bincount(column.numbers[fits])))
     counted = fleet.present & node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
-    # There are few such rows beside all others.
+    # Only few rows have such pods: summing those alone is faster.
     rows = np.flatnonzero(counts * counted)
     around = np.bincount(numbers[rows], counts[rows], len(column.values) + 1)
     crowding = spreading.crowding(around, zones, ZONE_SKEW)

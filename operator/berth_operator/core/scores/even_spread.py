@@ -1,8 +1,8 @@
-"""Topology spread constraints that are only wished for (ScheduleAnyway): the emptier the node's domains, the better.
+"""Soft topology spread constraints (ScheduleAnyway): the emptier the node's domains, the better.
 
     pods in the domain * log(number of domains + 2) + maxSkew - 1, summed over the constraints
 
-Nodes that lack a key of any of the constraints get nothing.
+Nodes that lack the key of any constraint score 0.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ NAME: Final = "even-spread"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
-    """Return rows without any such pod around them 100."""
+    """Return 100 for rows without any counted pod in their domains; None if the pod has no such constraint."""
     constraints = request.affinity.preferred_spread
     if not constraints:
         return None

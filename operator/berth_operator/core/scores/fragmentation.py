@@ -1,14 +1,14 @@
-"""Waste as little as possible: keep what is left of cards, nodes and models usable for the pods that typically come.
+"""Minimize waste: keep the remaining cards, nodes and models usable for typical pods.
 
-    waste = what is left of the cards         and spoilt of them: allocators/least_waste.py
+    waste = unusable remainder of the cards   see allocators/least_waste.py
           + change of the node's imbalance    |free cpu - cpu that typically goes with its free cards|, in cards
-          + change of its stranded cards      free cards * part of typical demand that needs more cpu than is free
-          + size of the request * scarcity    of the card's model: its part of demand over its part of free cards
+          + change of its stranded cards      free cards * share of typical demand that needs more cpu than is free
+          + size of the request * scarcity    of the card's model: its share of demand over its share of free cards
 
-all in hundredths of a card. The second and third term keep the cards of a node from outliving its processor time, and
-the other way round; the fourth keeps rare models for pods that accept no other. docs/placement.md explains it.
+All terms are in hundredths of a card. The second and third term prevent that a node runs out of cpu before it runs out
+of cards, or the other way round. The fourth keeps rare models for pods that accept no other. See docs/placement.md.
 
-Where nodes waste the same, those with cards are filled one after the other, and those without evenly.
+Among nodes with equal waste, those with cards are filled one after the other, and those without cards evenly.
 """
 
 from typing import Final
@@ -30,28 +30,28 @@ from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "fragmentation"
 PIECES: Final = "pieces"
-"""Tells what is kept of cards that are given out in pieces from the rest."""
+"""Key of the cached columns for cards that are allocated as subdevices, next to NAME for whole cards and shares."""
 BEST: Final = 100.0
 MOST_SCARCE: Final = 10.0
-"""More than this a model's scarcity does not count."""
+"""Upper limit of a model's scarcity."""
 
 Amounts = npt.NDArray[np.float64]
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
-    """Return the row that wastes least 100, and each other one a point less for each hundredth that it wastes more."""
+    """Return 100 for the row with the least waste, and a point less for each further hundredth of a card wasted."""
     lost = waste(fleet, request)
     fitting = lost[fits]
     least, most = fitting.min(initial=np.inf), fitting.max(initial=-np.inf)
     if least >= most:
         return np.full(len(lost), BEST)
-    # Other preferences are weighed against true hundredths, unless there are more of them than points.
+    # Keep one point per hundredth, so that weights are comparable with other scores; scale only if 100 is not enough.
     points: Amounts = BEST - (lost - least) * min(1.0, BEST / (most - least))
     return points
 
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
-    """Return what the pod would waste on each row, in hundredths of a card; below 0 where it mends something."""
+    """Return the waste by the pod on each row in hundredths of a card; negative if the pod improves a row."""
     typical, cpu = fleet.workload.typical, dict(request.resources).get(CPU, 0)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
@@ -83,7 +83,7 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
 
 
 def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
-    """Return for each row what all cards of the part waste together; whole ones waste the same if none is sliced."""
+    """Return for each row the waste of all cards of the part; whole cards waste the same unless some are sliced."""
     if part.count == 1 or (part.whole and REPLICAS not in cards.index):
         lost: Column = part.count * wasted.min(axis=1)
     else:
@@ -92,7 +92,7 @@ def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
 
 
 def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
-    """Return what a part of pieces wastes: what is left of the fullest card that has one."""
+    """Return for each row the waste of a part in subdevices: the remainder of the fullest card that has one free."""
     wasted = allocators.subdevices_unused(fleet, request, part, rows).min(axis=1)
     lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
     whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == PLUGIN_UNIT else lost
@@ -100,13 +100,13 @@ def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Ro
 
 
 def _taken(fleet: Fleet, part: Part, wasted: Column, rows: Rows) -> int | Column:
-    """Return for each row the hundredths that the pod would take."""
+    """Return for each row the amount that the pod would take, in hundredths of a card."""
     need = least_waste.need(fleet.cards[GPU], part, rows)
     return part.count * (need if isinstance(need, int) else need[np.arange(len(need)), wasted.argmin(axis=1)])
 
 
 def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.int32]:
-    """Return for each row the hundredths that the pod would take, and of which model: shape (rows, 2)."""
+    """Return for each row the hundredths of a card that the pod would take, and the model: shape (rows, 2)."""
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     model = fleet.cards[GPU].model[rows][np.arange(len(wasted)), wasted.argmin(axis=1)]
@@ -116,25 +116,25 @@ def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.ND
 
 
 def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
-    """Return by how much each node's free cpu and free cards match less, in hundredths of a card; with the tie."""
+    """Return the change of imbalance and stranded cards of each node in hundredths of a card, plus the tie-breaker."""
     typical, free = fleet.workload.typical, fleet.left(CPU, rows)
     tie = _tie(fleet, free, left, rows)
     if not typical.cpu_per_card:
         return tie
     before, after = _mismatched(typical, free, left), _mismatched(typical, free - cpu, left - taken)
-    # Whole hundredths, so that equal nodes are equal whatever the rounding of fractions.
+    # Round to whole hundredths, so that rounding errors do not order equal nodes.
     return np.rint(after - before) + tie
 
 
 def _mismatched(typical: Typical, free: Column, cards: Column) -> Amounts:
-    """Return how far free processor time and free cards are from each other, and how much of the cards is stranded."""
+    """Return imbalance of free cpu and free cards plus stranded cards, in hundredths of a card."""
     mismatch: Amounts = np.abs(free * (CARD / typical.cpu_per_card) - cards)
     mismatch += cards * typical.starved(free)
     return mismatch
 
 
 def _scarcity(fleet: Fleet) -> Amounts:
-    """Return each model's part of what is asked for over its part of what is free."""
+    """Return each model's share of demand over its share of free cards."""
     typical = fleet.workload.typical
     free = fleet.column_cache.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
@@ -150,7 +150,7 @@ def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
 
 
 def _tie(fleet: Fleet, free: Column, left: Column, rows: Rows) -> Amounts:
-    """Return less than a hundredth: nodes with cards are filled one after the other, the others evenly."""
+    """Return a tie-breaker below one hundredth: fill nodes with cards one after the other, the others evenly."""
     cpu = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
     cards = 0.09 / CARD * left / np.maximum(pick(fleet.cards[GPU].healthy, rows).sum(axis=1), 1)
     tie: Amounts = np.where(pick(fleet.has_device, rows), cpu + cards, 0.9 - cpu)

@@ -1,4 +1,4 @@
-"""Prefer nodes whose free cards lie to each other as the pod prefers. What it requires is a filter's affair."""
+"""Prefer nodes whose free cards meet the pod's preferred GPU topology; the filters handle a required topology."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ NAME: Final = "gpu-topology"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Return rows where the preference can be met 100, and all others nothing."""
+    """Return 100 for rows that can meet the preference, and 0 for the others; None without a preference."""
     topology = request.devices.topology
     if topology is None or topology.required:
         return None

@@ -1,7 +1,7 @@
-"""Nodes that have the pod's images already.
+"""Prefer nodes that already have the pod's images (ImageLocality).
 
-An image counts by its size, and by the part of all nodes that have it, so that not all pods of one image go to the node
-that was first to pull it. From 23 MiB in all, up to 1000 MiB for each container, that is worth 0 to 100.
+An image counts by its size times the share of nodes that have it, so that not all pods with one image go to the node
+that pulled it first. The sum is scaled to 0 at 23 MiB and 100 at 1000 MiB per container.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ MOST: Final = 1000 * 2**20
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Return each row the worth of the images that it has."""
+    """Return for each row the score of the images that it has; None if no node has any of them."""
     found = [each for name in request.images.names if (each := fleet.images.found(name)) is not None]
     if not found:
         return None

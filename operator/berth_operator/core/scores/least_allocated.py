@@ -1,4 +1,4 @@
-"""Spread by processor time and memory: the node that keeps more of both is better."""
+"""Spread by cpu and memory: prefer the node with more of both left (LeastAllocated)."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ NAME: Final = "least-allocated"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
-    """Return the mean part of cpu and memory that the pod leaves free, in hundredths."""
+    """Return the mean share of cpu and memory that is free with the pod, in percent."""
     return fleet.column_cache.column((NAME, request.nonzero_requested), lambda rows: _of_rows(fleet, request, rows))
 
 

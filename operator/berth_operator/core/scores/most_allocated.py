@@ -1,4 +1,4 @@
-"""Pack by processor time and memory: the node that keeps less of both is better. The opposite of `least_allocated`."""
+"""Pack by cpu and memory: prefer the node with less of both left (MostAllocated). The opposite of `least_allocated`."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ NAME: Final = "most-allocated"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
-    """Return the mean part of cpu and memory that is taken with the pod, in hundredths."""
+    """Return the mean share of cpu and memory that is requested with the pod, in percent."""
     return fleet.column_cache.column((NAME, request.nonzero_requested), lambda rows: _of_rows(fleet, request, rows))
 
 

@@ -1,4 +1,4 @@
-"""Preferred node affinity: the weights of the terms that the node matches."""
+"""Preferred node affinity: the sum of the weights of the terms that match the node."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ NAME: Final = "node-affinity"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Return the best of the fitting rows 100, and the others their share of that."""
+    """Return 100 for the best of the fitting rows, and proportionally less for the others."""
     if not request.preferred_nodes:
         return None
     total = np.zeros(len(fleet.names))

@@ -1,7 +1,7 @@
-"""Preferred pod affinity and anti-affinity, of the pod itself and of the pods that are there.
+"""Preferred pod affinity and anti-affinity of the pod itself and of the placed pods.
 
-Every placed pod that a preferred term matches adds the term's weight to all nodes of its domain, or takes it away for
-anti-affinity; and so do the terms of placed pods that match the pod, their required affinity with a weight of 1.
+Each placed pod that matches a preferred term adds the term's weight to all nodes of its domain; anti-affinity subtracts
+it. Terms of placed pods that match the pod count in the same way, their required affinity with a weight of 1.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ NAME: Final = "pods-near"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Return the best of the fitting rows 100 and the worst 0; all 0 where they are equal."""
+    """Return 100 for the best and 0 for the worst of the fitting rows; None if all are equal."""
     if not (found := _pulls(fleet, request)):
         return None
     total = np.zeros(len(fleet.names))
@@ -34,7 +34,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
 
 
 def _pulls(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
-    """Return for each key how much the pods of each row pull."""
+    """Return for each topology key the summed weights of the pods on each row."""
     found = dict(fleet.affinity_index.existing_preferred(request.identity))
     for term, weight in request.affinity.preferred:
         pulls = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))

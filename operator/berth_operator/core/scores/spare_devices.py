@@ -1,4 +1,4 @@
-"""Keep pods that ask for no device away from nodes that have some."""
+"""Keep pods that request no device away from nodes that have devices."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ NAME: Final = "spare-devices"
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Prefer nodes without a Device."""
+    """Return 100 for rows without a Device, and 0 for the others; None if the pod requests devices."""
     if request.devices:
         return None
     return np.where(fleet.has_device, 0.0, 100.0)

@@ -1,4 +1,4 @@
-"""Taints that only wish pods away (PreferNoSchedule): the fewer that the pod does not tolerate, the better."""
+"""Taints with the effect PreferNoSchedule: the fewer of them the pod does not tolerate, the better."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ NAME: Final = "taints"
 
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-    """Return rows without any 100, and the worst of the fitting rows 0."""
+    """Return 100 for rows without such a taint, and 0 for the fitting rows with the most."""
     found = [rows for taint, rows in fleet.taints().items() if _is_minded(taint, request)]
     if not found:
         return None

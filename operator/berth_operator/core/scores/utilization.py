@@ -1,4 +1,4 @@
-"""How much of each node's cpu and memory is taken, as arrays of shape (2, nodes); and of its cards."""
+"""Utilization of each node's cpu and memory, as arrays of shape (2, nodes), and of its cards."""
 
 from typing import Final
 
@@ -15,32 +15,32 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 BOTH: Final = slice(0, 2)
-"""cpu and memory: the first two columns of every Fleet."""
+"""The indices of cpu and memory, the first two resources of every Fleet."""
 
 
 def requested(fleet: Fleet, rows: Rows) -> tuple[Column, Column]:
-    """Return what there is, and what pods ask of it."""
+    """Return what is allocatable, and what pods request of it."""
     return fleet.allocatable[BOTH, rows], fleet.requested[BOTH, rows]
 
 
 def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Column]:
-    """Return what there is, and what is taken by pods and this one, with what is assumed of those that do not ask."""
+    """Return what is allocatable, and the nonzero requests of the placed pods and this one."""
     total, _ = requested(fleet, rows)
     return total, fleet.nonzero_requested[:, rows] + np.array(request.nonzero_requested)[:, np.newaxis]
 
 
 def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
-    """Return the mean of both amounts in whole hundredths of what there is, over those that there are."""
+    """Return the mean of both amounts in whole percent of the total; a resource that a node lacks is left out."""
     shares = amounts * 100 // np.maximum(total, 1)
     found: npt.NDArray[np.float64] = np.floor(shares.sum(axis=0) / np.maximum((total > 0).sum(axis=0), 1))
     return found
 
 
 def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
-    """Return how many hundredths a pod leaves free: the mean over all cards that it asks for, of whatever types.
+    """Return the percentage that a pod leaves free for each row: the mean over all cards that it requests.
 
-    Of whole cards that is counted over the node's cards of the type, of shares on those that it would take: the
-    emptiest cards or, unless `most`, the fullest that have room.
+    For whole cards that is the share of the node's cards of the type, for shares that of the cards that it would take:
+    the emptiest cards or, unless `most`, the fullest ones that have enough free.
     """
     parts = request.devices.parts
     left = [each.count * _left_by(fleet, request, each, rows, most=most) for each in parts]
