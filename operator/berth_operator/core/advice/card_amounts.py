@@ -1,6 +1,6 @@
-"""What cards offer now, and what is taken of it, for people to look at: decisions have their own questions.
+"""What cards offer and what is used of it, for reports; decisions read the columns directly.
 
-A card that cannot be handed out offers nothing, but for the instances of a card in MIG mode.
+A card that cannot be allocated offers nothing, except the instances of a card in MIG mode.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from berth_operator.core.fleet.column_cache import ALL, Rows
 
 
 def offers(cards: Cards, rows: Rows = ALL) -> Iterator[tuple[str, Column, Column]]:
-    """Return for each resource what every card offers and what is taken: shape (rows, slots)."""
+    """Yield each resource with what every card offers and what is used of it, both of shape (rows, slots)."""
     for name, index in cards.index.items():
         if name != FUNCTIONS:
             counts = cards.present[rows] if mig.is_resource(name) else cards.healthy[rows]

@@ -1,11 +1,11 @@
-"""Which few placed pods to move so that a pod that fits nowhere gets a place.
+"""Advise which few placed pods to move so that a pod that fits nowhere can be placed.
 
     advise(fleet, pod, tenants, policies, budgets)  ->  Advice
 
-To move a pod is to delete it: its controller makes it anew, and the new one waits for a place like any other. So a set
-of pods helps if, once all of them are gone, `decide` gives the waiting pod a place and then each of them another one.
-The first such set is advised: of the fewest pods, and among those the one with the least cards, processor time and
-memory. docs/decisions/0011-simulation-and-advice.md tells how it is searched for and where the search gives up.
+Moving a pod means deleting it: its controller creates a replacement, which is scheduled like any other pod. So a set
+of pods helps if, once all of them are gone, `decide` places the pending pod and then a replacement of each of them.
+The advice is the first such set: with the fewest pods and, among those, the fewest cards, least cpu and least memory.
+docs/decisions/0011-simulation-and-advice.md describes the search and its limits.
 """
 
 import math
@@ -34,19 +34,19 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MOST_MOVES: Final = 8
-"""Pods of one advice."""
+"""Pods to move in one advice."""
 MOST_SETS: Final = 2**16
-"""Sets of one size of which it is asked whether the pod would fit without them."""
+"""Sets of one size for which a what-if shows whether the pod would fit without them."""
 MOST_TRIALS: Final = 256
-"""Sets of one size, of one node and of several each, for which all decisions are made."""
+"""Sets of one size for which all decisions are made, counted separately for one node and for several nodes."""
 MOST_APART: Final = 32
-"""Pods whose sets are tried whatever nodes they are on."""
+"""Pods of which sets across several nodes are tried."""
 CHUNK: Final = 2**13
-"""What-ifs side by side."""
+"""What-ifs that are evaluated at once."""
 
 ABOVE: Final = "it comes before the pod in the queue's order"
 PROTECTED: Final = "its PodDisruptionBudget lets none go"
-ORPHAN: Final = "no controller would make it anew"
+ORPHAN: Final = "no controller would create it again"
 FOREIGN: Final = "another scheduler would place it"
 MEMBER: Final = "it is a member of a pod group"
 SENSELESS: Final = "it could not be placed again"
@@ -57,14 +57,14 @@ class Tenant:
     """What is known of a placed pod beyond its charge."""
 
     pod: PendingPod
-    """What would wait for a place in its stead."""
+    """The pending pod that would replace it."""
     controlled: bool
-    """Whether a controller makes it anew when it is deleted."""
+    """Whether a controller creates it again when it is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A pod that has to leave its place, and where it goes."""
+    """A pod to move, and the placement of its replacement."""
 
     charge: Charge
     placement: Placement
@@ -72,18 +72,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do for a pod."""
+    """Which pods to move for a pod that fits nowhere."""
 
     result: Placement | Failure
-    """What it gets once all is moved and who leaves already is gone; why it fits nowhere, if nothing found helps."""
+    """The pod's placement once all pods are moved and the leaving pods are gone; else why it fits nowhere."""
     moves: tuple[Move, ...] = ()
-    """In the order in which they are decided, after the pod; none if it needs none."""
+    """In the order in which the replacements are decided, after the pod; empty if none are necessary."""
     fixed: tuple[tuple[Charge, str], ...] = ()
-    """Pods that are in the way and may not be moved, and why not."""
+    """Pods that are in the way but must not be moved, each with the reason."""
     tried: int = 0
-    """Sets of pods for which all decisions were made."""
+    """Number of sets of pods for which all decisions were made."""
     limits: tuple[str, ...] = ()
-    """What was not looked at; if nothing, no fewer pods would do, nor others that hold less."""
+    """What the search left out; if empty, the advice is optimal."""
 
 
 def advise(
@@ -93,10 +93,10 @@ def advise(
     policies: Mapping[str, Policy],
     budgets: Budgets,
 ) -> Advice:
-    """Look for the fewest pods to move; the Fleet is left as it is.
+    """Search the fewest pods to move; the Fleet is left as it is.
 
-    `tenants` tells by UID of the placed pods; `policies` has one for the pod's scheduler name, and for each of those
-    whose pods may be moved.
+    `tenants` describes the placed pods by UID; `policies` has the policy of the pod's scheduler name, and of each
+    scheduler name whose pods may be moved.
     """
     try:
         return _advice(fleet, pod, tenants, policies, budgets)
@@ -129,7 +129,7 @@ Found = tuple[Placement, tuple[Move, ...]]
 
 
 class _Search:
-    """Looks for the pods to move; pods are numbers of occupants, and a set of them is a row of an array."""
+    """Searches the pods to move; pods are indices of placed pods, and a set of pods is a row of an array."""
 
     def __init__(
         self,
@@ -155,14 +155,14 @@ class _Search:
         movable = np.array([not each for each in whys], np.bool_)
         self._movable, self._in_the_way = np.flatnonzero(movable), np.flatnonzero(movable & concerned)
         self._stuck: dict[int, None] = {}
-        """Pods without which the pod would fit, but that would find no other place."""
+        """Pods without which the pod would fit, but whose replacements would fit nowhere."""
         self._homeless: dict[PodRequest, None] = {}
-        """What they asked for."""
+        """The requests of the replacements that would fit nowhere."""
         self.tried = 0
         self.limits: dict[str, None] = {}
 
     def found(self) -> Found | None:
-        """Return what the pod gets, and the pods to move for it."""
+        """Return the pod's placement and the moves for it; None if no tried set helps."""
         if (found := self._without(np.zeros(0, np.intp))) is not None:
             return found
         for size in range(1, min(MOST_MOVES, len(self._movable)) + 1):
@@ -174,13 +174,13 @@ class _Search:
         return None
 
     def _yielding(self) -> AbstractContextManager[None]:
-        """See the Fleet as the pod does: without nominees that it need not mind."""
+        """Return a context in which the nominees of lower priority than the pod are not charged."""
         return self._fleet.without(self._fleet.lower_priority_nominees(self._pod.uid, self._pod.priority))
 
-    # --- whom ---------------------------------------------------------------------------------------------------
+    # --- pods ---------------------------------------------------------------------------------------------------
 
     def _why_not(self, charge: Charge) -> str:
-        """Return why a pod may not be moved; nothing if it may."""
+        """Return why a pod must not be moved; empty if it may be."""
         tenant = self._tenants.get(charge.uid)
         if tenant is None or not tenant.controlled:
             return ORPHAN
@@ -195,10 +195,10 @@ class _Search:
         return next((why for why, holds in reasons.items() if holds), "")
 
     def _concerned(self) -> Mask:
-        """Return which pods are in the way.
+        """Return a mask of the pods that are in the way.
 
-        They hold what the pod lacks, on nodes that could be helped. Where more than that decides, all pods there may be
-        in the way, and those that it wants to be apart from, or that want to be apart from it.
+        These are the pods that hold what the pod lacks on nodes where evictions may help. If more than the node's own
+        pods decides, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
         """
         fleet, request, placed = self._fleet, self._pod.request, self._placed
         there = helpable(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
@@ -216,7 +216,7 @@ class _Search:
         return there & holding
 
     def _are_apart(self, charge: Charge) -> bool:
-        """Return whether the pod and a placed one do not want to be near each other, wherever that is."""
+        """Return whether a required anti-affinity of the pod or of a placed one matches the other."""
         request, affinity_index = self._pod.request, self._fleet.affinity_index
         if any(
             affinity_index.includes(PodSelection(peers=(term.peers,)), charge.identity)
@@ -230,10 +230,10 @@ class _Search:
         taken = Counter(budget for each in pods for budget in self._budgets.counting(self._charges[each]))
         return all(number <= budget.allowed - self._spent[budget] for budget, number in taken.items())
 
-    # --- which sets ---------------------------------------------------------------------------------------------
+    # --- sets of pods -------------------------------------------------------------------------------------------
 
     def _candidates(self, size: int) -> Indices:
-        """Return sets of so many pods that would let the pod in, those first that are the least to move."""
+        """Return sets of `size` pods without which the pod may fit, the smallest to move first."""
         families = [self._cheapest(each, size) for each in (self._of_one_node(size), self._anywhere(size))]
         return self._sorted(np.unique(np.concatenate(families), axis=0))
 
@@ -254,14 +254,14 @@ class _Search:
         return np.array(list(picks), np.intp).reshape(number, size)
 
     def _promising(self, size: int) -> Sequence[int]:
-        """Return the pods whose sets are tried whatever nodes they are on; all, if they are few.
+        """Return the pods of which sets across several nodes are tried: all of them, if they are few.
 
-        Else those that are known to be in the way, and such as would leave a place for one of those.
+        Otherwise those that are known to be in the way, and those without which a replacement of one of them would fit.
         """
         if len(self._movable) <= MOST_APART:
             return self._movable.tolist()
         if size == 1 and self._local:
-            # Each of these is of one node.
+            # Sets of one pod are covered by the sets of one node.
             return ()
         self.limits[f"sets of several nodes with others than {MOST_APART} promising pods"] = None
         found = dict.fromkeys(list(self._stuck)[: MOST_APART // 2])
@@ -272,7 +272,7 @@ class _Search:
         return list(found)[:MOST_APART]
 
     def _cheapest(self, found: Indices, size: int) -> Indices:
-        """Return of these sets those that would let the pod in, as many as may be tried, the least to move first."""
+        """Return the sets without which the pod may fit, at most MOST_TRIALS, the smallest to move first."""
         if self._local:
             with self._yielding():
                 found = found[self._lets_in(found, self._pod.request)]
@@ -281,13 +281,13 @@ class _Search:
         return self._sorted(found)[:MOST_TRIALS]
 
     def _sorted(self, found: Indices) -> Indices:
-        """Order sets by what there is to move."""
+        """Return the sets, the smallest to move first."""
         burdens = self._burdens[found].sum(axis=1)
         ordered: Indices = found[np.lexsort(burdens.T[::-1])]
         return ordered
 
     def _lets_in(self, found: Indices, request: PodRequest) -> Mask:
-        """Tell of each set whether one of its nodes would have the resources and devices without its pods."""
+        """Return for each set whether one of its nodes would have the resources and devices without its pods."""
         chunks = [self._lets_in_now(found[at : at + CHUNK], request) for at in range(0, len(found), CHUNK)]
         return np.concatenate([np.zeros(0, np.bool_), *chunks])
 
@@ -303,10 +303,10 @@ class _Search:
             fits |= what_if.fits(request, self._policies[self._pod.scheduler])
         return fits
 
-    # --- what then ----------------------------------------------------------------------------------------------
+    # --- decisions ----------------------------------------------------------------------------------------------
 
     def _without(self, pods: Indices) -> Found | None:
-        """Decide the pod, and then those that it is moved for, as if all of these were gone."""
+        """Decide the pod and then the replacements of `pods`, with all of these released; None if one does not fit."""
         self.tried += 1
         movers = sorted((self._charges[each] for each in pods), key=self._turn)
         waiting = [self._pod, *(self._tenants[each.uid].pod for each in movers)]
@@ -323,7 +323,7 @@ class _Search:
         return None
 
     def _decided(self, waiting: Sequence[PendingPod]) -> list[Placement]:
-        """Return the placements up to the first that finds none."""
+        """Return the placements up to the first pod that does not fit."""
         placed: list[Placement] = []
         for pod in waiting:
             outcome = decide(self._fleet, pod, self._policies[pod.scheduler])
@@ -334,13 +334,13 @@ class _Search:
         return placed
 
     def _turn(self, charge: Charge) -> tuple[object, ...]:
-        """Order pods as they are decided once they are made anew; the largest first, where nothing else says."""
+        """Return the sort key by which the replacements are decided: by the queue's order, then the largest first."""
         again, burden = self._tenants[charge.uid].pod, _burden(charge)
         return -again.priority, -again.weight, *(-each for each in burden), again.uid
 
 
 def _burden(charge: Charge) -> tuple[int, int, int]:
-    """Return what there is to move of a pod: hundredths of cards, processor time and memory."""
+    """Return how much a pod holds: hundredths of cards, cpu in millicores and memory in bytes."""
     parts = (dict(each.amounts) for each in charge.grants)
     cards = sum(max((amount for name, amount in each.items() if name != GPU_MEMORY), default=0) for each in parts)
     plain = dict(charge.resources)

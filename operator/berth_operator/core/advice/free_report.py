@@ -1,6 +1,6 @@
-"""What is left of cards: how many nobody holds, and how much of the others, of each model on each node.
+"""Report the free capacity of cards by node and model: unused cards, and free amounts of the others.
 
-Only cards count that could be handed out, whole or in parts, on a node that is there and whose agent is alive.
+Only cards that can be allocated count, on nodes that exist and whose agent is alive.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,26 +18,26 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What is left of some cards."""
+    """The free capacity of a group of cards."""
 
     cards: int = 0
-    """Those that could be handed out, held or not."""
+    """Number of cards that can be allocated, whether in use or not."""
     idle: int = 0
-    """Those of which nobody holds anything."""
+    """Number of these cards that no pod uses."""
     free: tuple[tuple[str, int], ...] = ()
-    """(resource, amount), the sum over all of them."""
+    """(resource, free amount), summed over the cards."""
 
 
 NOTHING_LEFT = Left()
 
 
 def rooms(fleet: Fleet) -> dict[Place, Left]:
-    """Return what is left everywhere."""
+    """Return the free capacity by node, device type and model."""
     return {place: left for kind in fleet.cards for place, left in _of_type(fleet, kind)}
 
 
 def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
-    """Return the sums over all nodes: device type and model -> what is left."""
+    """Return the free capacity by device type and model, summed over all nodes."""
     total: dict[tuple[str, str], Left] = {}
     for (_, kind, model), each in left.items():
         total[kind, model] = _added(total.get((kind, model), NOTHING_LEFT), each)
@@ -45,7 +45,7 @@ def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
 
 
 def unused(fleet: Fleet) -> set[str]:
-    """Return the nodes that have cards of which nobody holds, or may hold, any."""
+    """Return the nodes that have cards, none of which a pod uses or may use."""
     having, in_use = np.zeros_like(fleet.present), np.zeros_like(fleet.present)
     for cards in fleet.cards.values():
         having |= cards.present.any(axis=1)

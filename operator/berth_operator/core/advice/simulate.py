@@ -1,10 +1,10 @@
-"""Would these pods fit, where, and what would be left.
+"""Simulate pending pods: would they fit, where, and how much capacity would be left.
 
     simulate(fleet, units, policies)  ->  Simulation
 
-The units go through a queue as those of the operator do, and are decided by the same `decide` and `decide_gang` on a
-copy of the Fleet: the first in order first, each charged before the next, and those that wait for another pod once
-more when that is placed. Time stands still: nothing ends, nobody is evicted, and a gang that has begun is complete.
+The units pass through a queue like the operator's, and the same `decide` and `decide_gang` decide them on a copy of the
+Fleet. Each placement is charged before the next decision, and units that wait for another pod are decided again when it
+is placed. No time passes: no pod ends, no pod is evicted, and all members of a gang are assumed to exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,29 +36,29 @@ from berth_operator.core.values.verdict import Change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of one pod."""
+    """The result for one pod."""
 
     pod: PendingPod
     result: Placement | Failure
 
     @property
     def fits(self) -> bool:
-        """Return whether it gets a place."""
+        """Return whether the pod is placed."""
         return isinstance(self.result, Placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What would be."""
+    """The results for all pods, and the free capacity before and after."""
 
     outcomes: tuple[Outcome, ...]
-    """Those that get a place, in the order of the decisions, then the others."""
+    """The placed pods in the order of the decisions, then the others."""
     before: Mapping[Place, Left]
     after: Mapping[Place, Left]
     unused: frozenset[str]
-    """Nodes with cards of which nobody holds any in the end."""
+    """Nodes with cards, none of which a pod uses at the end."""
     emptied: frozenset[str]
-    """Those of them whose cards somebody holds now."""
+    """Nodes among them whose cards are used now."""
 
 
 def simulate(
@@ -71,7 +71,7 @@ def simulate(
 ) -> Simulation:
     """Decide all units without the pods `gone` (UIDs); the Fleet is left as it is.
 
-    `policies` has one for each scheduler name that a unit's pods have.
+    `policies` must have the policy of every scheduler name among the units' pods.
     """
     what_if = fleet.copy()
     for uid in gone:
@@ -88,17 +88,17 @@ def simulate(
 
 
 class _Run:
-    """One queue from its first unit to its last."""
+    """One run of the queue until no unit is active."""
 
     def __init__(self, fleet: Fleet, policies: Mapping[str, Policy], budgets: Budgets) -> None:
         self._fleet, self._policies, self._budgets = fleet, policies, budgets
         self._queue: Queue[PendingPod | Gang] = Queue()
         self._placed: list[Outcome] = []
         self._waiting: dict[str, tuple[PendingPod | Gang, Failure]] = {}
-        """By the unit's UID."""
+        """UID of a unit -> the unit and why it waits."""
 
     def decided(self, units: Sequence[PendingPod | Gang]) -> tuple[Outcome, ...]:
-        """Decide until nobody is left who may fit."""
+        """Decide until no unit is left that may fit."""
         self._keep_for_nominees(units)
         for each in units:
             self._queue.put(each)
@@ -134,7 +134,7 @@ class _Run:
         return [outcome] if isinstance(outcome, Placement) else self._with_victims(unit, outcome, policy)
 
     def _with_victims(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
-        """Tell whom the operator would have leave for the pod."""
+        """Return the failure with the pods that the operator would evict for the pod."""
         if pod.error:
             return failure
         if (why := not_tried(self._fleet, pod, policy, failure)) is not None:
@@ -147,7 +147,7 @@ class _Run:
         return add_preemption(failure, f"{victims} would be evicted from node {found.nominee.node}.")
 
     def _with_gangs_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
-        """Tell the same for a gang."""
+        """Return the failure with the pods that the operator would evict for the gang."""
         found = preempt_gang(self._fleet, gang, policy, self._budgets)
         if found is None or not found.victims:
             return failure
@@ -166,7 +166,7 @@ class _Run:
 
 
 def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
-    """Return what is left of a gang once some of its members have their places."""
+    """Return the gang of the remaining members once some are placed."""
     placed = {each.pod.uid for each in placements}
     return replace(
         gang,

@@ -1,7 +1,7 @@
-"""What one node's devices are, what is free of them and who holds the rest, in the form of Koordinator's debug API.
+"""Summarize a node's devices: total, free, used and by which pods, in the format of Koordinator's debug API.
 
-Amounts are quantities as Kubernetes writes them. Of a card that cannot be handed out nothing counts as offered or free,
-as in Koordinator; what pods hold of it is told all the same. `devices`, `ready` and `unaccounted` are ours.
+Amounts are Kubernetes quantities. As in Koordinator, a card that cannot be allocated has no total and nothing free, but
+is listed with what pods use of it. The fields `devices`, `ready` and `unaccounted` are Berth's own.
 """
 
 from collections import Counter, defaultdict
@@ -24,12 +24,12 @@ _WAYS: Final = {strength: name for name, strength in LINKS.items()}
 
 
 def nodes(fleet: Fleet) -> list[str]:
-    """Return the names of the nodes of which there is a summary: those with devices, be they only charged."""
+    """Return the names of the nodes that have a summary: those with devices, even if devices are only charged."""
     return [name for name, row in fleet.rows.items() if _has_devices(fleet, row)]
 
 
 def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
-    """Return a node's summary; None if nothing is known of devices on a node of this name."""
+    """Return a node's summary; None if no devices of a node of this name are known."""
     row = fleet.rows.get(node)
     if row is None or not _has_devices(fleet, row):
         return None
@@ -51,7 +51,7 @@ def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
 
 
 class _Sums:
-    """Amounts card by card, and all together."""
+    """Amounts of each card, and their sums."""
 
     def __init__(self) -> None:
         self.detail: Detail = {}
@@ -66,7 +66,7 @@ class _Sums:
 
 
 class _Report:
-    """The cards of one row."""
+    """The amounts and descriptions of the cards of one row."""
 
     def __init__(self, fleet: Fleet, row: int) -> None:
         self._fleet, self._row, self._only = fleet, row, np.array([row])
@@ -77,7 +77,7 @@ class _Report:
         self.devices: dict[str, dict[str, Any]] = {}
 
     def add(self, kind: str) -> None:
-        """Take in the cards of one type."""
+        """Add the cards of one type."""
         cards = self._fleet.cards[kind]
         found = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
         for slot in cards.slots(self._row):
@@ -91,7 +91,7 @@ class _Report:
             self.devices.setdefault(kind, {})[str(shown)] = self._card(cards, slot, minor)
 
     def _card(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
-        """Tell of a card itself; of one that is gone and still held, nobody knows more."""
+        """Return the description of a card; of a removed card that pods still hold, only the id is known."""
         row, intern_table = self._row, self._fleet.intern_table
         if not cards.present[row, slot]:
             return {"id": self._absent.get((cards.kind, minor), ""), "model": "", "health": False}
@@ -103,7 +103,7 @@ class _Report:
         }
 
     def _topology(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
-        """Return where a card sits, as far as its Device tells."""
+        """Return a card's NUMA node, PCIe switch and links, as far as its Device lists them."""
         numa, intern_table = int(cards.numa[self._row, slot]), self._fleet.intern_table
         switch = intern_table.switches[int(cards.pcie[self._row, slot])]
         links = _links(intern_table.wirings[int(cards.wiring[self._row])], minor)
@@ -112,7 +112,7 @@ class _Report:
 
 
 def _links(wiring: Wiring, minor: int) -> dict[str, str]:
-    """Name the way from a card to each other one that it is told of."""
+    """Return the kind of link from a card to each other one that its Device lists."""
     return {str(other): _way(strength) for _, own, links in wiring if own == minor for other, strength in links}
 
 
@@ -146,7 +146,7 @@ def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
 
 
 def _unaccounted(fleet: Fleet, node: str) -> dict[str, list[str]]:
-    """Name the pods that may hold any card of a type, because their allocation is missing or cannot be read."""
+    """Return by device type the pods that may hold any card, because their allocation is missing or cannot be read."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for charge in fleet.on_node(node):
         for kind in charge.unknown:
