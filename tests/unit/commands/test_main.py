@@ -335,7 +335,7 @@ def test_advice(desk: Desk) -> None:
 def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[str, Any]) -> None:
     status, report = crowded(desk, **owner).json("advise")
     assert (status, report["moves"]) == (1, [])
-    assert report["fixed"] == [{"pod": "ns/x", "node": "a", "why": "no controller would make it anew"}]
+    assert report["fixed"] == [{"pod": "ns/x", "node": "a", "why": "no controller would create it again"}]
     out = desk.run("advise")[1]
     assert "default/big fits nowhere: 0/2 nodes are available" in out
     assert "In the way, and not to be moved:" in out
