@@ -115,17 +115,17 @@ def _advice(
     if isinstance(now, Placement) or pod.error:
         return Advice(result=now)
     search = _Search(fleet, pod, tenants, policies, budgets)
-    found = search.found()
+    solution = search.best()
     return Advice(
-        result=found[0] if found else now,
-        moves=found[1] if found else (),
+        result=solution[0] if solution else now,
+        moves=solution[1] if solution else (),
         fixed=search.fixed,
         tried=search.tried,
         limits=tuple(search.limits),
     )
 
 
-Found = tuple[Placement, tuple[Move, ...]]
+Solution = tuple[Placement, tuple[Move, ...]]
 
 
 class _Search:
@@ -142,17 +142,17 @@ class _Search:
         self._pod, self._tenants, self._policies, self._budgets = pod, tenants, policies, budgets
         self._spent = budgets.spent(fleet)
         self._fleet = fleet.copy()
-        for each in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
-            self._fleet.release(each.uid)
+        for charge in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
+            self._fleet.release(charge.uid)
         self._charges = list(self._fleet.charges.values())
         self._placed = PlacedPods.of(self._fleet, self._charges)
         self._burdens = np.array([_burden(each) for each in self._charges], np.int64).reshape(-1, 3)
-        whys = [self._why_not(each) for each in self._charges]
+        reasons = [self._why_not(each) for each in self._charges]
         self._local = is_local(self._fleet, pod.request)
-        with self._yielding():
+        with self._without_nominees():
             concerned = self._concerned()
-        self.fixed = tuple((self._charges[each], whys[each]) for each in np.flatnonzero(concerned) if whys[each])
-        movable = np.array([not each for each in whys], np.bool_)
+        self.fixed = tuple((self._charges[each], reasons[each]) for each in np.flatnonzero(concerned) if reasons[each])
+        movable = np.array([not each for each in reasons], np.bool_)
         self._movable, self._in_the_way = np.flatnonzero(movable), np.flatnonzero(movable & concerned)
         self._stuck: dict[int, None] = {}
         """Pods without which the pod would fit, but whose replacements would fit nowhere."""
@@ -161,19 +161,19 @@ class _Search:
         self.tried = 0
         self.limits: dict[str, None] = {}
 
-    def found(self) -> Found | None:
+    def best(self) -> Solution | None:
         """Return the pod's placement and the moves for it; None if no tried set helps."""
-        if (found := self._without(np.zeros(0, np.intp))) is not None:
-            return found
+        if (solution := self._without(np.zeros(0, np.intp))) is not None:
+            return solution
         for size in range(1, min(MOST_MOVES, len(self._movable)) + 1):
             for pods in self._candidates(size):
-                if self._within_budgets(pods) and (found := self._without(pods)) is not None:
-                    return found
+                if self._within_budgets(pods) and (solution := self._without(pods)) is not None:
+                    return solution
         if len(self._movable) > MOST_MOVES:
             self.limits[f"sets of more than {MOST_MOVES} pods"] = None
         return None
 
-    def _yielding(self) -> AbstractContextManager[None]:
+    def _without_nominees(self) -> AbstractContextManager[None]:
         """Return a context in which the nominees of lower priority than the pod are not charged."""
         return self._fleet.without(self._fleet.lower_priority_nominees(self._pod.uid, self._pod.priority))
 
@@ -184,13 +184,13 @@ class _Search:
         tenant = self._tenants.get(charge.uid)
         if tenant is None or not tenant.controlled:
             return ORPHAN
-        again = tenant.pod
+        replacement = tenant.pod
         reasons = {
-            FOREIGN: again.scheduler not in self._policies,
-            ABOVE: (again.priority, again.weight) > (self._pod.priority, self._pod.weight),
-            MEMBER: again.gang is not None,
+            FOREIGN: replacement.scheduler not in self._policies,
+            ABOVE: (replacement.priority, replacement.weight) > (self._pod.priority, self._pod.weight),
+            MEMBER: replacement.gang is not None,
             PROTECTED: any(each.allowed <= self._spent[each] for each in self._budgets.counting(charge)),
-            SENSELESS: bool(again.error),
+            SENSELESS: bool(replacement.error),
         }
         return next((why for why, holds in reasons.items() if holds), "")
 
@@ -201,10 +201,10 @@ class _Search:
         pods decides, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
         """
         fleet, request, placed = self._fleet, self._pod.request, self._placed
-        there = helpable(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
+        mask = helpable(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
         if not self._local:
-            return there | np.array([self._are_apart(each) for each in self._charges], np.bool_)
-        holding = np.zeros_like(there)
+            return mask | np.array([self._repel(each) for each in self._charges], np.bool_)
+        holding = np.zeros_like(mask)
         for name, amount in request.resources:
             if name in fleet.resources:
                 short = fleet.left(name) < amount
@@ -213,9 +213,9 @@ class _Search:
         for part in request.devices.parts:
             parts = placed.parts[part.type]
             holding |= (parts.number > 0) | parts.unknown
-        return there & holding
+        return mask & holding
 
-    def _are_apart(self, charge: Charge) -> bool:
+    def _repel(self, charge: Charge) -> bool:
         """Return whether a required anti-affinity of the pod or of a placed one matches the other."""
         request, affinity_index = self._pod.request, self._fleet.affinity_index
         if any(
@@ -234,7 +234,7 @@ class _Search:
 
     def _candidates(self, size: int) -> Indices:
         """Return sets of `size` pods without which the pod may fit, the smallest to move first."""
-        families = [self._cheapest(each, size) for each in (self._of_one_node(size), self._anywhere(size))]
+        families = [self._smallest(each, size) for each in (self._of_one_node(size), self._anywhere(size))]
         return self._sorted(np.unique(np.concatenate(families), axis=0))
 
     def _of_one_node(self, size: int) -> Indices:
@@ -242,8 +242,8 @@ class _Search:
         numbers = np.bincount(rows[self._in_the_way]).tolist()
         if sum(math.comb(each, size) for each in numbers) > MOST_SETS:
             self.limits[f"all but {MOST_SETS:,} sets of {size} pods of one node"] = None
-        _, found = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MOST_SETS)
-        return found
+        _, pod_sets = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MOST_SETS)
+        return pod_sets
 
     def _anywhere(self, size: int) -> Indices:
         pods = self._promising(size)
@@ -264,40 +264,40 @@ class _Search:
             # Sets of one pod are covered by the sets of one node.
             return ()
         self.limits[f"sets of several nodes with others than {MOST_APART} promising pods"] = None
-        found = dict.fromkeys(list(self._stuck)[: MOST_APART // 2])
+        promising = dict.fromkeys(list(self._stuck)[: MOST_APART // 2])
         for request in self._homeless:
             single = self._movable[:, np.newaxis]
-            helpers = self._sorted(single[self._lets_in(single, request)])
-            found |= dict.fromkeys(helpers[:, 0].tolist())
-        return list(found)[:MOST_APART]
+            helpers = self._sorted(single[self._would_fit(single, request)])
+            promising |= dict.fromkeys(helpers[:, 0].tolist())
+        return list(promising)[:MOST_APART]
 
-    def _cheapest(self, found: Indices, size: int) -> Indices:
+    def _smallest(self, pod_sets: Indices, size: int) -> Indices:
         """Return the sets without which the pod may fit, at most MOST_TRIALS, the smallest to move first."""
         if self._local:
-            with self._yielding():
-                found = found[self._lets_in(found, self._pod.request)]
-        if len(found) > MOST_TRIALS:
+            with self._without_nominees():
+                pod_sets = pod_sets[self._would_fit(pod_sets, self._pod.request)]
+        if len(pod_sets) > MOST_TRIALS:
             self.limits[f"all but {MOST_TRIALS} sets of {size} pods"] = None
-        return self._sorted(found)[:MOST_TRIALS]
+        return self._sorted(pod_sets)[:MOST_TRIALS]
 
-    def _sorted(self, found: Indices) -> Indices:
+    def _sorted(self, pod_sets: Indices) -> Indices:
         """Return the sets, the smallest to move first."""
-        burdens = self._burdens[found].sum(axis=1)
-        ordered: Indices = found[np.lexsort(burdens.T[::-1])]
+        burdens = self._burdens[pod_sets].sum(axis=1)
+        ordered: Indices = pod_sets[np.lexsort(burdens.T[::-1])]
         return ordered
 
-    def _lets_in(self, found: Indices, request: PodRequest) -> Mask:
+    def _would_fit(self, pod_sets: Indices, request: PodRequest) -> Mask:
         """Return for each set whether one of its nodes would have the resources and devices without its pods."""
-        chunks = [self._lets_in_now(found[at : at + CHUNK], request) for at in range(0, len(found), CHUNK)]
+        chunks = [self._would_fit_in_chunk(pod_sets[at : at + CHUNK], request) for at in range(0, len(pod_sets), CHUNK)]
         return np.concatenate([np.zeros(0, np.bool_), *chunks])
 
-    def _lets_in_now(self, found: Indices, request: PodRequest) -> Mask:
-        rows, fits = self._placed.rows[found], np.zeros(len(found), np.bool_)
-        for column in range(found.shape[1]):
+    def _would_fit_in_chunk(self, pod_sets: Indices, request: PodRequest) -> Mask:
+        rows, fits = self._placed.rows[pod_sets], np.zeros(len(pod_sets), np.bool_)
+        for column in range(pod_sets.shape[1]):
             if column and (rows[:, column] == rows[:, 0]).all():
                 continue
             what_if = WhatIf(self._fleet, rows[:, column], self._placed)
-            for pods, at in zip(found.T, rows.T, strict=True):
+            for pods, at in zip(pod_sets.T, rows.T, strict=True):
                 same = np.flatnonzero(at == rows[:, column])
                 what_if.take(same, pods[same])
             fits |= what_if.fits(request, self._policies[self._pod.scheduler])
@@ -305,27 +305,27 @@ class _Search:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def _without(self, pods: Indices) -> Found | None:
+    def _without(self, pods: Indices) -> Solution | None:
         """Decide the pod and then the replacements of `pods`, with all of these released; None if one does not fit."""
         self.tried += 1
-        movers = sorted((self._charges[each] for each in pods), key=self._turn)
-        waiting = [self._pod, *(self._tenants[each.uid].pod for each in movers)]
-        with released(self._fleet, movers):
-            placed = self._decided(waiting)
+        moved = sorted((self._charges[each] for each in pods), key=self._decision_order)
+        pending = [self._pod, *(self._tenants[each.uid].pod for each in moved)]
+        with released(self._fleet, moved):
+            placed = self._place_all(pending)
             for each in placed:
                 self._fleet.release(each.pod.uid)
-        if len(placed) == len(waiting):
-            moves = zip(movers, placed[1:], strict=True)
-            return placed[0], tuple(Move(charge=charge, placement=to) for charge, to in moves)
+        if len(placed) == len(pending):
+            moves = zip(moved, placed[1:], strict=True)
+            return placed[0], tuple(Move(charge=charge, placement=placement) for charge, placement in moves)
         if placed:
             self._stuck |= dict.fromkeys(pods.tolist())
-            self._homeless[waiting[len(placed)].request] = None
+            self._homeless[pending[len(placed)].request] = None
         return None
 
-    def _decided(self, waiting: Sequence[PendingPod]) -> list[Placement]:
+    def _place_all(self, pending: Sequence[PendingPod]) -> list[Placement]:
         """Return the placements up to the first pod that does not fit."""
         placed: list[Placement] = []
-        for pod in waiting:
+        for pod in pending:
             outcome = decide(self._fleet, pod, self._policies[pod.scheduler])
             if isinstance(outcome, Failure):
                 break
@@ -333,10 +333,10 @@ class _Search:
             placed.append(outcome)
         return placed
 
-    def _turn(self, charge: Charge) -> tuple[object, ...]:
+    def _decision_order(self, charge: Charge) -> tuple[object, ...]:
         """Return the sort key by which the replacements are decided: by the queue's order, then the largest first."""
-        again, burden = self._tenants[charge.uid].pod, _burden(charge)
-        return -again.priority, -again.weight, *(-each for each in burden), again.uid
+        replacement, size = self._tenants[charge.uid].pod, _burden(charge)
+        return -replacement.priority, -replacement.weight, *(-each for each in size), replacement.uid
 
 
 def _burden(charge: Charge) -> tuple[int, int, int]:

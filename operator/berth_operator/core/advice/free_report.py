@@ -31,7 +31,7 @@ class Left:
 NOTHING_LEFT = Left()
 
 
-def rooms(fleet: Fleet) -> dict[Place, Left]:
+def free_capacity(fleet: Fleet) -> dict[Place, Left]:
     """Return the free capacity by node, device type and model."""
     return {place: left for kind in fleet.cards for place, left in _of_type(fleet, kind)}
 
@@ -55,18 +55,20 @@ def unused(fleet: Fleet) -> set[str]:
 
 def _of_type(fleet: Fleet, kind: str) -> Iterator[tuple[Place, Left]]:
     cards, models = fleet.cards[kind], fleet.intern_table.models
-    there = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
-    found = [(name, np.where(there, total, 0), taken) for name, total, taken in offers(cards)]
-    usable: Mask = np.sum([total for _, total, _ in found], axis=0) > 0
+    available = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
+    offered = [(name, np.where(available, total, 0), taken) for name, total, taken in offers(cards)]
+    usable: Mask = np.sum([total for _, total, _ in offered], axis=0) > 0
     for model in np.unique(cards.model[usable]).tolist():
-        for row, left in _of_model(cards, usable & (cards.model == model), found):
+        for row, left in _of_model(cards, usable & (cards.model == model), offered):
             yield (fleet.names[row], kind, models[model]), left
 
 
-def _of_model(cards: Cards, mask: Mask, found: Sequence[tuple[str, Column, Column]]) -> Iterator[tuple[int, Left]]:
+def _of_model(
+    cards: Cards, mask: Mask, offered_amounts: Sequence[tuple[str, Column, Column]]
+) -> Iterator[tuple[int, Left]]:
     count, idle = mask.sum(axis=1), (mask & (cards.users == 0)).sum(axis=1)
-    offered = {name: np.where(mask, total, 0).sum(axis=1) for name, total, _ in found}
-    free = {name: np.where(mask, np.maximum(total - taken, 0), 0).sum(axis=1) for name, total, taken in found}
+    offered = {name: np.where(mask, total, 0).sum(axis=1) for name, total, _ in offered_amounts}
+    free = {name: np.where(mask, np.maximum(total - taken, 0), 0).sum(axis=1) for name, total, taken in offered_amounts}
     for row in np.flatnonzero(count).tolist():
         amounts = ((name, int(free[name][row])) for name in free if offered[name][row])
         yield row, Left(cards=int(count[row]), idle=int(idle[row]), free=tuple(amounts))

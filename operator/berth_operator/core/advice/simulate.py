@@ -10,7 +10,7 @@ is placed. No time passes: no pod ends, no pod is evicted, and all members of a 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from berth_operator.core.advice.free_report import Left, Place, rooms, unused
+from berth_operator.core.advice.free_report import Left, Place, free_capacity, unused
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
@@ -76,12 +76,12 @@ def simulate(
     what_if = fleet.copy()
     for uid in gone:
         what_if.release(uid)
-    found = _Run(what_if, policies, budgets or Budgets()).decided(units)
+    outcomes = _Run(what_if, policies, budgets or Budgets()).run(units)
     left = unused(what_if)
     return Simulation(
-        outcomes=found,
-        before=rooms(fleet),
-        after=rooms(what_if),
+        outcomes=outcomes,
+        before=free_capacity(fleet),
+        after=free_capacity(what_if),
         unused=frozenset(left),
         emptied=frozenset(left - unused(fleet)),
     )
@@ -97,13 +97,13 @@ class _Run:
         self._waiting: dict[str, tuple[PendingPod | Gang, Failure]] = {}
         """UID of a unit -> the unit and why it waits."""
 
-    def decided(self, units: Sequence[PendingPod | Gang]) -> tuple[Outcome, ...]:
+    def run(self, units: Sequence[PendingPod | Gang]) -> tuple[Outcome, ...]:
         """Decide until no unit is left that may fit."""
         self._keep_for_nominees(units)
         for each in units:
             self._queue.put(each)
         while (unit := self._queue.pop(0.0)) is not None:
-            outcome = self._queue.parked_failure(unit) or self._decided(unit)
+            outcome = self._queue.parked_failure(unit) or self._decide_or_fail(unit)
             if isinstance(outcome, Failure):
                 self._queue.park(unit, outcome)
                 self._waiting[unit.uid] = unit, outcome
@@ -119,7 +119,7 @@ class _Run:
             if (kept := nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
                 self._fleet.nominate(kept)
 
-    def _decided(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
+    def _decide_or_fail(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
         try:
             return self._decide(unit)
         except PluginFailedError as error:
@@ -128,40 +128,40 @@ class _Run:
     def _decide(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
         policy = self._policies[pods_of(unit)[0].scheduler]
         if isinstance(unit, Gang):
-            found = decide_gang(self._fleet, unit, policy)
-            return self._with_gangs_victims(unit, found, policy) if isinstance(found, Failure) else found
+            placements = decide_gang(self._fleet, unit, policy)
+            return self._add_gang_victims(unit, placements, policy) if isinstance(placements, Failure) else placements
         outcome = decide(self._fleet, unit, policy)
-        return [outcome] if isinstance(outcome, Placement) else self._with_victims(unit, outcome, policy)
+        return [outcome] if isinstance(outcome, Placement) else self._add_victims(unit, outcome, policy)
 
-    def _with_victims(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
+    def _add_victims(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
         """Return the failure with the pods that the operator would evict for the pod."""
         if pod.error:
             return failure
         if (why := not_tried(self._fleet, pod, policy, failure)) is not None:
             return why
-        if (found := preempt(self._fleet, pod, policy, self._budgets)) is None:
+        if (preemption := preempt(self._fleet, pod, policy, self._budgets)) is None:
             return not_helpful(self._fleet, pod, policy, failure)
-        if not found.victims:
+        if not preemption.victims:
             return add_preemption(failure, TERMINATING)
-        victims = ", ".join(each.pod for each in found.victims)
-        return add_preemption(failure, f"{victims} would be evicted from node {found.nominee.node}.")
+        victims = ", ".join(each.pod for each in preemption.victims)
+        return add_preemption(failure, f"{victims} would be evicted from node {preemption.nominee.node}.")
 
-    def _with_gangs_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
+    def _add_gang_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
         """Return the failure with the pods that the operator would evict for the gang."""
-        found = preempt_gang(self._fleet, gang, policy, self._budgets)
-        if found is None or not found.victims:
+        preemption = preempt_gang(self._fleet, gang, policy, self._budgets)
+        if preemption is None or not preemption.victims:
             return failure
-        victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in found.victims))
+        victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in preemption.victims))
         return add_preemption(failure, f"{victims} would be evicted for all members.")
 
     def _place(self, unit: PendingPod | Gang, placements: Sequence[Placement]) -> None:
-        for each in placements:
-            self._fleet.charge(each.charge)
-            self._placed.append(Outcome(pod=each.pod, result=each))
+        for placement in placements:
+            self._fleet.charge(placement.charge)
+            self._placed.append(Outcome(pod=placement.pod, result=placement))
         if isinstance(unit, Gang) and (rest := _without(unit, placements)).members:
             self._queue.put(rest)
-        for each in placements:
-            event = ClusterEvent(change=Change.POD_ASSIGNED, node=each.node, after=each.charge)
+        for placement in placements:
+            event = ClusterEvent(change=Change.POD_ASSIGNED, node=placement.node, after=placement.charge)
             self._queue.wake(Change.POD_ASSIGNED, waking.EventHint(self._fleet, event))
 
 

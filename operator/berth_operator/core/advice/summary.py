@@ -20,7 +20,7 @@ Resources = dict[str, str]
 Amounts = Mapping[str, int]
 Detail = dict[str, dict[str, Resources]]
 """Device type -> minor -> resources."""
-_WAYS: Final = {strength: name for name, strength in LINKS.items()}
+_LINK_NAMES: Final = {strength: name for name, strength in LINKS.items()}
 
 
 def nodes(fleet: Fleet) -> list[str]:
@@ -79,11 +79,11 @@ class _Report:
     def add(self, kind: str) -> None:
         """Add the cards of one type."""
         cards = self._fleet.cards[kind]
-        found = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
+        offers_of_type = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
         for slot in cards.slots(self._row):
             minor = int(cards.minor[self._row, slot])
-            offered = {name: total[0][slot] for name, total, _ in found if total[0][slot]}
-            taken = {name: used[0][slot] for name, _, used in found if used[0][slot] or name in offered}
+            offered = {name: total[0][slot] for name, total, _ in offers_of_type if total[0][slot]}
+            taken = {name: used[0][slot] for name, _, used in offers_of_type if used[0][slot] or name in offered}
             shown = self._shown.get((kind, minor), minor)
             self.total.add(kind, shown, offered)
             self.free.add(kind, shown, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
@@ -107,17 +107,17 @@ class _Report:
         numa, intern_table = int(cards.numa[self._row, slot]), self._fleet.intern_table
         switch = intern_table.switches[int(cards.pcie[self._row, slot])]
         links = _links(intern_table.wirings[int(cards.wiring[self._row])], minor)
-        found = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
-        return {name: each for name, each in found.items() if each is not None}
+        fields = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
+        return {name: each for name, each in fields.items() if each is not None}
 
 
 def _links(wiring: Wiring, minor: int) -> dict[str, str]:
     """Return the kind of link from a card to each other one that its Device lists."""
-    return {str(other): _way(strength) for _, own, links in wiring if own == minor for other, strength in links}
+    return {str(other): _link_name(strength) for _, own, links in wiring if own == minor for other, strength in links}
 
 
-def _way(strength: int) -> str:
-    return f"NVLink x{strength // NVLINK}" if strength >= NVLINK else _WAYS[strength]
+def _link_name(strength: int) -> str:
+    return f"NVLink x{strength // NVLINK}" if strength >= NVLINK else _LINK_NAMES[strength]
 
 
 def _has_devices(fleet: Fleet, row: int) -> bool:
@@ -147,8 +147,8 @@ def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
 
 def _unaccounted(fleet: Fleet, node: str) -> dict[str, list[str]]:
     """Return by device type the pods that may hold any card, because their allocation is missing or cannot be read."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    pods: defaultdict[str, list[str]] = defaultdict(list)
     for charge in fleet.on_node(node):
         for kind in charge.unknown:
-            found[kind].append(charge.pod)
-    return found
+            pods[kind].append(charge.pod)
+    return pods

@@ -185,31 +185,31 @@ def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     return tuple(each for each in filters if each.NAME in LOCAL)
 
 
-def as_bounded(each: Filter) -> Bounded | None:
+def as_bounded(filter_: Filter) -> Bounded | None:
     """Return the filter as `Bounded`; None if it is not."""
-    return cast("Bounded", each) if each.NAME in BOUNDED else None
+    return cast("Bounded", filter_) if filter_.NAME in BOUNDED else None
 
 
-def unresolvable(each: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
+def unresolvable(filter_: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
     """Return the rejected rows that no eviction can help (kube-scheduler's UnschedulableAndUnresolvable)."""
-    if each.VERDICT is Verdict.UNRESOLVABLE:
+    if filter_.VERDICT is Verdict.UNRESOLVABLE:
         return rejected
-    if each.NAME in PARTLY_UNRESOLVABLE and (bounded := as_bounded(each)) is not None:
+    if filter_.NAME in PARTLY_UNRESOLVABLE and (bounded := as_bounded(filter_)) is not None:
         return rejected & ~bounded.could_pass(fleet, request)
     return np.zeros_like(rejected)
 
 
-def may_help(each: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+def may_help(filter_: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event of a kind in WAKES_ON may let a filter pass a node that it rejects."""
-    return each.NAME not in HINTING or cast("Hinting", each).may_help(fleet, request, event)
+    return filter_.NAME not in HINTING or cast("Hinting", filter_).may_help(fleet, request, event)
 
 
-def has_room(asked: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
-    """Return whether a row has enough free for a pod, by the `LOCAL` filters among `asked`.
+def has_room(pod_filters: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
+    """Return whether a row has enough free for a pod, by the `LOCAL` filters among `pod_filters`.
 
     The result is True if a plug-in fails, so that the pod is decided and the error is reported.
     """
     try:
-        return all(bool(each.passes(fleet, request)[row]) for each in asked if each.NAME in LOCAL)
+        return all(bool(each.passes(fleet, request)[row]) for each in pod_filters if each.NAME in LOCAL)
     except PluginFailedError:
         return True

@@ -17,8 +17,8 @@ REASON: Final = "node(s) didn't match Pod's required features"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that declare all features that the pod needs."""
     mask = fleet.present
-    for each in request.features:
-        mask = mask & fleet.declaring(each)
+    for feature in request.features:
+        mask = mask & fleet.declaring(feature)
     return mask
 
 

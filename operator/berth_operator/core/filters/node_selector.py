@@ -20,8 +20,8 @@ REASON: Final = node_affinity.REASON
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with all the labels."""
     mask = fleet.present
-    for each in request.node_selector:
-        mask = mask & fleet.labels.meeting(each)
+    for requirement in request.node_selector:
+        mask = mask & fleet.labels.meeting(requirement)
     return mask
 
 

@@ -37,12 +37,12 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     if not terms:
         return fleet.present
     mask = domains.members_of_all(fleet, {each.key for each in terms})
-    crowd = PodSelection(peers=tuple(each.peers for each in terms))
-    totals = [domains.around(fleet, each.key, fleet.affinity_index.count(crowd)) for each in terms]
-    if fleet.affinity_index.includes(crowd, request.identity) and not any(each.any() for each in totals):
+    selection = PodSelection(peers=tuple(each.peers for each in terms))
+    totals = [domains.around(fleet, each.key, fleet.affinity_index.count(selection)) for each in terms]
+    if fleet.affinity_index.includes(selection, request.identity) and not any(each.any() for each in totals):
         return mask
-    for each in totals:
-        mask &= each > 0
+    for counts in totals:
+        mask &= counts > 0
     return mask
 
 
@@ -56,7 +56,7 @@ def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     terms = request.affinity.near
     if not terms:
         return False
-    crowd = PodSelection(peers=tuple(each.peers for each in terms))
-    if any(fleet.affinity_index.includes(crowd, pod.identity) for pod in event.pods):
+    selection = PodSelection(peers=tuple(each.peers for each in terms))
+    if any(fleet.affinity_index.includes(selection, pod.identity) for pod in event.pods):
         return True
     return any(each.key in event.labels for each in terms)

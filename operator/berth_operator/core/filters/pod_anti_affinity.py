@@ -27,9 +27,9 @@ REASON: Final = "node(s) didn't match pod anti-affinity rules"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows without a matching pod in their domain; rows without the topology key pass."""
     mask = fleet.present
-    for each in request.affinity.apart:
+    for term in request.affinity.apart:
         mask = mask & (
-            domains.around(fleet, each.key, fleet.affinity_index.count(PodSelection(peers=(each.peers,)))) == 0
+            domains.around(fleet, term.key, fleet.affinity_index.count(PodSelection(peers=(term.peers,)))) == 0
         )
     return mask
 

@@ -71,8 +71,8 @@ def crowding(counts: Counts, domains: int, max_skew: int) -> Amounts:
 
 def normalised(total: Amounts, candidates: Mask) -> Amounts:
     """Return scores from integral crowding: the emptiest candidate has the highest score."""
-    among = total[candidates]
-    lowest, highest = among.min(initial=np.inf), among.max(initial=0.0)
+    candidate_totals = total[candidates]
+    lowest, highest = candidate_totals.min(initial=np.inf), candidate_totals.max(initial=0.0)
     if highest == 0:
         return np.where(candidates, 100.0, 0.0)
     # All values are small integers, so rounding errors cannot turn a fractional quotient into an integer.

@@ -42,8 +42,8 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
         return fleet.present
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     mask = keyed.copy()
-    for each in constraints:
-        mask &= _skew(fleet, request, each, keyed) <= each.max_skew
+    for constraint in constraints:
+        mask &= _skew(fleet, request, constraint, keyed) <= constraint.max_skew
     return mask
 
 
@@ -59,9 +59,9 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
     counts: Counter[str] = Counter()
     left, constraints = rejected.copy(), request.affinity.spread
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
-    for each in constraints:
-        lacking = left & ~domains.members(fleet, each.key)
-        uneven = left & ~lacking & (_skew(fleet, request, each, keyed) > each.max_skew)
+    for constraint in constraints:
+        lacking = left & ~domains.members(fleet, constraint.key)
+        uneven = left & ~lacking & (_skew(fleet, request, constraint, keyed) > constraint.max_skew)
         counts.update({UNLABELLED: int(lacking.sum()), UNEVEN: int(uneven.sum())})
         left &= ~(lacking | uneven)
     return +counts
@@ -92,10 +92,10 @@ def _read_labels(request: PodRequest) -> Iterator[str]:
 
 def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:
     """Return for each row how many more pods its domain would have than the emptiest domain."""
-    there = spreading.eligible(fleet, request, spread, keyed)
-    found = domains.sums(fleet, spread.key, there * fleet.affinity_index.count(spreading.crowd(request, spread)))
-    exists = domains.sums(fleet, spread.key, there) > 0
-    emptiest = found[exists].min() if exists.sum() >= spread.min_domains else 0.0
+    eligible = spreading.eligible(fleet, request, spread, keyed)
+    counts = domains.sums(fleet, spread.key, eligible * fleet.affinity_index.count(spreading.crowd(request, spread)))
+    exists = domains.sums(fleet, spread.key, eligible) > 0
+    emptiest = counts[exists].min() if exists.sum() >= spread.min_domains else 0.0
     counts_itself = spread.selector.matches(dict(request.identity.labels))
-    skew: domains.Amounts = found[fleet.labels.column(spread.key).numbers] + counts_itself - emptiest
+    skew: domains.Amounts = counts[fleet.labels.column(spread.key).numbers] + counts_itself - emptiest
     return skew

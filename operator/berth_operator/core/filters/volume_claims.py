@@ -30,11 +30,11 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def _problem(fleet: Fleet, request: PodRequest) -> str:
     uses = request.mounts.claims
-    wrong = (_wrong(fleet, each) for each in uses)
-    return next(filter(None, wrong), "") or (UNBOUND if any(_unbound(fleet, each) for each in uses) else "")
+    problems = (_invalid(fleet, each) for each in uses)
+    return next(filter(None, problems), "") or (UNBOUND if any(_unbound(fleet, each) for each in uses) else "")
 
 
-def _wrong(fleet: Fleet, use: Use) -> str:
+def _invalid(fleet: Fleet, use: Use) -> str:
     claim, name = fleet.volumes.claims.get(use.claim), use.claim.partition("/")[2]
     if claim is None and use.owner:
         return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'

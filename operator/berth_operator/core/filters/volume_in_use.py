@@ -29,9 +29,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with pods that use such claims, because only their eviction helps; all rows if none is in use."""
     mask = np.ones(len(fleet.names), np.bool_)
-    for each in request.mounts.claims:
-        if _is_taken(fleet, each):
-            mask &= np.isin(np.arange(len(mask)), list(fleet.volumes.rows_using(each.claim)))
+    for use in request.mounts.claims:
+        if _is_taken(fleet, use):
+            mask &= np.isin(np.arange(len(mask)), list(fleet.volumes.rows_using(use.claim)))
     return mask
 
 

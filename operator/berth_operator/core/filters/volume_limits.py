@@ -55,7 +55,7 @@ def _volumes(fleet: Fleet, request: PodRequest) -> Iterator[Attachable]:
 def _new(fleet: Fleet, volumes: Iterator[Attachable]) -> Counts:
     """Count for each row the volumes that no pod there uses yet."""
     counts = np.zeros(len(fleet.names), np.int64)
-    for each in volumes:
+    for volume in volumes:
         counts += 1
-        counts[fleet.volumes.attached.used(each)] -= 1
+        counts[fleet.volumes.attached.used(volume)] -= 1
     return counts

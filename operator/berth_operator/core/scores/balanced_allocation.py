@@ -23,22 +23,22 @@ Amounts = npt.NDArray[np.float64]
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
     """Return 50 to 100 for each row; None if the pod requests neither cpu nor memory."""
-    asked = dict(request.resources)
-    wanted = asked.get(CPU, 0), asked.get(MEMORY, 0)
-    if not any(wanted):
+    requested = dict(request.resources)
+    request_amounts = requested.get(CPU, 0), requested.get(MEMORY, 0)
+    if not any(request_amounts):
         return None
-    return fleet.column_cache.column((NAME, wanted), lambda rows: _of_rows(fleet, wanted, rows))
+    return fleet.column_cache.column((NAME, request_amounts), lambda rows: _of_rows(fleet, request_amounts, rows))
 
 
-def _of_rows(fleet: Fleet, wanted: tuple[int, int], rows: Rows) -> Amounts:
+def _of_rows(fleet: Fleet, request_amounts: tuple[int, int], rows: Rows) -> Amounts:
     total, taken = utilization.requested(fleet, rows)
-    change: Amounts = _balance(total, taken + np.array(wanted)[:, np.newaxis]) - _balance(total, taken)
+    change: Amounts = _balance(total, taken + np.array(request_amounts)[:, np.newaxis]) - _balance(total, taken)
     return 50.0 + np.floor((50.0 + change) / 2.0)
 
 
 def _balance(total: npt.NDArray[np.int64], taken: npt.NDArray[np.int64]) -> Amounts:
-    parts = np.minimum(taken / np.maximum(total, 1), 1.0)
+    shares = np.minimum(taken / np.maximum(total, 1), 1.0)
     # A node that has only one of the two resources is balanced.
-    apart = np.where((total > 0).all(axis=0), np.abs(parts[0] - parts[1]) / 2.0, 0.0)
-    balance: Amounts = np.floor((1.0 - apart) * 100.0)
+    difference = np.where((total > 0).all(axis=0), np.abs(shares[0] - shares[1]) / 2.0, 0.0)
+    balance: Amounts = np.floor((1.0 - difference) * 100.0)
     return balance

@@ -33,8 +33,8 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
 
 
 def _over_nodes(fleet: Fleet, counts: Counts, fits: Mask) -> Amounts:
-    named = fleet.labels.column(HOSTNAME).numbers != ABSENT
-    return np.where(named, spreading.crowding(counts, int(fits.sum()), HOST_SKEW), 0.0)
+    labelled = fleet.labels.column(HOSTNAME).numbers != ABSENT
+    return np.where(labelled, spreading.crowding(counts, int(fits.sum()), HOST_SKEW), 0.0)
 
 
 def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -> Amounts:
@@ -46,5 +46,5 @@ def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -
     around = np.bincount(numbers[rows], counts[rows], len(column.values) + 1)
     crowding = spreading.crowding(around, zones, ZONE_SKEW)
     crowding[ABSENT] = 0.0
-    found: Amounts = crowding[numbers]
-    return found
+    scores: Amounts = crowding[numbers]
+    return scores

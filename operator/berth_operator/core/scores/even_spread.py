@@ -27,8 +27,8 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
         return None
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     total = np.zeros(len(fleet.names))
-    for each in constraints:
-        total += _crowding(fleet, request, each, keyed=keyed, candidates=fits & keyed)
+    for constraint in constraints:
+        total += _crowding(fleet, request, constraint, keyed=keyed, candidates=fits & keyed)
     return spreading.normalised(np.floor(total + 0.5), fits & keyed)
 
 

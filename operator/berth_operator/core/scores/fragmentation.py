@@ -29,7 +29,7 @@ from berth_operator.core.fleet.workload import Typical
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "fragmentation"
-PIECES: Final = "pieces"
+SUBDEVICES: Final = "subdevices"
 """Key of the cached columns for cards that are allocated as subdevices, next to NAME for whole cards and shares."""
 BEST: Final = 100.0
 MOST_SCARCE: Final = 10.0
@@ -56,7 +56,7 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
         return fleet.column_cache.column((NAME, typical, cpu), lambda rows: _without_cards(fleet, cpu, rows))
-    compute, kind = (_in_pieces, PIECES) if allocators.in_subdevices(fleet, part) else (_with_cards, NAME)
+    compute, kind = (_in_subdevices, SUBDEVICES) if allocators.in_subdevices(fleet, part) else (_with_cards, NAME)
     lost: Amounts = fleet.column_cache.column(
         (NAME, kind, typical, cpu, part, request.model), lambda rows: compute(fleet, request, cpu, part, rows)
     )
@@ -85,13 +85,13 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
 def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
     """Return for each row the waste of all cards of the part; whole cards waste the same unless some are sliced."""
     if part.count == 1 or (part.whole and REPLICAS not in cards.index):
-        lost: Column = part.count * wasted.min(axis=1)
+        wasted_in_all: Column = part.count * wasted.min(axis=1)
     else:
-        lost = np.sort(wasted, axis=1)[:, : part.count].sum(axis=1)
-    return lost
+        wasted_in_all = np.sort(wasted, axis=1)[:, : part.count].sum(axis=1)
+    return wasted_in_all
 
 
-def _in_pieces(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
+def _in_subdevices(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
     """Return for each row the waste of a part in subdevices: the remainder of the fullest card that has one free."""
     wasted = allocators.subdevices_unused(fleet, request, part, rows).min(axis=1)
     lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
@@ -110,9 +110,9 @@ def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.ND
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     model = fleet.cards[GPU].model[rows][np.arange(len(wasted)), wasted.argmin(axis=1)]
-    found = np.empty((len(model), 2), np.int32)
-    found[:, 0], found[:, 1] = _taken(fleet, part, wasted, rows), model
-    return found
+    amounts_and_models = np.empty((len(model), 2), np.int32)
+    amounts_and_models[:, 0], amounts_and_models[:, 1] = _taken(fleet, part, wasted, rows), model
+    return amounts_and_models
 
 
 def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
@@ -121,12 +121,12 @@ def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Ro
     tie = _tie(fleet, free, left, rows)
     if not typical.cpu_per_card:
         return tie
-    before, after = _mismatched(typical, free, left), _mismatched(typical, free - cpu, left - taken)
+    before, after = _mismatch(typical, free, left), _mismatch(typical, free - cpu, left - taken)
     # Round to whole hundredths, so that rounding errors do not order equal nodes.
     return np.rint(after - before) + tie
 
 
-def _mismatched(typical: Typical, free: Column, cards: Column) -> Amounts:
+def _mismatch(typical: Typical, free: Column, cards: Column) -> Amounts:
     """Return imbalance of free cpu and free cards plus stranded cards, in hundredths of a card."""
     mismatch: Amounts = np.abs(free * (CARD / typical.cpu_per_card) - cards)
     mismatch += cards * typical.starved(free)

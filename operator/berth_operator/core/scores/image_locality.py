@@ -20,13 +20,13 @@ MOST: Final = 1000 * 2**20
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
     """Return for each row the score of the images that it has; None if no node has any of them."""
-    found = [each for name in request.images.names if (each := fleet.images.found(name)) is not None]
-    if not found:
+    images = [each for name in request.images.names if (each := fleet.images.found(name)) is not None]
+    if not images:
         return None
     total = np.zeros(len(fleet.names))
     nodes = fleet.present.sum()
-    for size, rows in found:
+    for size, rows in images:
         total += np.floor(size * (rows.sum() / nodes)) * rows
     most = MOST * max(request.images.containers, 1)
-    worth: npt.NDArray[np.float64] = np.floor(100.0 * (np.clip(total, LEAST, most) - LEAST) / (most - LEAST))
-    return worth
+    points: npt.NDArray[np.float64] = np.floor(100.0 * (np.clip(total, LEAST, most) - LEAST) / (most - LEAST))
+    return points

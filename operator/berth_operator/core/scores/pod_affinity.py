@@ -20,23 +20,23 @@ NAME: Final = "pods-near"
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
     """Return 100 for the best and 0 for the worst of the fitting rows; None if all are equal."""
-    if not (found := _pulls(fleet, request)):
+    if not (weights := _weights(fleet, request)):
         return None
     total = np.zeros(len(fleet.names))
-    for key, pulls in found.items():
+    for key, pulls in weights.items():
         total += domains.around(fleet, key, pulls)
-    among = total[fits]
-    lowest, highest = among.min(), among.max()
+    fitting = total[fits]
+    lowest, highest = fitting.min(), fitting.max()
     if lowest >= highest:
         return None
     share: npt.NDArray[np.float64] = np.floor(100.0 * ((total - lowest) / (highest - lowest)))
     return share
 
 
-def _pulls(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
+def _weights(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
     """Return for each topology key the summed weights of the pods on each row."""
-    found = dict(fleet.affinity_index.existing_preferred(request.identity))
+    weights = dict(fleet.affinity_index.existing_preferred(request.identity))
     for term, weight in request.affinity.preferred:
-        pulls = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
-        found[term.key] = found[term.key] + pulls if term.key in found else pulls
-    return found
+        pull = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
+        weights[term.key] = weights[term.key] + pull if term.key in weights else pull
+    return weights

@@ -14,14 +14,14 @@ NAME: Final = "taints"
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
     """Return 100 for rows without such a taint, and 0 for the fitting rows with the most."""
-    found = [rows for taint, rows in fleet.taints().items() if _is_minded(taint, request)]
-    if not found:
+    untolerated = [rows for taint, rows in fleet.taints().items() if _counts(taint, request)]
+    if not untolerated:
         return None
-    count = np.sum(found, axis=0)
+    count = np.sum(untolerated, axis=0)
     most = count[fits].max(initial=0)
     share: npt.NDArray[np.float64] = 100.0 - np.floor(100.0 * count / max(most, 1))
     return share
 
 
-def _is_minded(taint: Taint, request: PodRequest) -> bool:
+def _counts(taint: Taint, request: PodRequest) -> bool:
     return taint.effect == "PreferNoSchedule" and not request.tolerates(taint)

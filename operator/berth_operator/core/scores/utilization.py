@@ -32,8 +32,8 @@ def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Colu
 def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
     """Return the mean of both amounts in whole percent of the total; a resource that a node lacks is left out."""
     shares = amounts * 100 // np.maximum(total, 1)
-    found: npt.NDArray[np.float64] = np.floor(shares.sum(axis=0) / np.maximum((total > 0).sum(axis=0), 1))
-    return found
+    means: npt.NDArray[np.float64] = np.floor(shares.sum(axis=0) / np.maximum((total > 0).sum(axis=0), 1))
+    return means
 
 
 def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
@@ -44,8 +44,8 @@ def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) 
     """
     parts = request.devices.parts
     left = [each.count * _left_by(fleet, request, each, rows, most=most) for each in parts]
-    mean: npt.NDArray[np.float64] = np.sum(left, axis=0) / sum(each.count for each in parts)
-    return mean
+    weighted_mean: npt.NDArray[np.float64] = np.sum(left, axis=0) / sum(each.count for each in parts)
+    return weighted_mean
 
 
 def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
@@ -53,11 +53,11 @@ def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most:
         return _left_of_amounts(fleet, request, part, rows, most=most)
     unused = allocators.subdevices_unused(fleet, request, part, rows)
     free = allocators.subdevices_left(fleet, request, part, rows) > 0
-    of_pieces = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
+    of_subdevices = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
     if part.unit != PLUGIN_UNIT:
-        return of_pieces
+        return of_subdevices
     of_cards = _left_of_amounts(fleet, request, part, rows, most=most)
-    return np.where(allocators.divided(fleet, part, rows), of_pieces, of_cards)
+    return np.where(allocators.divided(fleet, part, rows), of_subdevices, of_cards)
 
 
 def _left_of_amounts(
