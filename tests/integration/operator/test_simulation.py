@@ -85,7 +85,7 @@ def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
             assert actual == (predicted[name]["node"], predicted[name]["devices"]["gpu"]), name
         else:
             world.waits(name, "preemption: ")
-            assert world.said(name) == predicted[name]["reason"]
+            assert world.message(name) == predicted[name]["reason"]
     assert status == 1
     assert sum(each["fits"] for each in predicted.values()) == 5
 
