@@ -1,6 +1,6 @@
-"""A scenario in the making: a few nodes, the pods on them, and a probe that is asked of every node.
+"""The draft of a scenario: a few nodes, the pods on them, and a probe pod that is tried on every node.
 
-The first node is to take the probe and the last one is to refuse it, by the rule that the scenario is about; what is
+The first node must take the probe and the last one must reject it, by the rule that the scenario is about; the nodes in
 between may do either. Every rule writes its part of the same draft, so that rules meet in all combinations.
 """
 
@@ -17,7 +17,7 @@ PLENTY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """One scenario; `id` makes its names its own, `namespace` holds its pods and no other scenario's."""
+    """One scenario; `id` makes its names unique, `namespace` holds only its own pods."""
 
     id: str
     namespace: str
@@ -33,12 +33,12 @@ class Draft:
 
     @property
     def first(self) -> Raw:
-        """Return the node that is to take the probe."""
+        """Return the node that must take the probe."""
         return self.nodes[0]
 
     @property
     def last(self) -> Raw:
-        """Return the node that is to refuse it."""
+        """Return the node that must reject it."""
         return self.nodes[-1]
 
     @property
@@ -54,7 +54,7 @@ class Draft:
         return pod
 
     def own(self, node: Raw) -> list[Raw]:
-        """Return the volumes of a node's own probe, to be added to."""
+        """Return the volumes of the probe of one node, a list to append to."""
         return self.volumes.setdefault(name_of(node), [])
 
     def on(self, node: Raw) -> list[Raw]:
@@ -71,7 +71,7 @@ def begin(id_: str, namespace: str, random: Random) -> Draft:
 
 
 def node_of(name: str) -> Raw:
-    """Return a node that nobody plays: what it shows never changes."""
+    """Return a node without a kubelet: its status never changes."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,6 +1,6 @@
-"""Who would leave for whom: crowded nodes, a pod above them, and what kube-scheduler and Berth make of it.
+"""Preemption scenarios: crowded nodes and a pod of higher priority, and the victims of kube-scheduler and Berth.
 
-Nobody plays the nodes, so what kube-scheduler deletes stays there and can be seen. Each scenario's pod is pinned to the
+No kubelet runs for the nodes, so pods that kube-scheduler deletes stay visible. Each scenario's pod is pinned to the
 scenario's own nodes by a label.
 """
 
@@ -20,7 +20,7 @@ from devcluster import Arena, waiting
 Raw = dict[str, Any]
 
 SCENARIO: Final = "berth.dev/scenario"
-UNPLAYED: Final = {"kwok.x-k8s.io/node": "nobody"}
+UNPLAYED: Final = {"kwok.x-k8s.io/node": "none"}
 PRIORITIES: Final = (-5, 0, 5, 10)
 ABOVE: Final = 100
 PORT: Final = 8080
@@ -28,7 +28,7 @@ PORT: Final = 8080
 
 @dataclass(slots=True, kw_only=True)
 class Scenario:
-    """Nodes with their pods, budgets, and the pod that is to find a place."""
+    """Nodes with their pods, budgets, and the pod to be placed."""
 
     id: str
     nodes: dict[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A node and who leaves it."""
+    """A node and its victims."""
 
     node: str
     victims: tuple[Charge, ...]
@@ -48,7 +48,7 @@ class Choice:
 
 
 def draft(arena: Arena, number: int, seed: int) -> Scenario:
-    """Return a scenario: each node is full to the last core."""
+    """Return a scenario in which each node is full to the last core."""
     dice, name = Random(f"{seed}-{number}"), f"s{number}"  # noqa: S311 - a scenario to be made again
     made = Scenario(id=name)
     for node in ("a", "b", "c"):
@@ -99,12 +99,12 @@ def _cores(pod: Raw) -> int:
 
 
 def class_name(arena: Arena, priority: int, *, never: bool = False) -> str:
-    """Return the name of this arena's class of a priority, or of the one that never preempts."""
+    """Return the name of this arena's PriorityClass of a priority, or of the one that never preempts."""
     return f"{arena.id}-{'minus-' if priority < 0 else ''}{abs(priority)}{'-never' if never else ''}"
 
 
 def make_classes(arena: Arena, priorities: Iterable[int]) -> None:
-    """Make the classes; they are cluster-wide, so each arena has its own."""
+    """Create the PriorityClasses; they are cluster-wide, so each arena has its own."""
     for each in priorities:
         metadata = {"name": class_name(arena, each), "labels": arena.labels}
         arena.cluster.api.post(CLASSES, {"metadata": metadata, "value": each})
@@ -113,7 +113,7 @@ def make_classes(arena: Arena, priorities: Iterable[int]) -> None:
 
 
 def remove_classes(arena: Arena) -> None:
-    """Take them away."""
+    """Delete the PriorityClasses."""
     arena.cluster.api.delete(CLASSES, labelSelector=arena.selector)
 
 
@@ -125,7 +125,7 @@ BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
 
 
 def make(arena: Arena, scenarios: Sequence[Scenario]) -> None:
-    """Make all but the pods that are to find a place, and wait until the budgets are counted."""
+    """Create all but the pods to be placed, and wait until the budgets are counted."""
     api = arena.cluster.api
     for scenario in scenarios:
         for node, cores in scenario.nodes.items():
@@ -158,7 +158,7 @@ def _budgets(arena: Arena) -> list[Raw]:
 
 
 def state(arena: Arena) -> State:
-    """Fold what the API server shows, as the reflectors would."""
+    """Return the state that the reflectors would build from the API server."""
     found = State(grace=1.0)
     for each in arena.list("nodes", labelSelector=SCENARIO):
         found.put_node(nodes.keep(each))
@@ -171,14 +171,14 @@ def state(arena: Arena) -> State:
 
 
 def ours(of: State, scenario: Scenario) -> Preemption | None:
-    """Return what Berth would do."""
+    """Return Berth's choice."""
     above = {**scenario.above, "metadata": {**scenario.above["metadata"], "uid": f"above-{scenario.id}"}}
     above["spec"] = {**above["spec"], "priority": ABOVE}
     return preempt(of.fleet, pods.pending(above), Policy(), of.budgets)
 
 
 def theirs(arena: Arena, scenarios: Sequence[Scenario], expected: dict[str, int]) -> dict[str, tuple[str, set[str]]]:
-    """Have kube-scheduler do it; give for each scenario its node and its victims' names, none if it found none.
+    """Let kube-scheduler preempt; return by scenario its node and its victims' names, none if it found none.
 
     It deletes one victim after the other, so this waits until there are as many as expected, or settled ones.
     """

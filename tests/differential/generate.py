@@ -1,7 +1,7 @@
-"""Scenarios from a seed: each is about one rule, with up to two others in the way.
+"""Scenarios from a seed: each is about one rule, with up to two other rules added.
 
-`RULES` is where a rule joins in: a function of (draft, focus) that writes its part of the draft. The first node must
-always be able to take the probe; with `focus`, the last one must not.
+`RULES` lists the rules: functions of (draft, focus) that write their part of the draft. The first node must always be
+able to take the probe; with `focus`, the last one must not.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS, *on_v
 
 
 def scenarios(seed: int, numbers: range, namespaces: list[str]) -> Iterator[Draft]:
-    """Return scenarios, each in a namespace of its own; the same seed and number give the same scenario."""
+    """Return scenarios, each in its own namespace; the same seed and number give the same scenario."""
     for number, namespace in zip(numbers, namespaces, strict=True):
         yield scenario(seed, number, namespace)
 

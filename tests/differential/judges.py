@@ -1,7 +1,7 @@
-"""Two judges of the same question, whether a node takes a pod: kube-scheduler in a real cluster, and Berth's filters.
+"""Compare two verdicts on whether a node takes a pod: kube-scheduler's in a real cluster, and that of Berth's filters.
 
-kube-scheduler is asked with a probe for each node, pinned to it by its name: one node at a time, so that no probe that
-was placed stands in another's way. Berth is given the very objects that the API server then shows.
+kube-scheduler gets a probe for each node, pinned to it by its name: one node at a time, so that no placed probe affects
+another. Berth gets exactly the objects that the API server then shows.
 """
 
 import copy
@@ -60,7 +60,7 @@ error to kube-scheduler, so DefaultPreemption is not asked, and the message has 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """One probe on one node, and what kube-scheduler said."""
+    """One probe on one node, and kube-scheduler's verdict."""
 
     scenario: str
     node: str
@@ -71,27 +71,27 @@ class Mismatch:
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """What was asked in one cluster, and the state in which it was asked."""
+    """The probes of one cluster, and the state in which they were tried."""
 
     state: State
     cases: list[Mismatch] = field(default_factory=list)
 
     def judged(self, case: Mismatch, order: Sequence[Filter] | None = None) -> bool:
-        """Return the verdict of all filters on a case, or of those that are given."""
+        """Return the verdict of all filters on a case, or of the given filters."""
         pod = pods.pending(pods.keep(copy.deepcopy(case.probe)))
         assert not pod.error
         mask = cycle.feasible(self.state.fleet, pod.request, order)
         return bool(mask[self.state.fleet.rows[case.node]])
 
     def message(self, case: Mismatch) -> str:
-        """Return what Berth reports of a case that fits nowhere, with why evictions would not help."""
+        """Return Berth's message for a case that fits nowhere, including why evictions would not help."""
         pod, policy = pods.pending(pods.keep(copy.deepcopy(case.probe))), Policy()
         outcome = cycle.decide(self.state.fleet, pod, policy)
         assert isinstance(outcome, cycle.Failure)
         return not_helpful(self.state.fleet, pod, policy, outcome).message
 
     def differing(self, order: Sequence[Filter] | None = None) -> list[Mismatch]:
-        """Return the cases in which they say something else than kube-scheduler."""
+        """Return the cases in which the filters differ from kube-scheduler."""
         return [each for each in self.cases if self.judged(each, order) != each.fits]
 
 
@@ -103,7 +103,7 @@ def comparable(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def hold(cluster: Cluster, drafts: Sequence[Draft]) -> Trial:
-    """Make the scenarios, ask kube-scheduler about every node, and take everything away again."""
+    """Create the scenarios, let kube-scheduler judge every node, and delete everything again."""
     namespaces = sorted({each.namespace for each in drafts})
     try:
         _make(cluster, drafts)
@@ -117,9 +117,9 @@ def hold(cluster: Cluster, drafts: Sequence[Draft]) -> Trial:
 
 
 def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, tuple[Raw, str]]]:
-    """Make the scenarios, let kube-scheduler choose a node for each probe, and take everything away again.
+    """Create the scenarios, let kube-scheduler choose a node for each probe, and delete everything again.
 
-    Give the state in which it was asked, and by scenario the probe and its node.
+    Return the state in which it chose, and by scenario the probe and its node.
     """
     try:
         _make(cluster, drafts)
@@ -142,7 +142,7 @@ def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, 
 
 
 def prepare(cluster: Cluster, namespaces: Iterable[str], objects: Iterable[tuple[str, Raw]]) -> None:
-    """Make what all scenarios share."""
+    """Create what all scenarios share."""
     for path, manifest in objects:
         cluster.api.post(path, manifest)
     cluster.api.create_all("/api/v1/namespaces", [{"metadata": {"name": each}} for each in namespaces])
@@ -152,7 +152,7 @@ def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(lambda each: _write(cluster, *each), [each for draft in drafts for each in draft.objects]))
     found = [_marked(node) for draft in drafts for node in draft.nodes]
-    # The sentinel is the last to be seen: a pod that is bound to it tells that all others have been.
+    # kube-scheduler sees the sentinel last: once a pod is bound to it, all other nodes have been seen.
     cluster.api.create_all("/api/v1/nodes", found)
     cluster.api.post("/api/v1/nodes", _marked(node_of(SENTINEL)))
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -177,7 +177,7 @@ def _marked(node: Raw) -> Raw:
 
 
 def _state(cluster: Cluster) -> State:
-    """Fold what the API server shows, as the reflectors would."""
+    """Return the state that the reflectors would build from the API server."""
     state = State(grace=1.0)
     for each in cluster.api.get("/api/v1/namespaces")["items"]:
         state.put_namespace(name_of(each), each["metadata"].get("labels") or {})
@@ -211,7 +211,7 @@ def _probes(draft: Draft) -> Iterator[tuple[str, str, Raw]]:
 
 
 def _pinned(probe: Raw, node: str, volumes: Iterable[Raw] = ()) -> Raw:
-    """Return a probe that fits no other node, whatever else it wants, with these volumes beside its own."""
+    """Return a probe that fits no other node, with these volumes in addition to its own."""
     pinned = copy.deepcopy(probe)
     pinned["spec"]["volumes"] = [*pinned["spec"].get("volumes", ()), *volumes]
     pinned["metadata"]["labels"] = {**probe["metadata"].get("labels", {}), MARK: "probe"}
@@ -251,7 +251,7 @@ def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[
 
 
 def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
-    """Return (namespace, name) of the claims for which kube-scheduler has written what they are to get."""
+    """Return (namespace, name) of the claims for which kube-scheduler has recorded a volume or node."""
     claims = cluster.api.get("/api/v1/persistentvolumeclaims", labelSelector=MARK)["items"]
     volumes = cluster.api.get("/api/v1/persistentvolumes", labelSelector=MARK)["items"]
     selected = [each["metadata"] for each in claims if _is_selected(each["metadata"])]
@@ -260,12 +260,12 @@ def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 def _is_selected(claim: Raw) -> bool:
-    """Return whether a claim was given its node; the scenario itself names none that there is."""
+    """Return whether a claim was given its node; the scenario itself names only nodes that do not exist."""
     return bool(claim.get("annotations", {}).get(SELECTED_NODE, ELSEWHERE) != ELSEWHERE)
 
 
 def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool, str] | None:
-    """Return kube-scheduler's verdict, if it has one; an error of its own is none."""
+    """Return kube-scheduler's verdict; None as long as it has none, or reports an internal error."""
     if pod["spec"].get("nodeName"):
         return True, ""
     claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", [])]

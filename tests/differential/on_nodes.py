@@ -18,7 +18,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
 def node_selector(draft: Draft, *, focus: bool) -> None:
-    """The probe selects some labels; the last node lacks one of them or has another value."""
+    """Let the probe select labels; the last node lacks one of them or has another value."""
     wanted = {f"s-{key}": draft.random.choice(WORDS) for key in draft.random.sample(KEYS, draft.random.randint(1, 3))}
     draft.probe["spec"]["nodeSelector"] = wanted
     for node in draft.nodes:
@@ -36,7 +36,7 @@ def _spoil(random: Random, labels: dict[str, str], key: str) -> None:
 
 
 def node_affinity(draft: Draft, *, focus: bool) -> None:
-    """The probe has terms, one of which the first node meets to the letter and the last misses by a letter."""
+    """Give the probe terms, one of which the first node just meets and the last node just misses."""
     random = draft.random
     for node in draft.nodes:
         node["metadata"]["labels"] |= _labels(random)
@@ -45,7 +45,7 @@ def node_affinity(draft: Draft, *, focus: bool) -> None:
         _miss(random, draft.last["metadata"]["labels"], random.choice(conditions))
     term: Raw = {"matchExpressions": conditions}
     if random.random() < 0.3:
-        term["matchFields"] = [_field("NotIn", name_of(draft.last) if focus else "nobody")]
+        term["matchFields"] = [_field("NotIn", name_of(draft.last) if focus else "no-node")]
     terms = [term, *(_met_by_nobody(random) for _ in range(random.randint(0, 2)))]
     random.shuffle(terms)
     required = {"nodeSelectorTerms": terms}
@@ -77,7 +77,7 @@ def _met_by(random: Random, node: Raw, key: str) -> Raw:
 
 
 def _miss(random: Random, labels: dict[str, str], condition: Raw) -> None:
-    """Return the labels the value that just does not meet a condition."""
+    """Set the label to a value that just fails to meet a condition."""
     key, values = condition["key"], condition.get("values", [])
     match condition["operator"]:
         case "In":
@@ -101,7 +101,7 @@ def _met_by_nobody(random: Random) -> Raw:
             {"matchExpressions": [_condition("zone", "Exists"), _condition("zone", "DoesNotExist")]},
             {"matchExpressions": [_condition("cores", "Gt", "many")]},
             {"matchExpressions": [_condition("cores", "Lt", "1_000"), _condition("none", "DoesNotExist")]},
-            {"matchFields": [_field("In", "nobody")]},
+            {"matchFields": [_field("In", "no-node")]},
         ]
     )
 
@@ -118,7 +118,7 @@ def _field(operator: str, name: str) -> Raw:
 
 
 def taints(draft: Draft, *, focus: bool) -> None:
-    """The first node has taints that the probe tolerates; the last one has one that it just does not tolerate."""
+    """Give the first node taints that the probe tolerates, and the last one a taint that it just does not tolerate."""
     random = draft.random
     tolerations = [_toleration(random, f"t{i}") for i in range(random.randint(0, 3))]
     # One that tolerates everything of one effect leaves nothing but the other to be refused for.
@@ -151,7 +151,7 @@ def _tolerated(random: Random, toleration: Raw) -> Raw:
 
 
 def _not_tolerated(random: Random, tolerations: list[Raw], effects: Sequence[str]) -> Raw:
-    """Return a taint that some toleration covers but for its key, value or effect."""
+    """Return a taint that some toleration covers except for its key, value or effect."""
     choices = [_taint("strange", random.choice(["", "v"]), random.choice(effects))]
     for near in tolerations:
         choices += [_taint(near["key"], near.get("value", ""), each) for each in effects if "effect" in near]
@@ -171,7 +171,7 @@ def _taint(key: str, value: str, effect: str) -> Raw:
 
 
 def cordon(draft: Draft, *, focus: bool) -> None:
-    """The last node is cordoned, with or without the taint that follows; a probe may tolerate that."""
+    """Cordon the last node, with or without the taint that follows; a probe may tolerate that."""
     if not focus and draft.random.random() < 0.5:
         effect = draft.random.choice([{}, {"effect": "NoSchedule"}])
         toleration = {"key": UNSCHEDULABLE, "operator": "Exists", **effect}
@@ -186,7 +186,7 @@ def cordon(draft: Draft, *, focus: bool) -> None:
 
 
 def declared_features(draft: Draft, *, focus: bool) -> None:
-    """The probe restarts all its containers by a rule, which the last node's kubelet does not know of."""
+    """Let the probe restart all containers by a rule, a feature that the last node does not declare."""
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
     draft.probe["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
     for node in draft.nodes:
@@ -196,7 +196,7 @@ def declared_features(draft: Draft, *, focus: bool) -> None:
 
 
 def readiness(draft: Draft, *, focus: bool) -> None:
-    """The last node is not ready or not heard of, with the taints that the node controller gives such a node."""
+    """Make the last node not ready or unreachable, with the taints that the node controller sets."""
     random = draft.random
     tolerated = random.choice([NOT_READY, UNREACHABLE, ""])
     if tolerated:

@@ -1,7 +1,7 @@
 """Rules about other pods: affinity and anti-affinity in both directions, and topology spread.
 
-Each rule has labels and a topology key of its own, so that rules do not disturb each other, and the key is the
-scenario's, so that pods of other scenarios count for nobody, whatever a namespace selector reaches.
+Each rule has its own labels and topology key, so that rules do not disturb each other. The key is the scenario's, so
+that pods of other scenarios never count, whatever a namespace selector selects.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Labels = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """Terms, and the pods that they mean or just do not."""
+    """Terms, pods that match them, and pods that just do not."""
 
     terms: list[Raw]
     meant: Labels
@@ -31,7 +31,7 @@ class Meaning:
 
 
 def pod_affinity(draft: Draft, *, focus: bool) -> None:
-    """The probe wants to be near a pod of the first node's domain; near the last are only such as look like it."""
+    """Give the probe affinity to a pod in the first node's domain; pods in the last one's just do not match."""
     random, key = draft.random, f"{draft.id}.near"
     _divide(draft, key, last=random.choice(["there", None]) if focus else "here")
     found = random.choice([_by_value, _by_own_label, _by_two])(draft, "near", key)
@@ -48,7 +48,7 @@ def pod_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
-    """The probe avoids a pod of the last node's domain; near the first are only such as look like it."""
+    """Give the probe anti-affinity to a pod in the last node's domain; pods in the first one's do not match."""
     random, key = draft.random, f"{draft.id}.apart"
     _divide(draft, key, last="there")
     found = random.choice([_by_value, _by_own_label, _by_two])(draft, "apart", key)
@@ -59,7 +59,7 @@ def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
     if focus:
         draft.put(_somewhere(draft, key, "there"), labels=avoided)
     if random.random() < 0.3:
-        # A node without the key is in nobody's domain, not even in that of its own pods.
+        # A node without the key is in no domain, not even in that of its own pods.
         draft.first["metadata"]["labels"].pop(key)
         draft.put(draft.first, labels=avoided)
     for each in () if two else found.others:
@@ -67,7 +67,7 @@ def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def existing_anti_affinity(draft: Draft, *, focus: bool) -> None:
-    """A pod of the last node's domain avoids the probe; those near the first avoid others."""
+    """Give a pod in the last node's domain anti-affinity to the probe; those near the first exclude others."""
     random, key = draft.random, f"{draft.id}.avoids"
     _divide(draft, key, last="there")
     found = _by_value(draft, "avoids", key)
@@ -90,7 +90,7 @@ def _require(pod: Raw, kind: str, terms: list[Raw]) -> None:
 
 
 def _divide(draft: Draft, key: str, *, last: str | None) -> None:
-    """Put the first node here and the last one there, or into no domain, and those between anywhere."""
+    """Put the first node into one domain, the last one into another or none, and those between into any."""
     places = ["here", *(draft.random.choice(["here", "there", None]) for _ in draft.between), last]
     for node, place in zip(draft.nodes, places, strict=True):
         if place:
@@ -102,7 +102,7 @@ def _somewhere(draft: Draft, key: str, place: str) -> Raw:
 
 
 def _by_value(draft: Draft, label: str, key: str) -> Meaning:
-    """Mean pods by a condition on a label."""
+    """Match pods by a requirement on a label."""
     kind = {label: "yes"}
     selector = {"matchLabels": kind, "matchExpressions": [_met_by_one(draft.random, f"{label}-variant")]}
     return Meaning(
@@ -113,7 +113,7 @@ def _by_value(draft: Draft, label: str, key: str) -> Meaning:
 
 
 def _by_own_label(draft: Draft, label: str, key: str) -> Meaning:
-    """Mean pods that have the probe's own value of a label, or have another one."""
+    """Match pods that have the probe's own value of a label, or have another one."""
     kind, own = {label: "yes"}, f"{label}-variant"
     _add_labels(draft.probe, {own: "1"})
     same, other = {**kind, own: "1"}, {**kind, own: "2"}
@@ -124,20 +124,20 @@ def _by_own_label(draft: Draft, label: str, key: str) -> Meaning:
 
 
 def _by_two(draft: Draft, label: str, key: str) -> Meaning:
-    """Mean pods by two terms; the others meet one of them."""
+    """Match pods by two terms; the others meet one of them."""
     one, two = {label: "yes"}, {f"{label}-too": "yes"}
     terms = [{"topologyKey": key, "labelSelector": {"matchLabels": each}, **_scope(draft)} for each in (one, two)]
     return Meaning(terms=terms, meant={**one, **two}, others=[one, two])
 
 
 def _met_by_one(random: Random, key: str) -> Raw:
-    """Return a condition that the value 1 meets and 2 does not."""
+    """Return a requirement that the value 1 meets and 2 does not."""
     operator, *values = random.choice([("In", "1"), ("In", "1", "3"), ("NotIn", "2"), ("NotIn", "2", "3")])
     return {"key": key, "operator": operator, "values": values}
 
 
 def _scope(draft: Draft) -> Raw:
-    """Return one of the ways to mean the scenario's own namespace."""
+    """Return one of the ways to select the scenario's own namespace."""
     here = {"matchLabels": {NAME: draft.namespace}}
     all_, unlabelled = ({"key": key, "operator": how} for key, how in ((NAME, "Exists"), ("gone", "DoesNotExist")))
     return draft.random.choice(
@@ -157,7 +157,7 @@ def _scope(draft: Draft) -> Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A constraint, and node by node the domain and how many pods are to count there."""
+    """A constraint, and the domain and number of counted pods of each node."""
 
     constraint: Raw
     places: list[str | None]
@@ -187,7 +187,7 @@ class Layout:
 
 
 def topology_spread(draft: Draft, *, focus: bool) -> None:
-    """The last node's domain is one pod too full for the probe, or the node is in none."""
+    """Fill the last node's domain with one pod too many for the probe, or put the node into no domain."""
     key = f"{draft.id}.even"
     made = next(each for each in _layouts(draft, key) if each.takes(0) and each.takes(len(draft.nodes) - 1) != focus)
     draft.probe["spec"]["topologySpreadConstraints"] = [made.constraint]
@@ -201,7 +201,7 @@ def topology_spread(draft: Draft, *, focus: bool) -> None:
 
 
 def _layouts(draft: Draft, key: str) -> Iterator[Layout]:
-    """Return one layout after the other."""
+    """Yield the layouts."""
     random, hidden = draft.random, frozenset(_hidden(draft))
     counts_itself = random.random() < 0.7
     _add_labels(draft.probe, {"even": "yes" if counts_itself else "no", "even-variant": "1"})
@@ -216,7 +216,7 @@ def _layouts(draft: Draft, key: str) -> Iterator[Layout]:
 
 
 def _hidden(draft: Draft) -> Iterator[int]:
-    """Taint a node in between, where no other rule has to do with taints."""
+    """Taint a node in between, unless another rule uses taints."""
     tainted = any(node["spec"]["taints"] for node in draft.nodes)
     if draft.between and not tainted and not draft.probe["spec"].get("tolerations"):
         draft.nodes[1]["spec"]["taints"].append({"key": "even", "effect": "NoSchedule"})

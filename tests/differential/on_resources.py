@@ -1,6 +1,6 @@
-"""A rule about resources: what the first node has is exactly enough, and the last has one unit too little.
+"""A rule about resources: the first node has exactly enough, and the last one has one unit too little.
 
-The rule comes last, since all pods on a node count. It adds up with Berth's own code; where that is wrong, a node that
+The rule comes last, since all pods on a node count. It uses Berth's own code for sums; if that is wrong, a node that
 should just fit does not, or the other way round, and the verdicts differ.
 """
 
@@ -17,7 +17,7 @@ HEAVY: Final = {"cpu": "25m", "memory": "1000"}
 
 
 def node_resources(draft: Draft, *, focus: bool) -> None:
-    """The probe wants some resources, in every way in which a pod can ask for them."""
+    """Let the probe request resources in every way in which a pod can request them."""
     draft.probe["spec"] |= _spec(draft.random, draft.probe["spec"])
     for node in draft.nodes:
         for _ in range(draft.random.randint(0, 2)):
@@ -70,7 +70,7 @@ def _told(random: Random, part: Raw) -> Raw:
 
 
 def _spec(random: Random, before: Raw) -> Raw:
-    """Return containers of all kinds with requests, on top of those that are there."""
+    """Return containers of all kinds with requests, in addition to the existing ones."""
     asked = _amounts(random)
     spec: Raw = {"containers": [{**(before.get("containers") or [container("main")])[0], "resources": asked}]}
     spec["containers"] += (before.get("containers") or [])[1:]
@@ -100,7 +100,7 @@ def _amounts(random: Random) -> Raw:
         asked["memory"] = random.choice([0, 1, 4096, 2**20])
     if random.random() < 0.3:
         asked["ephemeral-storage"] = random.choice([0, 1, 500])
-    # These two must be limited as well, and huge pages need something else beside them.
+    # These two must be limited as well, and huge pages need cpu or memory in addition.
     limited = {}
     if random.random() < 0.3:
         limited["example.com/thing"] = random.choice([1, 2])

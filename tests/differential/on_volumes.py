@@ -1,8 +1,8 @@
-"""Rules about volumes: claims in order, in use and bound, disks, limits, zones, and claims that wait for a consumer.
+"""Rules about volumes: valid, used and bound claims, disks, limits, zones, and claims that wait for a consumer.
 
-There is no volume controller: what a claim is bound to stands in it from the start, and of a claim that waits it is
-enough to see that kube-scheduler has chosen a volume or a node for it. Where a rule concerns all nodes at once or would
-use up what it is given, each node's probe has a claim of its own.
+No volume controller runs: a claim is created with its volume already set, and for a claim that waits it is enough that
+kube-scheduler has chosen a volume or a node for it. If a rule concerns all nodes at once or would use up its volumes,
+each node's probe has its own claim.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from tests.differential.draft import MARK, Draft, Raw, name_of
 STORAGE: Final = "/apis/storage.k8s.io/v1"
 DRIVER: Final = "csi.differential"
 MAKER: Final = "maker.differential"
-"""Of volumes that are to be made: they count for no limit."""
+"""Driver of volumes to provision; they count for no limit."""
 TRACKED: Final = "tracked.differential"
-"""The same, and it tells how much it can make."""
+"""The same, with a CSIStorageCapacity."""
 ELSEWHERE: Final = "elsewhere"
-"""A node that there is not."""
+"""A node that does not exist."""
 LOCAL: Final = "kubernetes.io/no-provisioner"
 ONCE: Final = "ReadWriteOncePod"
 BOUND: Final = "pv.kubernetes.io/bind-completed"
@@ -52,31 +52,31 @@ class Shelf:
         return f"{self._draft.id}-{self._rule}-{self._count}"
 
     def claim(self, *, annotations: Raw | None = None, **spec: object) -> str:
-        """Write a claim; give its name."""
+        """Write a claim; return its name."""
         base = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(SIZE)}}}
         metadata = {"annotations": annotations or {}}
         path = f"/api/v1/namespaces/{self._draft.namespace}/persistentvolumeclaims"
         return self._write(path, {"metadata": metadata, "spec": {**base, "storageClassName": "none", **spec}})
 
     def volume(self, *, labels: Raw | None = None, phase: str = "Available", **spec: object) -> str:
-        """Write a volume; give its name."""
+        """Write a volume; return its name."""
         base = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": str(SIZE)}, "storageClassName": "none"}
         source = {} if "csi" in spec else {"nfs": {"server": "none", "path": "/"}}
         manifest = {"metadata": {"labels": labels or {}}, "spec": {**base, **source, **spec}}
         return self._write("/api/v1/persistentvolumes", {**manifest, "status": {"phase": phase}})
 
     def storage_class(self, provisioner: str = LOCAL, **fields: object) -> str:
-        """Write a class whose claims wait for their first consumer; give its name."""
+        """Write a class whose claims wait for their first consumer; return its name."""
         body = {"metadata": {}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer", **fields}
         return self._write(f"{STORAGE}/storageclasses", body)
 
     def capacity(self, storage_class: str, **fields: object) -> None:
-        """Write how much a driver can make."""
+        """Write how much a driver can provision."""
         path = f"{STORAGE}/namespaces/{self._draft.namespace}/csistoragecapacities"
         self._write(path, {"metadata": {}, "storageClassName": storage_class, **fields})
 
     def bound(self, volume: str, **spec: object) -> str:
-        """Write a claim that is bound; give its name."""
+        """Write a bound claim; return its name."""
         return self.claim(annotations={BOUND: "yes"}, volumeName=volume, **spec)
 
     def attach(self, volume: str, node: Raw) -> None:
@@ -103,7 +103,7 @@ def _mount(pod: Raw, *volumes: Raw) -> None:
 
 
 def _each(draft: Draft, *, focus: bool) -> list[tuple[Raw, bool]]:
-    """Return each node, and whether it is to take the probe."""
+    """Yield each node, and whether it must take the probe."""
     takes = [True, *(draft.random.random() < 0.5 for _ in draft.between), not focus]
     return list(zip(draft.nodes, takes, strict=True))
 
@@ -112,7 +112,7 @@ def _each(draft: Draft, *, focus: bool) -> list[tuple[Raw, bool]]:
 
 
 def volume_claims(draft: Draft, *, focus: bool) -> None:
-    """The last node's claim is not there, or should have been bound at once."""
+    """Omit the last node's claim, or leave it unbound although it has immediate binding."""
     shelf = Shelf(draft, "claims")
     wrong: list[Callable[[], str]] = [
         shelf.name,
@@ -128,7 +128,7 @@ def volume_claims(draft: Draft, *, focus: bool) -> None:
 
 
 def volume_in_use(draft: Draft, *, focus: bool) -> None:
-    """The last node's claim is for one pod, which has it; the others' are free, or for many."""
+    """Use the last node's ReadWriteOncePod claim in another pod; the others are unused, or shared."""
     shelf = Shelf(draft, "in-use")
     for node, takes in _each(draft, focus=focus):
         used = not takes or draft.random.random() < 0.5
@@ -143,7 +143,7 @@ def volume_in_use(draft: Draft, *, focus: bool) -> None:
 
 
 def volume_conflicts(draft: Draft, *, focus: bool) -> None:
-    """A pod of the last node has the probe's disk, and one of both writes; those of the others only read, or others."""
+    """Use the probe's disk in a pod of the last node, one of both writing; others only read, or use other disks."""
     random = draft.random
     make = random.choice([_gce, _iscsi, _rbd, _ebs])
     only_reads = random.random() < 0.5
@@ -168,7 +168,7 @@ def _ebs(name: str, only_reads: bool, _at: int) -> Raw:  # noqa: FBT001
 
 
 def _iscsi(name: str, only_reads: bool, at: int) -> Raw:  # noqa: FBT001
-    # The portal does not tell targets apart.
+    # Targets that differ only in the portal are the same.
     return {
         "iscsi": {
             "targetPortal": f"10.0.0.{at}",
@@ -184,7 +184,7 @@ def _rbd(name: str, only_reads: bool, at: int) -> Raw:  # noqa: FBT001
 
 
 def volume_limits(draft: Draft, *, focus: bool) -> None:
-    """The last node can hold one volume less than it would have to; on the others they just fit, or are there."""
+    """Let the last node attach one volume too few; on the others they just fit, or are already attached."""
     random, shelf = draft.random, Shelf(draft, "limits")
     handles = (f"{draft.id}-{number}" for number in range(1000))
     new = [_csi(shelf, next(handles)) for _ in range(random.randint(1, 3))]
@@ -220,7 +220,7 @@ def _limit(draft: Draft, node: Raw, count: int) -> None:
 
 
 def volume_affinity(draft: Draft, *, focus: bool) -> None:
-    """The last node does not reach the probe's volume."""
+    """Bind the probe's claim to a volume that the last node does not reach."""
     shelf, key = Shelf(draft, "reach"), f"{draft.id}.reach"
     for node, takes in _each(draft, focus=focus):
         if place := "here" if takes else draft.random.choice(["there", ""]):
@@ -230,7 +230,7 @@ def volume_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def _reached(random: Random, key: str) -> Raw:
-    """Return one of the ways to mean nodes that are here."""
+    """Return one of the ways to select the nodes that reach a volume."""
     here = {"key": key, "operator": "In", "values": ["here", "elsewhere"]}
     never = {"key": key, "operator": "In", "values": ["nowhere"]}
     exists = {"key": key, "operator": "Exists"}
@@ -245,7 +245,7 @@ def _reached(random: Random, key: str) -> Raw:
 
 
 def volume_zones(draft: Draft, *, focus: bool) -> None:
-    """The last node is in another zone than the probe's volume, or in none while it is in a region."""
+    """Put the last node into another zone than the probe's volume, or into a region without a zone."""
     random, shelf = draft.random, Shelf(draft, "zones")
     key = random.choice([ZONE, OLD_ZONE])
     right: list[Raw] = [{key: "a"}, {key: "b"}, {key: "a", REGION: "r"}, {}]
@@ -264,7 +264,7 @@ def volume_zones(draft: Draft, *, focus: bool) -> None:
 
 
 def volume_binding(draft: Draft, *, focus: bool) -> None:
-    """The last node has no volume for its claim that is large, near and free enough, and none is made for it."""
+    """Give the last node's claim no volume that is large enough, reachable and free, and no provisioner."""
     shelf = Shelf(draft, "binding")
     for node, takes in _each(draft, focus=focus):
         make = draft.random.choice([_found, _made, _made_with_space] if takes else [_not_found, _not_made, _no_space])

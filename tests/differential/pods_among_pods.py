@@ -1,8 +1,8 @@
-"""Random scenes of pods that want to be near each other, apart, or evenly spread; the same for the same seed.
+"""Random scenes of pods with affinity, anti-affinity or topology spread; the same seed gives the same scene.
 
-Domains are made by label keys that begin with the scene's prefix, so that many scenes can share one cluster: pods on
-nodes without the key count for nobody. What a scene holds are objects to create; `as_listed` gives them as the API
-server would show them, for comparisons without one.
+Topology keys begin with the scene's prefix, so that many scenes can share one cluster: nodes without the key never
+count. A scene holds objects to create; `as_listed` returns them as the API server would show them, for comparisons
+without one.
 """
 
 import copy
@@ -34,12 +34,12 @@ class Scene:
 
 
 def scene(seed: int, *, prefix: str = "s") -> Scene:
-    """Return the scene of a seed; the names of all that it holds begin with the prefix."""
+    """Return the scene of a seed; the names of all its objects begin with the prefix."""
     return _Maker(seed, prefix).scene()
 
 
 class _Maker:
-    """Throws the dice of one scene."""
+    """Makes the random choices of one scene."""
 
     def __init__(self, seed: int, prefix: str) -> None:
         self._seed, self._prefix = seed, prefix
@@ -87,7 +87,7 @@ class _Maker:
     def _placed(self, number: int, node: str) -> Raw:
         pod = self._pod(f"placed-{number}", affinity=0.5)
         pod["spec"]["nodeName"] = node
-        # Constraints of placed pods concern nobody, but must not hinder either.
+        # Constraints of placed pods affect no other pod, and must not change a verdict.
         return pod
 
     def _pod(self, name: str, *, affinity: float) -> Raw:

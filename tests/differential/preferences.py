@@ -1,7 +1,7 @@
-"""Scenarios about what is preferred: one preference decides between nodes that are equal in all else.
+"""Scenarios about preferences: one preference decides between nodes that are otherwise equal.
 
-Each kind writes its part of a draft so that one node, the best, is clearly preferred. It is never the first: that one
-would be taken where nothing is preferred.
+Each kind writes its part of a draft so that one node, the best, is clearly preferred. It is never the first node, which
+would be chosen without any preference.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ OTHERS: Final = {"app": "y"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """A scenario, and the node that its pod is to go to."""
+    """A scenario, and the node that must be chosen."""
 
     kind: str
     draft: Draft
@@ -33,7 +33,7 @@ class Preference:
 
 
 def preferences(seed: int, each: int, namespaces: list[str]) -> Iterator[Preference]:
-    """Return so many scenarios of each kind, each in a namespace of its own; the same seed gives the same."""
+    """Return the given number of scenarios of each kind, each in its own namespace; the same seed gives the same."""
     names = iter(namespaces)
     for kind in KINDS:
         for number in range(each):
@@ -55,7 +55,7 @@ def preference(kind: str, id_: str, namespace: str) -> Preference:
 
 
 def _requests(part: float, of: float) -> Raw:
-    """Return a request of the same part of both processors and memory."""
+    """Return a request of the same share of both cpu and memory."""
     return {"requests": {"cpu": f"{1000 * CORES * part / of:.0f}m", "memory": f"{1024 * GIBIBYTES * part / of:.0f}Mi"}}
 
 
@@ -67,7 +67,7 @@ def _but(draft: Draft, best: Raw) -> list[Raw]:
 
 
 def node_affinity(draft: Draft, best: Raw) -> None:
-    """The best node has the label that weighs most, the others at most those that weigh little."""
+    """Give the best node the label with the highest weight, and the others at most those with low weights."""
     random = draft.random
     weights = {"heavy": random.randint(60, 100), "light": random.randint(1, 15), "lighter": random.randint(1, 15)}
     terms = [
@@ -82,7 +82,7 @@ def node_affinity(draft: Draft, best: Raw) -> None:
 
 
 def taints(draft: Draft, best: Raw) -> None:
-    """All nodes but the best have taints that the probe does not tolerate; the best has one that it does."""
+    """Taint all nodes but the best with taints that the probe does not tolerate; the best has a tolerated one."""
     draft.probe["spec"]["tolerations"] = [{"key": "minded", "operator": "Equal", "value": "no", "effect": ""}]
     for node in draft.nodes:
         number = draft.random.randint(1, 3)
@@ -94,9 +94,9 @@ def taints(draft: Draft, best: Raw) -> None:
 
 
 def images(draft: Draft, best: Raw) -> None:
-    """The best node has the large one of the probe's images, others the small one at most.
+    """Put the probe's large image on the best node, and at most the small one on the others.
 
-    An image weighs by the part of all nodes that have it, and there are many nodes of other scenarios: so it is huge.
+    An image counts by the share of all nodes that have it, and other scenarios have many nodes: so it is huge.
     """
     large, small = (f"registry.example/{draft.id}/{name}:v1" for name in ("large", "small"))
     draft.probe["spec"]["containers"] = [
@@ -111,7 +111,7 @@ def images(draft: Draft, best: Raw) -> None:
 
 
 def room(draft: Draft, best: Raw) -> None:
-    """The best node is the emptiest; on all of them processors and memory are taken in the same proportion."""
+    """Make the best node the emptiest; all of them use cpu and memory in the same proportion."""
     for node in draft.nodes:
         part = draft.random.uniform(0.0, 0.2) if node is best else draft.random.uniform(0.4, 0.8)
         _take(draft, node, part)
@@ -125,12 +125,12 @@ def _take(draft: Draft, node: Raw, part: float) -> None:
 
 
 def pod_affinity(draft: Draft, best: Raw) -> None:
-    """The probe is drawn to a pod on the best node, by its own wish or by the pod's."""
+    """Attract the probe to a pod on the best node, by a preferred term of the probe or of the pod."""
     _near(draft, "podAffinity", [best], _but(draft, best))
 
 
 def pod_anti_affinity(draft: Draft, best: Raw) -> None:
-    """The probe is pushed away from all other nodes, by its own wish or by those of pods there."""
+    """Repel the probe from all other nodes, by a preferred term of the probe or of pods there."""
     _near(draft, "podAntiAffinity", _but(draft, best), [best])
 
 
@@ -150,7 +150,7 @@ def _near(draft: Draft, kind: str, meant: list[Raw], others: list[Raw]) -> None:
 
 
 def soft_spread(draft: Draft, best: Raw) -> None:
-    """All nodes but the best have pods that the probe's constraint counts."""
+    """Put pods that the probe's constraint counts on all nodes but the best."""
     constraint = {
         "topologyKey": draft.random.choice([HOSTNAME, ZONE]),
         "maxSkew": draft.random.randint(1, 2),
@@ -162,14 +162,14 @@ def soft_spread(draft: Draft, best: Raw) -> None:
 
 
 def service(draft: Draft, best: Raw) -> None:
-    """All nodes but the best have pods of the probe's Service."""
+    """Put pods of the probe's Service on all nodes but the best."""
     spec = {"selector": ITS, "ports": [{"port": 80}]}
     _own(draft, "/api/v1/namespaces/{}/services", {"metadata": {"name": "its"}, "spec": spec})
     _crowd(draft, best)
 
 
 def replica_set(draft: Draft, best: Raw) -> None:
-    """All nodes but the best have pods of the probe's ReplicaSet; nobody plays its controller."""
+    """Put pods of the probe's ReplicaSet on all nodes but the best; its controller does not run."""
     metadata = {"name": draft.id, "labels": ITS}
     template = {"metadata": {"labels": ITS}, "spec": {"containers": [drafts.container("main")]}}
     spec = {"replicas": 0, "selector": {"matchLabels": ITS}, "template": template}
@@ -186,7 +186,7 @@ def _own(draft: Draft, path: str, manifest: Raw) -> None:
 
 
 def _crowd(draft: Draft, best: Raw, **metadata: Any) -> None:
-    """Put pods that count on all nodes but the best, which is a little fuller nevertheless."""
+    """Put counted pods on all nodes but the best, which is a little fuller nevertheless."""
     _take(draft, best, 0.05)
     for node in _but(draft, best):
         for _ in range(draft.random.randint(2, 4)):

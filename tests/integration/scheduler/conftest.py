@@ -1,4 +1,4 @@
-"""The operator's world, for tests of what it schedules."""
+"""Fixtures for tests of the operator's scheduling."""
 
 from tests.integration.operator.conftest import module_world, shared, world
 

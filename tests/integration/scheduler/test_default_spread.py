@@ -1,4 +1,4 @@
-"""Replicas that say nothing of how they are to be spread lie as they do under kube-scheduler."""
+"""Replicas without own constraints are spread as under kube-scheduler."""
 
 from collections import Counter
 from typing import Any, Final
@@ -28,7 +28,7 @@ def test_a_replica_set_is_spread_over_zones_and_nodes_whatever_is_there(shared: 
 
 
 def placed(world: World, scheduler: str) -> list[str]:
-    """Return the nodes on which a scheduler puts nine replicas, which are gone by then."""
+    """Return the nodes on which a scheduler puts nine replicas, which are deleted before the return."""
     arena, name = world.arena, f"web-{scheduler}"
     labels = {"app": name}
     pod = arena.pod(requests={"cpu": "100m"}, scheduler_name=scheduler, nodeSelector=arena.labels)

@@ -1,8 +1,8 @@
-"""Berth's filters say what kube-scheduler says, node by node, in random scenarios over every predicate.
+"""Berth's filters agree with kube-scheduler node by node, in random scenarios over every filter.
 
-And where one preference decides, both take the same node. `BERTH_SCENARIOS` and `BERTH_PREFERENCES` (of each kind) set
-how many there are, and `BERTH_SEED` what they are; a scenario's name, `s<seed>-<number>`, is all that it takes to make
-it again.
+And where one preference decides, both choose the same node. `BERTH_SCENARIOS` and `BERTH_PREFERENCES` (of each kind)
+set the number of scenarios, and `BERTH_SEED` their seed; the name of a scenario, `s<seed>-<number>`, is enough to
+create it again.
 """
 
 import copy
@@ -44,7 +44,7 @@ ASKED: Final = [each.NAME for each in filters.ORDER if each.NAME not in NO_RULE]
 
 @pytest.fixture(scope="module")
 def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster in which nothing changes nodes and pods but the scenarios."""
+    """Return a cluster in which only the scenarios change nodes and pods."""
     folder: Path = tmp_path_factory.mktemp("differential") / "cluster"
     with Cluster(folder=folder, extra_args=judges.ARGUMENTS) as running:
         yield running
@@ -103,7 +103,7 @@ POLICIES: Final = {"as kube-scheduler": Policy(weights=tuple(LIKE_THEIRS.items()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What kube-scheduler chose."""
+    """The choices of kube-scheduler."""
 
     state: State
     scenarios: list[Preference]

@@ -1,6 +1,6 @@
-"""Pods of higher priority take the place of others on a real control plane, and kube-scheduler would do no better.
+"""Preemption on a real control plane, with victims no worse than those of kube-scheduler.
 
-`BERTH_EVICTIONS` sets how many scenarios are put to both, and `BERTH_SEED` what they are.
+`BERTH_EVICTIONS` sets the number of scenarios that both decide, and `BERTH_SEED` their seed.
 """
 
 import os
@@ -26,7 +26,7 @@ SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 
 @pytest.fixture(scope="module")
 def classes(module_world: World) -> Iterator[World]:
-    """The module's world, with classes of priorities."""
+    """Return the module's world, with PriorityClasses."""
     evictions.make_classes(module_world.arena, (*PRIORITIES, ABOVE))
     yield module_world
     evictions.remove_classes(module_world.arena)
@@ -46,7 +46,7 @@ class PodSelection:
         self._uids: set[str] = set()
 
     def pod(self, name: str, priority: int, requests: Raw | None = None, **options: Any) -> Raw:
-        """Create a pod; of the arena's scheduler unless told otherwise."""
+        """Create a pod, of the arena's scheduler by default."""
         chosen = evictions.class_name(self.world.arena, priority)
         made = self.world.pod(name, requests or CARD, priorityClassName=chosen, **options)
         self._uids.add(made["metadata"]["uid"])
@@ -58,7 +58,7 @@ class PodSelection:
         return self.world.bound(name)
 
     def budget(self, app: str, allowed: int, of: int) -> None:
-        """Protect an application whose pods are all there, and wait until that is counted."""
+        """Create a PodDisruptionBudget for pods that all exist, and wait until it has counted them."""
         path = f"/apis/policy/v1/namespaces/{self.world.arena.namespace}/poddisruptionbudgets"
         spec = {"selector": {"matchLabels": {"app": app}}, "minAvailable": of - allowed}
         self.world.api.post(path, {"metadata": {"name": app}, "spec": spec})
@@ -76,7 +76,7 @@ class PodSelection:
         return name not in found or "deletionTimestamp" in found[name]
 
     def preempted(self) -> list[str]:
-        """Return those of the pods made here of which an Event says that they were preempted."""
+        """Return the pods of this arena whose Events report that they were preempted."""
         told = [each["involvedObject"] for each in self.world.arena.list("events") if each["reason"] == "Preempted"]
         return sorted(each["name"] for each in told if each["uid"] in self._uids)
 
@@ -151,7 +151,7 @@ def test_victims_have_their_grace_period_and_are_chosen_once(crowd: PodSelection
     disrupted = words.condition(low, "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", "PreemptionByScheduler")
     assert world.wait(lambda: _nominated(world.arena, "above"), what="the nomination") == node
-    # Pods that come and go wake whoever waits; nobody else is chosen, and what is kept is not given away.
+    # Created and deleted pods wake pending pods; no other victim is chosen, and the kept capacity stays kept.
     crowd.pod("middle", 10, {"nvidia.com/gpu": "2"})
     world.waits("middle")
     for name in ("passing-1", "passing-2"):
@@ -228,7 +228,7 @@ def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
         crowd.place("low", 0, terminationGracePeriodSeconds=300)
         crowd.pod("above", ABOVE)
         world.wait(lambda: _nominated(arena, "above"), what="the nomination")
-        world.wait(lambda: crowd.preempted() == ["low"], what="the victim to be deleted, and told why")
+        world.wait(lambda: crowd.preempted() == ["low"], what="the victim to be deleted, with an Event")
         first.kill()
         world.free_lease()
         crowd.pod("late", 0)
@@ -248,7 +248,7 @@ def _nominated(arena: Arena, name: str) -> str:
     return str(arena.get("pods", name)["status"].get("nominatedNodeName", ""))
 
 
-# --- beside kube-scheduler --------------------------------------------------------------------------------------------
+# --- compared with kube-scheduler -------------------------------------------------------------------------------------
 
 
 def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
@@ -278,5 +278,5 @@ def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
 
 
 def _weight(victims: Sequence[Charge]) -> tuple[int, int]:
-    """Return what kube-scheduler compares nodes by, but for budgets and ages."""
+    """Return the key by which kube-scheduler compares victims, without budgets and ages."""
     return max(each.priority for each in victims), sum(each.priority + 2**31 for each in victims)

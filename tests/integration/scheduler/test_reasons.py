@@ -1,4 +1,4 @@
-"""Pods that fit nowhere show under Berth exactly the message that kube-scheduler gives them, in the same cluster."""
+"""Pods that fit nowhere get exactly the message from Berth that kube-scheduler gives them, in the same cluster."""
 
 import contextlib
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ KINDS: Final[dict[str, tuple[str, Raw, Raw]]] = {
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A cluster of its own, so that kube-scheduler counts no other nodes than Berth."""
+    """Return a separate cluster, so that kube-scheduler counts no other nodes than Berth."""
     folder = tmp_path_factory.mktemp("reasons")
     with Cluster(folder=folder / "cluster") as running:
         running.install_crds(CRDS)
@@ -158,7 +158,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def _fill(world: World) -> None:
-    """Make nodes of several kinds, pods on them, and claims."""
+    """Create nodes of several kinds, pods on them, and claims."""
     arena = world.arena
     [a] = arena.nodes(1, labels={ZONE: "a", VOLUME_ZONE: "a"}, capacity={"cpu": "4"})
     arena.nodes(1, labels={ZONE: "b", VOLUME_ZONE: "b"}, capacity={"cpu": "4"})
@@ -194,7 +194,7 @@ def _claims(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def messages(both: World) -> dict[str, tuple[str, str]]:
-    """Kind -> what Berth and kube-scheduler report of such a pod."""
+    """Return by kind the messages of Berth and kube-scheduler for such a pod."""
     arena = both.arena
     for kind, (_, requests, fields) in KINDS.items():
         spec = {"labels": {}, **fields}

@@ -1,4 +1,4 @@
-"""Pods with claims on a real control plane: its volume controller binds what the decision has chosen."""
+"""Pods with claims on a real control plane: its volume controller binds the volumes that the decision has chosen."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Shelf:
         return f"/api/v1/namespaces/{self.world.arena.namespace}/persistentvolumeclaims"
 
     def named(self, name: str) -> str:
-        """Return a name of this arena alone."""
+        """Return a name that is unique to this arena."""
         return f"{self.world.arena.id}-{name}"
 
     def storage_class(self, name: str, provisioner: str = "kubernetes.io/no-provisioner") -> None:
@@ -36,7 +36,7 @@ class Shelf:
         self.world.api.post(STORAGE, {"metadata": self._metadata(name), **body})
 
     def volume(self, name: str, zone: str, *, storage_class: str = "local", **spec: Any) -> None:
-        """Make a volume of 10 GiB that the nodes of a zone reach."""
+        """Create a volume of 10 GiB that the nodes of a zone reach."""
         terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]
         base = {
             "storageClassName": self.named(storage_class),
@@ -68,7 +68,7 @@ class Shelf:
         return self.world.api.get(f"{self.claims}/{claim}")
 
     def holds(self, volume: str) -> str:
-        """Return the name of the claim that a volume is for."""
+        """Return the name of the claim that a volume is bound to."""
         found = self.world.api.get(f"{VOLUMES}/{self.named(volume)}")
         return str(found["spec"].get("claimRef", {}).get("name", ""))
 
@@ -182,7 +182,7 @@ def test_a_bound_claim_leads_its_pod_to_the_volume(
 def test_a_volume_is_made_for_the_node_that_was_chosen(
     shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
 ) -> None:
-    """The test plays the provisioner: it refuses once, and then makes the volume."""
+    """The test acts as the provisioner: it refuses once, and then creates the volume."""
     there = nodes("a")
     shelf.claim("data", storage_class="made")
     shelf.pod("p", "data")
@@ -193,7 +193,7 @@ def test_a_volume_is_made_for_the_node_that_was_chosen(
     shared.wait(selected, what="the claim to name the node")
     path = f"{shelf.claims}/data"
     shared.api.merge(path, {"metadata": {"annotations": {SELECTED: None}}})
-    shared.wait(lambda: shared.events("p", "FailedBinding"), what="the pod to tell of it")
+    shared.wait(lambda: shared.events("p", "FailedBinding"), what="the Event on the pod")
     assert "provisioning failed" in shared.events("p", "FailedBinding")[0]["message"]
     shared.wait(selected, what="the claim to name the node again")
     assert shared.bound_names() == set()

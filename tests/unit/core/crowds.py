@@ -1,7 +1,7 @@
-"""Small random clusters with pods that want things of each other, and a plain reading of what Kubernetes promises.
+"""Small random clusters with pods that constrain each other, and a plain reference of the rules of Kubernetes.
 
-The reference looks at one node after the other, and at one pod after the other; it shares nothing with the code under
-test but the values that it is given.
+The reference evaluates one node and one pod at a time; it shares nothing with the code under test but the values that
+it is given.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class World:
         return self.namespaces.get(namespace, {})
 
     def placed(self) -> Iterator[tuple[NodeInfo, Charge]]:
-        """Return the pods whose node exists, with it."""
+        """Return the placed pods whose node exists, each with the node."""
         for each in self.pods:
             for node in self.nodes:
                 if node.name == each.node:
@@ -73,7 +73,7 @@ KEYS = st.sampled_from(["zone", "host", "disk"])
 
 
 def selectors(*keys: str, values: Sequence[str]) -> st.SearchStrategy[LabelSelector]:
-    """Draw one of all selectors with up to two conditions."""
+    """Draw one of all selectors with up to two requirements."""
     sets = [*combinations(values, 1), *combinations(values, 2)]
     found = [label(key, operator, *each) for key in keys for operator in ("In", "In", "NotIn") for each in sets]
     found += [label(key, operator) for key in keys for operator in ("Exists", "DoesNotExist")]
@@ -151,7 +151,7 @@ PENDING = st.builds(
 
 
 def wanting(namespace: str = "ns", labels: Mapping[str, str] | None = None, **affinity: Any) -> PodRequest:
-    """Return a pod's class with these labels and wishes."""
+    """Return the request of a pod with these labels and affinity."""
     identity = Identity(namespace=namespace, labels=tuple(sorted((labels or {}).items())))
     return replace(asks(), identity=identity, affinity=Affinity(**affinity))
 
@@ -184,7 +184,7 @@ def includes(world: World, peers: Peers, pod: Identity) -> bool:
 
 
 def reaches(world: World, peers: Peers, pod: Identity) -> bool:
-    """Tell it for the terms of the pod to be placed: see `Peers.reach`."""
+    """Return whether a term of the pod to be placed matches a pod: see `Peers.reach`."""
     everywhere = selects(peers.namespace_selector, {}) and selects(peers.selector, dict(pod.labels))
     return everywhere or includes(world, peers, pod)
 
@@ -229,7 +229,7 @@ def eligible(pod: PodRequest, spread: Spread, keys: set[str], node: NodeInfo) ->
 
 
 def matching(world: World, pod: PodRequest, spread: Spread, node: NodeInfo) -> int:
-    """Count the pods of a node that a constraint counts."""
+    """Return the number of a node's pods that a constraint counts."""
     if not spread.selector.requirements:
         return 0
     return sum(

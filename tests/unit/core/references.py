@@ -1,4 +1,4 @@
-"""A plain reading of kube-scheduler's scores about other pods, node by node: see `crowds` for what is required."""
+"""A plain reference of kube-scheduler's scores about other pods, node by node; `crowds` has that of the filters."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def even(world: World, pod: PodRequest, fits: Sequence[NodeInfo]) -> Mapping[str
 def default(
     world: World, pod: PodRequest, fits: Sequence[NodeInfo], services: Sequence[Mapping[str, str]] = ()
 ) -> Mapping[str, float]:
-    """Return the same for a pod that names no constraints; `services` are what those of its namespace select."""
+    """Return the scores by the default constraints; `services` are the selectors in the pod's namespace."""
     if pod.affinity.spread or pod.affinity.preferred_spread or not alike(pod, pod.identity, services):
         return {node.name: 0.0 for node in fits}
     allowed = [each for each in world.nodes if all(term.holds(each.labels) for term in pod.node_selector)]
@@ -85,7 +85,7 @@ def default(
 
 
 def alike(pod: PodRequest, other: Identity, services: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether a pod does the same work as one that is placed now."""
+    """Return whether a placed pod counts as a replica of the pod to be placed."""
     if pod.identity.controller:
         return pod.identity.controller == other.controller
     its, others = dict(pod.identity.labels), dict(other.labels)

@@ -1,4 +1,4 @@
-"""Whom to move: the fewest that will do, never one that may not be, and always to a place that there is."""
+"""Advice: the fewest pods that suffice, none that must not be moved, and only to places that are free."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -55,7 +55,7 @@ class Town:
 
 
 def moved(advice: Advice) -> dict[str, str]:
-    """Return each moved pod with where it comes from and where it goes."""
+    """Return each moved pod with its node before and after."""
     return {each.charge.pod[3:]: f"{each.charge.node} > {place(each.placement)}" for each in advice.moves}
 
 
@@ -72,7 +72,7 @@ def scattered(nodes: int = 3, size: int = 2) -> Town:
     return town
 
 
-# --- whom to move -------------------------------------------------------------------------------------------------
+# --- pods to move -------------------------------------------------------------------------------------------------
 
 
 def test_one_pod_moves_to_where_another_left_room() -> None:
@@ -96,7 +96,7 @@ def test_one_pod_moves_to_where_another_left_room() -> None:
             waiting("one", {"cpu": 1000, **ONE}, nominated="a"),
             "c",
             {},
-            id="nobody while there is room",
+            id="none while the pod fits",
         ),
         pytest.param(
             Town({"a": 2, "b": 2}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 9000, **HALF}, 0),
@@ -166,7 +166,7 @@ def test_pods_that_keep_others_away_are_moved_too() -> None:
     assert (place(advice.result), moved(advice)) == ("b 0", {"y": "b > a 1"})
 
 
-@pytest.mark.parametrize("mutual", [True, False], ids=["the pod minds", "they mind the pod"])
+@pytest.mark.parametrize("mutual", [True, False], ids=["the pod's anti-affinity", "theirs"])
 def test_pods_that_keep_others_away_from_other_nodes_are_moved_too(*, mutual: bool) -> None:
     peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
     apart = Affinity(apart=(Term(key="zone", peers=peers),))
@@ -224,7 +224,7 @@ PROTECTING = Budget(namespace="ns", selector=EVERYTHING, allowed=0)
 @pytest.mark.parametrize(
     ("fields", "budgets", "why"),
     [
-        pytest.param({"controlled": False}, (), defragmentation.ORPHAN, id="nobody makes it anew"),
+        pytest.param({"controlled": False}, (), defragmentation.ORPHAN, id="no controller"),
         pytest.param({"scheduler": "other"}, (), defragmentation.FOREIGN, id="of another scheduler"),
         pytest.param({"priority": 6}, (), defragmentation.ABOVE, id="of higher priority"),
         pytest.param({"priority": 5, "weight": 1}, (), defragmentation.ABOVE, id="of higher weight"),
@@ -238,7 +238,7 @@ def test_some_pods_are_never_moved(fields: Mapping[str, Any], budgets: Sequence[
     advice = town.advise(waiting("big", TWO, priority=5), *budgets)
     assert isinstance(advice.result, Failure)
     assert [(each.pod, said) for each, said in advice.fixed] == [("ns/x", why)]
-    # Of the same pod without that, the advice is to move it.
+    # Without that property, the advice is to move the pod.
     assert moved(Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, priority=5).advise(waiting("big", TWO, priority=5)))
 
 
@@ -315,7 +315,7 @@ def test_among_many_one_pod_is_known_to_be_the_fewest() -> None:
 
 
 def test_chains_are_found_among_many() -> None:
-    # Nobody finds a place for x unless the one small pod y of b makes way.
+    # x fits nowhere else unless the one small pod y of b is moved.
     town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
     town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("y", "b", ONE, 1)
     for number in range(40):
@@ -331,7 +331,7 @@ def test_chains_with_others_of_the_node_are_found_among_many() -> None:
         town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
     advice = town.advise(waiting("four", FOUR))
     assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0", "q": "a > c 0"}
-    # Others, of several nodes, might hold less.
+    # Other sets, across several nodes, might hold less.
     assert advice.limits
 
 
@@ -346,7 +346,7 @@ def towns(draw: st.DrawFn) -> Town:
     for number in range(draw(st.integers(0, 6))):
         wanted, node = draw(WANTED), draw(st.sampled_from(sorted(town.fleet.rows)))
         pod = waiting(f"p{number}", wanted, priority=draw(st.sampled_from([0, 0, 0, 2])))
-        # On a card or cards of the chosen node, wherever they are free: such states come about in time.
+        # On any free cards of the chosen node: such states come about over time.
         alone = town.fleet.copy()
         for other in set(alone.rows) - {node}:
             alone.remove_node(other)
@@ -358,7 +358,7 @@ def towns(draw: st.DrawFn) -> Town:
 
 
 def outcome(town: Town, pod: PendingPod, uids: Sequence[str]) -> list[Placement] | None:
-    """Return what becomes of a pod and of those that are moved for it."""
+    """Return the results for a pod and for those that are moved for it."""
     of, sizes = town.fleet.copy(), {uid: burden(town, uid) for uid in uids}
     for uid in uids:
         of.release(uid)
@@ -384,7 +384,7 @@ def burdens(town: Town, uids: Sequence[str]) -> list[int]:
 
 
 def brute_force(town: Town, pod: PendingPod) -> tuple[int, list[int]] | None:
-    """Return the size and the burden of the least set of pods whose moving helps, by trying all."""
+    """Return the size and the burden of the smallest set of pods whose moving helps, by trying all sets."""
     allowed = [uid for uid, each in town.tenants.items() if each.controlled and each.pod.priority <= pod.priority]
     for size in range(len(allowed) + 1):
         helping = [uids for uids in combinations(allowed, size) if outcome(town, pod, uids) is not None]
@@ -407,7 +407,7 @@ def test_no_smaller_set_would_do_and_what_is_advised_does(town: Town, wanted: Ma
         assert uids == []
         return
     assert (len(uids), burdens(town, uids)) == best
-    # Who is moved may be moved, and finds the very place that is told; then there is room.
+    # Moved pods may be moved, and their replacements fit where the advice places them; then the pod fits.
     assert all(town.tenants[uid].controlled and town.tenants[uid].pod.priority <= 0 for uid in uids)
     assert outcome(town, pod, uids) == [advice.result, *(each.placement for each in advice.moves)]
     for each in advice.moves:

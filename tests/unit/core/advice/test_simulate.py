@@ -1,4 +1,4 @@
-"""What a simulation says is what the decisions of a queue would be, and nothing of it happens."""
+"""A simulation gives the decisions that a queue would make, and changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ ONE, TWO, HALF = {NVIDIA: 1}, {NVIDIA: 2}, {GPU: 50}
 
 
 def said(found: Simulation) -> dict[str, str]:
-    """Return for each pod its node and minors, or why it has none."""
+    """Return for each pod its node and minors, or its message."""
     return {each.pod.name: told(each.result) for each in found.outcomes}
 
 
@@ -61,7 +61,7 @@ def told(result: Placement | Failure) -> str:
 
 
 def near(name: str) -> Affinity:
-    """Return the wish to be on the node of pods with a label."""
+    """Return an affinity to pods with a label on the same node."""
     selector = LabelSelector(requirements=(Requirement(key=name, operator="Exists"),))
     return Affinity(near=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
 
@@ -105,7 +105,7 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
             {"b": "n 0", "a": "n 1"},
             id="one that waits for another",
         ),
-        pytest.param([], {}, id="nobody"),
+        pytest.param([], {}, id="no units"),
     ],
 )
 def test_pods_are_placed_as_a_queue_would_place_them(
@@ -165,7 +165,7 @@ def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
         made.charge(charge(f"low-{minor}", one, node="node"))
     found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
     assert found["m0"].endswith(" preemption: ns/low-0 on node, ns/low-1 on node would be evicted for all members.")
-    # Three would not fit even then.
+    # Three members would not fit even then.
     found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
     assert "preemption" not in found["m0"]
 
@@ -264,7 +264,7 @@ def test_nodes_are_told_that_nobody_uses_any_more() -> None:
     of.charge(charge("any", node="unknown", unknown=("gpu",)))
     found = simulate(of, [], DEFAULT, gone=["uid-ends", "uid-ends too", "uid-nobody"])
     assert (found.unused, found.emptied) == (frozenset({"idle", "freed"}), frozenset({"freed"}))
-    # Who takes the place of those that ended leaves nothing empty.
+    # A pod that takes the place of those that ended leaves no node empty.
     found = simulate(
         of, [waiting("pod", TWO), *(waiting(f"p{i}", ONE) for i in range(2))], DEFAULT, gone=["uid-ends too"]
     )

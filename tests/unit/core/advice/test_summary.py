@@ -1,4 +1,4 @@
-"""The summary of a node, row by row of what Koordinator's debug API tells, and what ours adds."""
+"""The summary of a node: the fields of Koordinator's debug API row by row, and Berth's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -70,7 +70,7 @@ ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n"
                 "unaccounted": {},
                 "ready": True,
             },
-            id="nobody holds anything",
+            id="nothing is held",
         ),
         pytest.param(
             (HALF, QUARTER),
@@ -179,7 +179,7 @@ def test_a_node_is_ready_while_its_devices_may_be_handed_out(missing: str) -> No
     else:
         of.remove_device("n")
     assert told(of)["ready"] is False
-    # Who holds what is known all the same.
+    # The allocations are known nevertheless.
     assert told(of)["allocateSet"]["gpu"].keys() == {"ns/half"}
 
 

@@ -1,4 +1,4 @@
-"""Decisions: which node and which cards, and why none."""
+"""Decisions: the node and the cards of a pod, or why it fits nowhere."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -354,7 +354,7 @@ def test_the_reasons_count_every_node(world: Any, wanted: PodRequest, unknown_on
     if isinstance(outcome, Failure):
         counts = dict(outcome.reasons)
         others = sum(count for reason, count in counts.items() if not reason.startswith(("Insufficient", "Too many")))
-        # A node counts for each resource that it lacks, and else for one reason.
+        # A node counts once for each insufficient resource, and otherwise for one reason.
         assert others <= len(world) <= sum(counts.values())
         assert all(count > 0 for _, count in outcome.reasons)
 
@@ -389,7 +389,7 @@ def test_no_card_is_ever_overbooked(memories: Sequence[int], steps: Sequence[tup
 
 
 def check(made: Fleet, node: Sequence[CardInfo]) -> None:
-    """Add up by hand what every pod holds, and compare it with what each card has."""
+    """Compare each card's usage with the sum of what every pod holds."""
     totals = {each.minor: dict(each.amounts) for each in node}
     used: Counter[tuple[int, str]] = Counter()
     holders: Counter[int] = Counter()
@@ -413,7 +413,7 @@ def check(made: Fleet, node: Sequence[CardInfo]) -> None:
 def test_a_decision_is_never_to_the_fleet_what_it_was_not_to_the_pod(
     memories: Sequence[int], asked: Sequence[dict[str, int]]
 ) -> None:
-    """What is charged is the grant as decided: charging fills in nothing that the annotation would not tell."""
+    """The Fleet charges the grant as decided: nothing is added that the annotation would not record."""
     made = fleet({"node": tuple(card(minor, memory=memory) for minor, memory in enumerate(memories))})
     for i, each in enumerate(asked):
         outcome = decide(made, waiting(f"pod-{i}", each), Policy())

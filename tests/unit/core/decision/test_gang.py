@@ -1,4 +1,4 @@
-"""Gangs are placed all or not at all, close together, and the Fleet is left as it was."""
+"""Gangs are placed close together, all members or none, and the Fleet is left as it was."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ ONE = {NVIDIA: 1}
 
 
 def rack(nodes: Mapping[str, tuple[int, str, str]]) -> Fleet:
-    """Return a fleet of nodes with so many cards, in a clique and a zone; empty for no such label."""
+    """Return a fleet of nodes with the given numbers of cards, each in a clique and a zone; empty for no such label."""
     made = Fleet()
     for name, (count, clique, zone) in nodes.items():
         labels = {HOST: name, CLIQUE: clique, ZONE: zone}
@@ -139,7 +139,7 @@ def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
 
 def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explained() -> None:
     made = fleet({"a": cards(3)})
-    # Each kind by itself has room, both together have not.
+    # Each class fits by itself, both together do not.
     found = refusal(decide_gang(made, gang(*members(2), waiting("large", {NVIDIA: 2})), Policy()))
     assert found.message == (
         "PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes are available: "
@@ -148,7 +148,7 @@ def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explain
 
 
 def driver_and_worker() -> tuple[PendingPod, PendingPod]:
-    """Return a pod, and a larger one that must be near it: its turn comes first, when the other is nowhere."""
+    """Return a pod, and a larger one with affinity to it, which is decided first although the other has no node."""
     driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
     selector = LabelSelector(requirements=(label("role", "In", "driver"),))
     near = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
@@ -332,7 +332,7 @@ def test_new_members_go_where_the_others_are_even_if_elsewhere_all_of_them_fit_o
 
 
 def test_the_zone_is_chosen_before_the_clique_and_the_clique_before_the_node() -> None:
-    # No zone holds all: the roomiest zone first, though the roomiest clique and node are in another.
+    # No zone holds all: the zone with the most capacity comes first, though the largest clique and node are in another.
     made = rack({"a": (6, "p", "y"), "b": (4, "q", "z"), "c": (4, "r", "z"), "d": (3, "r", "z")})
     assert nodes_of(decide_gang(made, gang(*members(12)), Policy())) == {"a": 1, "b": 4, "c": 4, "d": 3}
 

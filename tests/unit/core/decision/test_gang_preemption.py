@@ -1,4 +1,4 @@
-"""Who leaves for a gang: nobody unless all that it needs then fit, never more than need be, and nobody above it."""
+"""Preemption for a gang: no victims unless all needed members fit then, no unnecessary ones, none of its priority."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def whole(*minors: int) -> list[Grant]:
 
 
 def racks(*sizes: int) -> Fleet:
-    """Return nodes n0, n1, … with so many cards."""
+    """Return nodes n0, n1, … with the given numbers of cards."""
     made = Fleet()
     for number, count in enumerate(sizes):
         name = f"n{number}"
@@ -41,7 +41,7 @@ def racks(*sizes: int) -> Fleet:
 
 
 def hold(made: Fleet, node: int, *minors: int, priority: int = 0, name: str = "", app: str = "", **fields: Any) -> str:
-    """Place a pod on cards of a node; give its UID."""
+    """Place a pod on cards of a node; return its UID."""
     name = name or f"p{node}-{'-'.join(map(str, minors))}"
     identity = Identity(namespace="ns", labels=(("app", app),) if app else ())
     found = charge(name, *whole(*minors), node=f"n{node}", priority=priority, identity=identity, **fields)
@@ -50,7 +50,7 @@ def hold(made: Fleet, node: int, *minors: int, priority: int = 0, name: str = ""
 
 
 def full(*sizes: int, priority: int = 0) -> Fleet:
-    """Return nodes of which each card is held by a pod."""
+    """Return nodes whose cards are all held, each by its own pod."""
     made = racks(*sizes)
     for node, count in enumerate(sizes):
         for minor in range(count):
@@ -80,7 +80,7 @@ def nodes(found: GangPreemption) -> dict[str, int]:
 
 
 def after(made: Fleet, unit: Gang, found: GangPreemption) -> list[Placement] | Failure:
-    """Decide the gang when the victims are gone, and those below it that were leaving."""
+    """Decide the gang once the victims and the leaving pods of lower priority are gone."""
     left = made.copy()
     going = [each for each in made.charges.values() if made.is_leaving(each) and each.priority < unit.lowest]
     for each in {each.uid: each for each in (*found.victims, *going)}.values():
@@ -121,8 +121,8 @@ def test_only_as_many_as_it_needs_are_helped() -> None:
 @pytest.mark.parametrize(
     ("members", "policy"),
     [
-        pytest.param(some(2, priority=0), Policy(), id="nobody below"),
-        pytest.param([*some(1), *some(1, name="low", priority=0)], Policy(), id="nobody below all of them"),
+        pytest.param(some(2, priority=0), Policy(), id="no pod below"),
+        pytest.param([*some(1), *some(1, name="low", priority=0)], Policy(), id="no pod below all of them"),
         pytest.param([*some(1), *some(1, name="never", preempts=False)], Policy(), id="one never preempts"),
         pytest.param(some(2), replace(Policy(), preemption=False), id="switched off"),
     ],
@@ -245,7 +245,7 @@ def test_a_budget_is_respected_while_others_will_do() -> None:
     for node in range(2, 4):
         hold(made, node, 0, priority=5)
     assert victims(helped(made, gang(*some(2)), budget("protected", 0))) == ["p2-0", "p3-0"]
-    # One may go, and whoever goes counts for the next member.
+    # One may be evicted, and the first member's victim counts for the next member.
     assert victims(helped(made, gang(*some(2)), budget("protected", 1)))[1:] == ["p2-0"]
     assert len(helped(made, gang(*some(4)), budget("protected", 0)).victims) == 4
 

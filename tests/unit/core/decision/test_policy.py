@@ -1,4 +1,4 @@
-"""What a policy changes about a decision."""
+"""The effect of a policy on decisions."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Who leaves for whom: never one who does not help, never more than need be, and nobody above the pod."""
+"""Preemption: every victim is necessary, and none has the pod's priority or a higher one."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -198,7 +198,7 @@ def test_nodes_are_chosen_as_kube_scheduler_does(
     assert len(victims) == len(on_a if expected == "a" else on_b)
 
 
-# --- whom ---------------------------------------------------------------------------------------------------------
+# --- victims ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_fewer_victims_than_giving_back_one_by_one_would_find() -> None:
     made.charge(holder("large", cpu=2000, started=1))
     made.charge(holder("small-1", cpu=1000, started=2))
     made.charge(holder("small-2", cpu=1000, started=3))
-    # kube-scheduler gives the oldest back first, and then needs both of the others.
+    # kube-scheduler reprieves the oldest first, and then needs both of the others as victims.
     assert outcome(made, wants(2000)) == ("node", ["large"])
 
 
@@ -387,7 +387,7 @@ def test_who_has_to_go_anyway_may_make_enough_room() -> None:
             made.charge(holder(f"{node}-{number}", node=node, cpu=1000, started=started + number))
     pod = wants(2000)
     pod = replace(pod, request=replace(pod.request, affinity=apart("x")))
-    # By room alone two small ones are given up on either node, and those of b are the younger.
+    # By resources alone two small ones are victims on either node, and those of b are the younger.
     assert outcome(made, pod) == ("a", ["a-large"])
 
 
@@ -641,7 +641,7 @@ def scenes(draw: st.DrawFn) -> tuple[Fleet, PendingPod, Budgets]:
 
 
 def lower(of: Fleet, pod: PendingPod, node: str) -> tuple[list[Charge], list[Charge]]:
-    """Return the pods below it on a node: those that may be victims, the most important first, and those that go."""
+    """Return the pods of lower priority on a node: the potential victims by importance, and the leaving ones."""
     found = [each for each in of.on_node(node) if each.priority < pod.priority]
     staying = sorted((each for each in found if not each.terminating), key=lambda each: (-each.priority, each.started))
     return staying, [each for each in found if each.terminating]
@@ -655,7 +655,7 @@ def fits_without(of: Fleet, pod: PendingPod, node: str, gone: Sequence[Charge]) 
 
 
 def broken(pods: Sequence[Charge], budgets: Budgets) -> set[str]:
-    """Return those that break a budget, as kube-scheduler counts."""
+    """Return the pods that violate a budget, as kube-scheduler counts."""
     used: dict[Budget, int] = {}
     found = set()
     for each in pods:
@@ -734,7 +734,7 @@ def test_no_better_victims_can_be_found_by_trying_all(scene: tuple[Fleet, Pendin
     got = key(found.victims, violating)
     assert found.violations == got[0]
     if best[0]:
-        # Which of several broken budgets is the least evil is found by giving back one by one.
+        # Reprieving one by one finds the least of several budget violations.
         assert got[0] > 0
     else:
         assert got == best
@@ -754,7 +754,7 @@ def test_never_worse_than_kube_scheduler(scene: tuple[Fleet, PendingPod, Budgets
     if found is None:
         assert not helped
         return
-    # Of equal sets on nodes that were not all looked at, the youngest need not be found.
+    # Among equal sets on nodes that were not all evaluated, the youngest need not be found.
     assert key(found.victims, broken(lower(made, pod, found.nominee.node)[0], budgets))[:-1] <= min(helped)[:-1]
 
 

@@ -1,4 +1,4 @@
-"""What a decision writes on its pod."""
+"""The annotations and the Binding of a decision."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What-ifs change nothing but themselves, and say what would be."""
+"""What-ifs give the right answers and leave the Fleet as it was."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def made() -> Fleet:
-    """Return a fleet with something of everything."""
+    """Return a fleet with devices, partitions and constraints of every kind."""
     fleet = Fleet()
     fleet.volumes.put_class(LOCAL)
     fleet.volumes.put_volume(volume("v", attachable=Attachable(driver="csi.example", handle="v"), csi=True))
@@ -159,13 +159,13 @@ def test_what_is_kept_for_a_nominee_is_given_back_exactly(before: list[Charge | 
     for each in before:
         change(fleet, each)
     nominee = replace(nominee, uid="uid-nominee", node="a", grants=(grant(0, core=50, ratio=50),))
-    # The first time may leave columns of zeros behind.
+    # The first nomination may leave columns of zeros behind.
     fleet.nominate(nominee)
     nominee = fleet.nominees[nominee.uid]
     fleet.withdraw(nominee.uid)
 
     def now() -> Any:
-        # Which rows have moved is remembered either way.
+        # The cache records changed rows in either case.
         return {name: plain(value) for name, value in vars(fleet).items() if name != "column_cache"}
 
     was = now()
@@ -263,7 +263,7 @@ def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
 
 
 def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
-    """Return what the columns say of each pod, by its UID."""
+    """Return what the columns hold of each pod, by its UID."""
     found = {}
     for number in numbers.tolist():
         parts, _ = placed.parts["gpu"].of(np.array([number]))

@@ -1,4 +1,4 @@
-"""Each filter passes the right nodes, and counts the others by the right words."""
+"""Each filter passes the right nodes, and counts the others under the right reason."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -239,7 +239,7 @@ NODE_CASES = [
     pytest.param(taints, asks(), node_info(taints=[A]), "node(s) had untolerated taint(s)", id="taints: one"),
     pytest.param(taints, asks(), node_info(taints=[B]), "node(s) had untolerated taint(s)", id="taints: no value"),
     pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
-    pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not told twice"),
+    pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not counted twice"),
     pytest.param(
         cordon,
         asks(),
@@ -395,7 +395,7 @@ def test_a_filter_that_minds_nothing_of_a_pod_gives_the_fleets_own_mask() -> Non
     add(fleet, node_info("node"), inventory(*cards(1)))
     plain = asks({"cpu": 1})
     minding = {each.NAME for each in Policy().unmounted if each.passes(fleet, plain) is not fleet.present}
-    # What every pod minds.
+    # Filters that apply to every pod.
     assert minding == {"node-ready", "cordon", "resources"}
 
 

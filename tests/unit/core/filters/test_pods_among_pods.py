@@ -225,7 +225,7 @@ SELECTORS = [
 def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:  # noqa: FBT001
     world = World(nodes=ABC, pods=[there("a")])
     repelling = World(nodes=ABC, pods=[there("a", apart=(term(selector),))])
-    # With the same labels, so that it is the first of its kind only where it matches the one there.
+    # With the same labels, so that it counts as the first of its group only if it matches the placed one.
     near = wanting(labels={"app": "x"}, near=(term(selector),))
     assert passing(pod_affinity, world.fleet(), near) == ({"a", "b"} if matches else set())
     kept_off = {"c", "d"} if matches else set("abcd")
@@ -276,7 +276,7 @@ def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_fr
 
 
 AFFINITY = [
-    pytest.param([], wanting(near=(term(X),)), "", id="nobody there, not its own kind"),
+    pytest.param([], wanting(near=(term(X),)), "", id="no pod there, and it does not match itself"),
     pytest.param(
         [], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="the first of its kind, where the key is"
     ),
@@ -332,8 +332,8 @@ SPREAD = [
     pytest.param(at("a", "c", "d"), [spread(min_domains=4)], "", id="too few domains: the emptiest counts as none"),
     pytest.param(at("a", "c", "d"), [spread(min_domains=3)], "abcd", id="just enough domains"),
     pytest.param(at("a", "c"), [spread(2, min_domains=4)], "abcd", id="too few domains and room in them"),
-    pytest.param(at("a"), [spread(selector=EVERYTHING)], "abcd", id="an empty selector counts nobody else"),
-    pytest.param(at("a"), [spread(selector=NOTHING)], "abcd", id="no selector counts nobody"),
+    pytest.param(at("a"), [spread(selector=EVERYTHING)], "abcd", id="an empty selector counts no other pod"),
+    pytest.param(at("a"), [spread(selector=NOTHING)], "abcd", id="no selector counts no pod"),
     pytest.param(at("a"), [spread(), spread(key="nowhere")], "", id="a second key that is nowhere"),
     pytest.param(at("a"), [spread(), spread(selector=select(app="y"))], "cd", id="two constraints"),
 ]

@@ -1,4 +1,4 @@
-"""Each filter of volumes passes the right nodes, tells why others fail, and wakes pods by what changed."""
+"""Each volume filter passes the right nodes, explains why others fail, and wakes pods on the right changes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -251,14 +251,16 @@ BINDING_CASES = [
         {NO_VOLUME: 1},
         id="made in one zone and there in another",
     ),
-    pytest.param([claim(storage_class="made"), ephemeral_class(provisioner="")], set(), {NO_VOLUME: 3}, id="by nobody"),
+    pytest.param(
+        [claim(storage_class="made"), ephemeral_class(provisioner="")], set(), {NO_VOLUME: 3}, id="by no provisioner"
+    ),
     pytest.param(
         [claim(storage_class="made", selected_node="y"), volume(storage_class="made", on=["x"])],
         {"y"},
         {NO_VOLUME: 2},
         id="being made for a node",
     ),
-    pytest.param([claim(selected_node="y"), volume()], set(), {NO_VOLUME: 3}, id="being made by nobody"),
+    pytest.param([claim(selected_node="y"), volume()], set(), {NO_VOLUME: 3}, id="without a provisioner that runs"),
 ]
 
 

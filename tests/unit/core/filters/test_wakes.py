@@ -1,4 +1,4 @@
-"""What makes a pod fit also wakes it: for each filter, the change of the world, by the event that tells of it."""
+"""Each filter wakes a pod on every event that can make it fit."""
 
 from collections.abc import Callable
 
@@ -278,7 +278,7 @@ def test_nodes_that_fail_for_different_reasons_add_up_their_changes() -> None:
 
 
 def test_the_filters_that_read_nodes_wake_on_what_a_node_can_change() -> None:
-    """Every change of a NodeInfo is told by `nodes.change`, and each is waited for by some filter."""
+    """Every change of a NodeInfo is reported by `nodes.change`, and some filter waits for it."""
     heard_of = Change(0)
     for each in filters.ORDER:
         heard_of |= each.WAKES_ON

@@ -1,4 +1,4 @@
-"""Who belongs to which gang, how far it has come, and when its time is up."""
+"""The members of each gang, its progress, and its deadline."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ GROUP = Group(name="ns/g", uid="u", minimum=2, created="2026-01-01T00:00:00Z")
 
 
 def gang_tracker(*names: str, group: Group | None = GROUP) -> GangTracker:
-    """Return a roster with a PodGroup that needs two, and members that wait."""
+    """Return a tracker with a PodGroup that needs two, and members that wait."""
     made = GangTracker(timeout=60.0)
     if group is not None:
         made.put_group(group)
@@ -189,7 +189,7 @@ def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
     assert made.overdue(1e9) == []
     assert made.retry_until("uid-a") is None
     made.release("uid-b")
-    assert made.overdue(1e9) == []  # it has formed: nobody undoes it
+    assert made.overdue(1e9) == []  # it has formed, so it is not aborted
 
 
 def test_a_gang_that_is_gone_and_comes_again_has_not_formed() -> None:
@@ -240,7 +240,7 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
     assert told == "PodGroup ns/g could not be completed within 60 s: 1 of 2 members were bound"
     assert [each.uid for each in lost] == ["uid-a"] == [each.uid for each in made.to_delete()]
     assert made.retry_until("uid-b") is None
-    # What is to go counts no more, even before the watch shows that it goes.
+    # Members to delete no longer count, even before the watch shows their deletion.
     holds(made, "a")
     assert [each.uid for each in made.to_delete()] == ["uid-a"]
     made.release("uid-b")
@@ -267,7 +267,7 @@ def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:
     made, now, pauses = gang_tracker("a", "b"), 0.0, []
     for _ in range(6):
         made.back_off(GANG, now)
-        made.back_off(GANG, now)  # of several members at once it is one
+        made.back_off(GANG, now)  # back-offs of several members at once count as one
         assert made.ready(GANG, now) is None
         while made.resumed(now) == []:
             now += 0.5

@@ -1,4 +1,4 @@
-"""Which pod comes next, and who waits for what."""
+"""The order of the queue, and the changes that wake parked pods."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def filled(*pods: PendingPod) -> Queue[PendingPod]:
 
 
 def parked(*pods: PendingPod, wakes_on: Change = Change.CAPACITY_FREED) -> Queue[PendingPod]:
-    """Return a queue in which all these pods fit nowhere."""
+    """Return a queue in which all these pods are parked."""
     made = filled(*pods)
     while (pod := made.pop(0.0)) is not None:
         made.park(pod, failure(wakes_on))
@@ -51,7 +51,7 @@ def parked(*pods: PendingPod, wakes_on: Change = Change.CAPACITY_FREED) -> Queue
 @pytest.mark.parametrize(
     ("pods", "order"),
     [
-        pytest.param([], [], id="nobody"),
+        pytest.param([], [], id="no pod"),
         pytest.param(
             [waiting("a", priority=1), waiting("b", priority=2), waiting("c", priority=-1)], "bac", id="by priority"
         ),
@@ -289,7 +289,7 @@ def test_nobody_backs_off_nothing_is_due() -> None:
     "other",
     [
         pytest.param({"priority": 1}, id="another priority"),
-        pytest.param({"preempts": False}, id="preempts nobody"),
+        pytest.param({"preempts": False}, id="never preempts"),
         pytest.param({"nominated": "node"}, id="others leave a node for it"),
     ],
 )
@@ -384,7 +384,7 @@ SINGLE = [Change.NODE_ADDED, Change.CAPACITY_FREED, Change.DEVICE]
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Compare the queue with the plainest one that there can be."""
+    """Compare the queue with a minimal model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -465,7 +465,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
-        """Let time pass, but never the five minutes after which those are decided again that nothing has woken."""
+        """Let time pass, but less than the five minutes after which all parked pods are decided again."""
         self.now += seconds
 
     def leave(self, uid: str) -> None:
@@ -478,7 +478,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.pods)
 
     def teardown(self) -> None:
-        """After every change and enough time each pod comes, once."""
+        """Check that each pod is returned exactly once after every change and enough time."""
         if self.taken is not None:
             self.queue.back_off(self.pods[self.taken], self.now)
         self.queue.wake(ANY)

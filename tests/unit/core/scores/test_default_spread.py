@@ -1,4 +1,4 @@
-"""Pods that name no constraints are spread by kube-scheduler's defaults, over replicas or what Services select."""
+"""kube-scheduler's default constraints spread replicas and pods of one Service if a pod has no own constraints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ ABE = [node("a", "1"), node("b", "2"), node("e", "1", host=False)]
 SSD = [node("a", "1", disk="ssd"), node("b", "1"), node("c", "2", disk="ssd")]
 
 # With 3 nodes a replica weighs log(3 + 2) = 1.609 on its node, with 2 zones log(2 + 2) = 1.386 in its zone; to that
-# come 3 - 1 and 5 - 1. What is told is 100 * (most + least - its own) / most, in whole numbers.
+# come 3 - 1 and 5 - 1. The score is 100 * (most + least - its own) / most, in whole numbers.
 CASES = [
     pytest.param(ABC, [], ALONE, {"a": 0, "b": 0, "c": 0}, id="no replica"),
     pytest.param(ABC, [], REPLICA, {"a": 100, "b": 100, "c": 100}, id="the first one"),
@@ -106,7 +106,7 @@ def test_who_names_a_constraint_has_no_defaults(affinity: Affinity) -> None:
 SERVICES = [
     pytest.param({"s": {"app": "x"}}, {"a": 66, "b": 88, "c": 100}, id="of the pod"),
     pytest.param({"s": {"app": "y"}}, {"a": 0, "b": 0, "c": 0}, id="of another pod"),
-    pytest.param({"s": {}}, {"a": 0, "b": 0, "c": 0}, id="of nobody"),
+    pytest.param({"s": {}}, {"a": 0, "b": 0, "c": 0}, id="of no pod"),
     pytest.param(
         {"s": {"app": "x"}, "t": {"tier": "1"}}, {"a": 100, "b": 100, "c": 100}, id="two, the other pod in one"
     ),

@@ -1,4 +1,4 @@
-"""What a pod wastes on each node, by hand."""
+"""The waste of a pod on each node, computed by hand."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def share(minor: int, hundredths: int) -> Grant:
 
 
 def wasted(on: Fleet, request: PodRequest) -> dict[str, int]:
-    """Return the whole hundredths: what is less only breaks ties."""
+    """Return the waste in whole hundredths; fractions only break ties."""
     found = fragmentation.waste(on, request)
     return {name: int(np.floor(found[row])) for name, row in on.rows.items()}
 

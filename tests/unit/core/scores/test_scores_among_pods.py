@@ -1,4 +1,4 @@
-"""Preferences about other pods: scored as a plain reading of kube-scheduler's rules says, on random clusters."""
+"""Scores about other pods, compared with a plain reference of kube-scheduler's rules on random clusters."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,7 +82,7 @@ NEAR = [
     pytest.param([there("a", preferred=((X, -5),))], ITS_KIND, C, id="not wanted there"),
     pytest.param([there("a", near=(X,))], ITS_KIND, AB, id="needed there"),
     pytest.param([there("a", near=(X,)), there("c", "other", preferred=((X, 4),))], ITS_KIND, C, id="needed counts 1"),
-    pytest.param([there("a")], ITS_KIND, NONE, id="nobody minds"),
+    pytest.param([there("a")], ITS_KIND, NONE, id="no preference"),
 ]
 
 

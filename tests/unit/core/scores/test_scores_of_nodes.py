@@ -1,4 +1,4 @@
-"""Preferences about nodes, in the numbers that kube-scheduler would give."""
+"""Scores about nodes, in the numbers that kube-scheduler would give."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ BIG = 1000
 
 
 def fleet_of(*nodes: NodeInfo, taken: Mapping[str, tuple[int, int]] | None = None) -> Fleet:
-    """Return these nodes; `taken` is (cpu, memory) by node."""
+    """Return a Fleet of these nodes; `taken` is (cpu, memory) by node."""
     made = Fleet()
     for node in nodes:
         add(made, node)
@@ -59,7 +59,7 @@ DISK = NodeTerm(labels=(label("disk", "Exists"),))
         pytest.param([(in_zone("a"), 2), (in_zone("b"), 1)], {"a": 100, "b": 50, "c": 0}, id="by weight"),
         pytest.param([(in_zone("a"), 1), (DISK, 1), (in_zone("b"), 1)], {"a": 100, "b": 50, "c": 0}, id="added up"),
         pytest.param([(in_zone("a"), 3), (in_zone("b"), 1)], {"a": 100, "b": 33, "c": 0}, id="rounded down"),
-        pytest.param([(in_zone("x"), 100)], {"a": 0, "b": 0, "c": 0}, id="nobody matches"),
+        pytest.param([(in_zone("x"), 100)], {"a": 0, "b": 0, "c": 0}, id="no node matches"),
         pytest.param([(NodeTerm(), 100)], {"a": 0, "b": 0, "c": 0}, id="an empty term"),
     ],
 )
@@ -109,7 +109,7 @@ def test_the_worst_of_the_nodes_that_fit_is_the_measure_of_taints() -> None:
 @pytest.mark.parametrize(
     ("images", "asked", "expected"),
     [
-        pytest.param({}, ["x:1"], 0, id="nobody has it"),
+        pytest.param({}, ["x:1"], 0, id="no node has it"),
         pytest.param({"x:1": 2000 * MI}, [], 0, id="nothing asked"),
         pytest.param({"x:1": 2000 * MI}, ["x:1"], 100, id="the largest that counts: half of the nodes have it"),
         pytest.param({"x:1": 1000 * MI}, ["x:1"], 48, id="half of it"),
