@@ -36,7 +36,7 @@ def _spoil(random: Random, labels: dict[str, str], key: str) -> None:
 
 
 def node_affinity(draft: Draft, *, focus: bool) -> None:
-    """Give the probe terms, one of which the first node just meets and the last node just misses."""
+    """Add terms to the probe, one of which the first node just meets and the last node just misses."""
     random = draft.random
     for node in draft.nodes:
         node["metadata"]["labels"] |= _labels(random)
@@ -118,7 +118,7 @@ def _field(operator: str, name: str) -> Raw:
 
 
 def taints(draft: Draft, *, focus: bool) -> None:
-    """Give the first node taints that the probe tolerates, and the last one a taint that it just does not tolerate."""
+    """Set taints on the first node that the probe tolerates, and one on the last node that it just does not."""
     random = draft.random
     tolerations = [_toleration(random, f"t{i}") for i in range(random.randint(0, 3))]
     # One that tolerates everything of one effect leaves nothing but the other to be refused for.

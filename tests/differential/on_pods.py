@@ -31,7 +31,7 @@ class Meaning:
 
 
 def pod_affinity(draft: Draft, *, focus: bool) -> None:
-    """Give the probe affinity to a pod in the first node's domain; pods in the last one's just do not match."""
+    """Add affinity of the probe to a pod in the first node's domain; pods in the last one's just do not match."""
     random, key = draft.random, f"{draft.id}.near"
     _divide(draft, key, last=random.choice(["there", None]) if focus else "here")
     found = random.choice([_by_value, _by_own_label, _by_two])(draft, "near", key)
@@ -48,7 +48,7 @@ def pod_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
-    """Give the probe anti-affinity to a pod in the last node's domain; pods in the first one's do not match."""
+    """Add anti-affinity of the probe to a pod in the last node's domain; pods in the first one's do not match."""
     random, key = draft.random, f"{draft.id}.apart"
     _divide(draft, key, last="there")
     found = random.choice([_by_value, _by_own_label, _by_two])(draft, "apart", key)
@@ -67,7 +67,7 @@ def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def existing_anti_affinity(draft: Draft, *, focus: bool) -> None:
-    """Give a pod in the last node's domain anti-affinity to the probe; those near the first exclude others."""
+    """Add anti-affinity to the probe to a pod in the last node's domain; pods near the first one exclude others."""
     random, key = draft.random, f"{draft.id}.avoids"
     _divide(draft, key, last="there")
     found = _by_value(draft, "avoids", key)

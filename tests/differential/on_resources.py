@@ -50,7 +50,7 @@ def _hold(draft: Draft, node: Raw) -> None:
     plain = "resources" not in spec or "hugepages-2Mi" not in resources.combined(resources.containers(spec))
     if plain and random.random() < 0.6:
         kinds = {"containerStatuses": spec["containers"], "initContainerStatuses": spec.get("initContainers", [])}
-        status = {kind: [_told(random, each) for each in found] for kind, found in kinds.items()}
+        status = {kind: [_container_status(random, each) for each in found] for kind, found in kinds.items()}
         if random.random() < 0.4:
             reason = random.choice(["Infeasible", "Deferred"])
             status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
@@ -59,14 +59,16 @@ def _hold(draft: Draft, node: Raw) -> None:
     draft.put(node, spec, status=status)
 
 
-def _told(random: Random, part: Raw) -> Raw:
+def _container_status(random: Random, part: Raw) -> Raw:
     """Return a container's status: resized up, down or not at all."""
-    told: Raw = {"name": part["name"], "image": "none", "imageID": "", "ready": True, "restartCount": 0, "state": {}}
+    status: Raw = {"name": part["name"], "image": "none", "imageID": "", "ready": True, "restartCount": 0, "state": {}}
     if random.random() < 0.8:
-        told["resources"] = {"requests": {"cpu": f"{random.randint(1, 900)}m", "memory": str(random.randint(1, 9000))}}
+        status["resources"] = {
+            "requests": {"cpu": f"{random.randint(1, 900)}m", "memory": str(random.randint(1, 9000))}
+        }
     if random.random() < 0.6:
-        told["allocatedResources"] = {"cpu": f"{random.randint(1, 900)}m", "memory": str(random.randint(1, 9000))}
-    return told
+        status["allocatedResources"] = {"cpu": f"{random.randint(1, 900)}m", "memory": str(random.randint(1, 9000))}
+    return status
 
 
 def _spec(random: Random, before: Raw) -> Raw:

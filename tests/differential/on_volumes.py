@@ -264,7 +264,7 @@ def volume_zones(draft: Draft, *, focus: bool) -> None:
 
 
 def volume_binding(draft: Draft, *, focus: bool) -> None:
-    """Give the last node's claim no volume that is large enough, reachable and free, and no provisioner."""
+    """Leave the last node's claim without a large, reachable and free volume, and without a provisioner."""
     shelf = Shelf(draft, "binding")
     for node, takes in _each(draft, focus=focus):
         make = draft.random.choice([_found, _made, _made_with_space] if takes else [_not_found, _not_made, _no_space])

@@ -67,7 +67,7 @@ def _but(draft: Draft, best: Raw) -> list[Raw]:
 
 
 def node_affinity(draft: Draft, best: Raw) -> None:
-    """Give the best node the label with the highest weight, and the others at most those with low weights."""
+    """Set the label with the highest weight on the best node, and at most those with low weights on the others."""
     random = draft.random
     weights = {"heavy": random.randint(60, 100), "light": random.randint(1, 15), "lighter": random.randint(1, 15)}
     terms = [

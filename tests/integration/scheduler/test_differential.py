@@ -64,7 +64,7 @@ def trials(own_cluster: Cluster) -> list[Trial]:
 
 def test_every_verdict_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
     differing = [each for trial in trials for each in trial.differing()]
-    assert not differing, "\n".join(_told(each) for each in differing)
+    assert not differing, "\n".join(_describe(each) for each in differing)
 
 
 def test_every_message_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
@@ -146,6 +146,6 @@ def test_without_its_score_another_node_is_taken(choices: Choices, kind: str) ->
             assert choices.ours(each, without) != each.best
 
 
-def _told(case: Mismatch) -> str:
+def _describe(case: Mismatch) -> str:
     verdict = "takes it" if case.fits else f"refuses it: {case.said}"
     return f"{case.scenario} on {case.node}: kube-scheduler {verdict}"

@@ -77,8 +77,8 @@ class PodSelection:
 
     def preempted(self) -> list[str]:
         """Return the pods of this arena whose Events report that they were preempted."""
-        told = [each["involvedObject"] for each in self.world.arena.list("events") if each["reason"] == "Preempted"]
-        return sorted(each["name"] for each in told if each["uid"] in self._uids)
+        victims = [each["involvedObject"] for each in self.world.arena.list("events") if each["reason"] == "Preempted"]
+        return sorted(each["name"] for each in victims if each["uid"] in self._uids)
 
 
 def test_the_cheapest_pod_leaves_and_its_card_is_taken(crowd: PodSelection) -> None:
@@ -271,8 +271,8 @@ def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
             continue
         mine = {each.pod.partition("/")[2] for each in found.victims}
         same += (found.nominee.node, mine) == (node, victims)
-        told = f"{name}: ours {found.nominee.node} {sorted(mine)}, theirs {node} {sorted(victims)}"
-        assert _weight(found.victims) <= _weight([by_name[each] for each in victims]), told
+        difference = f"{name}: ours {found.nominee.node} {sorted(mine)}, theirs {node} {sorted(victims)}"
+        assert _weight(found.victims) <= _weight([by_name[each] for each in victims]), difference
     # Where they differ, ours are fewer or the nodes are equal; mostly there is but one best answer.
     assert same >= SCENARIOS // 2
 

@@ -256,15 +256,15 @@ def test_only_who_is_in_the_way_is_told_of() -> None:
     assert [each.pod for each, _ in town.advise(waiting("big", TWO)).fixed] == ["ns/x"]
 
 
-@pytest.mark.parametrize(("allowed", "told", "fits"), [(2, 0, True), (1, 0, False), (2, 1, False), (3, 1, True)])
-def test_no_more_are_moved_than_a_budget_allows(allowed: int, told: int, *, fits: bool) -> None:
+@pytest.mark.parametrize(("allowed", "leaving", "fits"), [(2, 0, True), (1, 0, False), (2, 1, False), (3, 1, True)])
+def test_no_more_are_moved_than_a_budget_allows(allowed: int, leaving: int, *, fits: bool) -> None:
     town = (
         Town({"a": 2, "b": 1, "c": 1, "d": 1})
         .settle("x", "a", ONE, 0)
         .settle("y", "a", ONE, 1)
         .settle("z", "d", ONE, 0)
     )
-    if told:
+    if leaving:
         town.fleet.mark_leaving("uid-z")
     found = town.advise(waiting("big", TWO), replace(PROTECTING, allowed=allowed))
     assert set(moved(found)) == ({"x", "y"} if fits else set())

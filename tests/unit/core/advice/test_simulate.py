@@ -48,12 +48,12 @@ DEFAULT = {names.SCHEDULER: Policy()}
 ONE, TWO, HALF = {NVIDIA: 1}, {NVIDIA: 2}, {GPU: 50}
 
 
-def said(found: Simulation) -> dict[str, str]:
+def texts_of(found: Simulation) -> dict[str, str]:
     """Return for each pod its node and minors, or its message."""
-    return {each.pod.name: told(each.result) for each in found.outcomes}
+    return {each.pod.name: text_of(each.result) for each in found.outcomes}
 
 
-def told(result: Placement | Failure) -> str:
+def text_of(result: Placement | Failure) -> str:
     if isinstance(result, Failure):
         # Why evictions would not help either is the subject of other tests.
         return result.message.partition(" preemption: 0/")[0]
@@ -113,7 +113,7 @@ def test_pods_are_placed_as_a_queue_would_place_them(
 ) -> None:
     of = Fleet()
     add(of, node_info("n", labels={"host": "n"}), inventory(*cards(2)))
-    found = said(simulate(of, units, DEFAULT))
+    found = texts_of(simulate(of, units, DEFAULT))
     assert found == expected
     assert list(found) == list(expected)
 
@@ -145,17 +145,17 @@ def test_each_pod_is_decided_by_its_own_policy() -> None:
     add(of, node_info("n", cordoned=True), inventory(*cards(2)))
     policies = {"strict": Policy(), "lax": Policy(switched_off=frozenset({"cordon"}))}
     found = simulate(of, [waiting(name, ONE, scheduler=name) for name in policies], policies)
-    assert said(found) == {"lax": "n 0", "strict": "0/1 nodes are available: 1 node(s) were unschedulable."}
+    assert texts_of(found) == {"lax": "n 0", "strict": "0/1 nodes are available: 1 node(s) were unschedulable."}
 
 
 def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
     of = fleet()
     of.charge(charge("low", grant(0, core=100, ratio=100)))
     high = waiting("high", ONE, priority=5)
-    found = said(simulate(of, [high], DEFAULT))
+    found = texts_of(simulate(of, [high], DEFAULT))
     assert found["high"].endswith(" preemption: ns/low would be evicted from node node.")
     [peaceful] = simulate(of, [high], {names.SCHEDULER: Policy(preemption=False)}).outcomes
-    assert "preemption" not in told(peaceful.result)
+    assert "preemption" not in text_of(peaceful.result)
 
 
 def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
@@ -163,10 +163,10 @@ def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
     for minor in (0, 1):
         one = grant(minor, core=100, ratio=100, memory=A100_BYTES)
         made.charge(charge(f"low-{minor}", one, node="node"))
-    found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
+    found = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
     assert found["m0"].endswith(" preemption: ns/low-0 on node, ns/low-1 on node would be evicted for all members.")
     # Three members would not fit even then.
-    found = said(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
+    found = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
     assert "preemption" not in found["m0"]
 
 
@@ -174,7 +174,7 @@ def test_places_that_are_kept_for_a_gang_are_kept() -> None:
     made = fleet({"node": cards(2)})
     members = (waiting(f"m{i}", ONE, nominated="node", created="2") for i in range(2))
     other = waiting("other", ONE, created="1")
-    found = said(simulate(made, [other, gang(*members, created="2")], DEFAULT))
+    found = texts_of(simulate(made, [other, gang(*members, created="2")], DEFAULT))
     assert found["m0"].startswith("node")
     assert found["other"].startswith("0/1 nodes are available")
 
@@ -186,12 +186,12 @@ def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
     units = [waiting("high", TWO, priority=5, nominated="n"), waiting("other", ONE)]
     assert not any(each.fits for each in simulate(of, units, DEFAULT).outcomes)
     of.release("uid-low")
-    assert said(simulate(of, units, DEFAULT))["high"] == "n 0 1"
+    assert texts_of(simulate(of, units, DEFAULT))["high"] == "n 0 1"
 
 
 def test_members_beyond_those_that_fit_are_told_what_they_lack() -> None:
     units = [gang(*(waiting(f"m{i}", ONE) for i in range(3)), minimum=2)]
-    assert said(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes are available")
+    assert texts_of(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes are available")
 
 
 # --- what is left -------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_what_is_left_is_told_of_each_model_on_each_node() -> None:
     found = simulate(
         of, [waiting("half", HALF), waiting("one", asks(ONE, model=of_pod({names.MODEL_GLOBS: T4}, {})))], DEFAULT
     )
-    assert said(found) == {"half": "a 0", "one": "a 1"}
+    assert texts_of(found) == {"half": "a 0", "one": "a 1"}
     assert found.before == {
         ("a", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
         ("a", "gpu", T4): left(1, 1, 100, T4_BYTES, 100),
@@ -262,7 +262,7 @@ def test_nodes_are_told_that_nobody_uses_any_more() -> None:
     of.charge(charge("ends", grant(1, core=100), node="held"))
     of.charge(charge("ends too", grant(0, core=100), node="freed"))
     of.charge(charge("any", node="unknown", unknown=("gpu",)))
-    found = simulate(of, [], DEFAULT, gone=["uid-ends", "uid-ends too", "uid-nobody"])
+    found = simulate(of, [], DEFAULT, gone=["uid-ends", "uid-ends too", "uid-unknown"])
     assert (found.unused, found.emptied) == (frozenset({"idle", "freed"}), frozenset({"freed"}))
     # A pod that takes the place of those that ended leaves no node empty.
     found = simulate(

@@ -42,7 +42,7 @@ def made(*charges: Charge) -> Fleet:
     return of
 
 
-def told(of: Fleet, node: str = "n") -> dict[str, Any]:
+def summary_of(of: Fleet, node: str = "n") -> dict[str, Any]:
     found = summary(of, node)
     assert found is not None
     return found
@@ -134,14 +134,14 @@ ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n"
     ],
 )
 def test_a_node_is_summed_up(charges: tuple[Charge, ...], expected: Mapping[str, Any]) -> None:
-    found = told(made(*charges))
+    found = summary_of(made(*charges))
     assert {name: found[name] for name in expected} == expected
 
 
 def test_where_cards_sit_and_how_they_are_linked_is_told() -> None:
     first = card(0, numa=1, pcie="0000:3b", links=((1, 4 * NVLINK), (2, LINKS["System"])))
     of = fleet({"n": (first, card(1, numa=0, links=((0, 4 * NVLINK),)), card(2))})
-    found = told(of)["devices"]["gpu"]
+    found = summary_of(of)["devices"]["gpu"]
     assert {minor: each["topology"] for minor, each in found.items()} == {
         "0": {"nodeID": 1, "pcieID": "0000:3b", "links": {"1": "NVLink x4", "2": "System"}},
         "1": {"nodeID": 0, "links": {"0": "NVLink x4"}},
@@ -156,7 +156,7 @@ def test_a_card_in_mig_mode_offers_its_instances_alone() -> None:
     pieces = tuple((f"MIG-0-{number}", SLICE) for number in range(7))
     of = fleet({"n": (card(0, healthy=False, more={SLICE: 7}, instances=pieces),)})
     of.charge(charge("two", instance(0, 0), instance(0, 1), node="n"))
-    found = told(of)
+    found = summary_of(of)
     assert (found["deviceTotal"], found["deviceFree"]) == ({SLICE: "7"}, {SLICE: "5"})
     assert found["deviceUsed"] == {SLICE: "2"}
     assert found["allocateSet"] == {"gpu": {"ns/two": {"0": {SLICE: "2"}}}}
@@ -166,7 +166,7 @@ def test_a_card_in_mig_mode_offers_its_instances_alone() -> None:
 def test_virtual_functions_are_no_resource() -> None:
     of = fleet({"n": (other_card("rdma", 0),)})
     of.charge(charge("pod", with_functions(0, "0000:01:00.1"), node="n"))
-    assert told(of)["deviceUsed"] == {"kubernetes.io/rdma": "1"}
+    assert summary_of(of)["deviceUsed"] == {"kubernetes.io/rdma": "1"}
 
 
 @pytest.mark.parametrize("missing", ["agent", "node", "device"])
@@ -178,9 +178,9 @@ def test_a_node_is_ready_while_its_devices_may_be_handed_out(missing: str) -> No
         of.remove_node("n")
     else:
         of.remove_device("n")
-    assert told(of)["ready"] is False
+    assert summary_of(of)["ready"] is False
     # The allocations are known nevertheless.
-    assert told(of)["allocateSet"]["gpu"].keys() == {"ns/half"}
+    assert summary_of(of)["allocateSet"]["gpu"].keys() == {"ns/half"}
 
 
 def test_nodes_without_devices_have_no_summary() -> None:
@@ -189,6 +189,6 @@ def test_nodes_without_devices_have_no_summary() -> None:
     add(of, node_info("empty"), inventory())
     assert sorted(nodes(of)) == ["empty", "left", "n"]
     assert (summary(of, "bare"), summary(of, "unheard-of")) == (None, None)
-    assert told(of, "empty")["deviceTotal"] == {}
+    assert summary_of(of, "empty")["deviceTotal"] == {}
     of.release("uid-elsewhere")
     assert summary(of, "left") is None

@@ -291,5 +291,5 @@ def test_the_census_is_kept_as_if_it_were_made_anew(rounds: list[list[Charge | s
         if fleet.charges:
             fleet.started(next(iter(fleet.charges)), started)
         kept = fleet.placed_pods.current(fleet)
-        anew = PlacedPods.of(fleet, list(fleet.charges.values()))
-        assert summary(kept, fleet.placed_pods.numbers()) == summary(anew, np.arange(len(fleet.charges)))
+        rebuilt = PlacedPods.of(fleet, list(fleet.charges.values()))
+        assert summary(kept, fleet.placed_pods.numbers()) == summary(rebuilt, np.arange(len(fleet.charges)))

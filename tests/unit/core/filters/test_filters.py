@@ -66,7 +66,7 @@ def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
     return {name for name, row in fleet.rows.items() if mask[row]}
 
 
-def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
+def reasons(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
     rejected = fleet.present & ~module.passes(fleet, request)
     return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
 
@@ -93,7 +93,7 @@ def test_extended_resources_of_device_classes(
     fleet = Fleet()
     add(fleet, node_info(offered=offered), inventory(card()))
     fleet.set_device_classes({provided: "gpu.example.com"})
-    assert told(dynamic_resources, fleet, asks(wanted)) == expected
+    assert reasons(dynamic_resources, fleet, asks(wanted)) == expected
     fleet.set_device_classes({})
     assert dynamic_resources.passes(fleet, asks(wanted)) is fleet.present
 
@@ -373,7 +373,7 @@ def test_a_filter_passes_a_node_or_tells_why_not(
     fleet = Fleet()
     fleet.put_node(node)
     assert passing(module, fleet, request_) == (set() if reason else {"node"})
-    assert told(module, fleet, request_) == ({reason: 1} if reason else {})
+    assert reasons(module, fleet, request_) == ({reason: 1} if reason else {})
 
 
 OF_PODS = ("topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
@@ -434,7 +434,7 @@ def test_what_pods_hold_is_not_free() -> None:
     add(fleet, node_info("node"))
     fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
     assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
-    assert told(resources, fleet, asks({"cpu": 4_001})) == {"Insufficient cpu": 1}
+    assert reasons(resources, fleet, asks({"cpu": 4_001})) == {"Insufficient cpu": 1}
 
 
 def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
@@ -450,14 +450,14 @@ def test_every_resource_that_is_short_is_counted() -> None:
     add(fleet, node_info("a", cpu=0, memory=0))
     add(fleet, node_info("b", memory=0))
     add(fleet, node_info("c"))
-    assert told(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 2}
+    assert reasons(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 2}
 
 
 def test_the_first_taint_gives_the_reason() -> None:
     fleet = Fleet()
     add(fleet, node_info("a", taints=[A, B]))
     add(fleet, node_info("b", taints=[B]))
-    assert sum(told(taints, fleet, asks()).values()) == 2
+    assert sum(reasons(taints, fleet, asks()).values()) == 2
 
 
 def test_a_look_for_an_unheard_of_resource_changes_nothing() -> None:
@@ -509,7 +509,7 @@ def test_host_ports_are_free_or_the_filter_tells(wanted: list[HostPort], taken: 
     for i, port in enumerate(taken):
         fleet.charge(charge(f"pod-{i}", ports=(port,)))
     assert passing(host_ports, fleet, asks(ports=wanted)) == (set() if reason else {"node"})
-    assert told(host_ports, fleet, asks(ports=wanted)) == ({reason: 1} if reason else {})
+    assert reasons(host_ports, fleet, asks(ports=wanted)) == ({reason: 1} if reason else {})
 
 
 def test_a_port_is_free_when_the_last_pod_that_listens_leaves() -> None:
@@ -699,7 +699,7 @@ DEVICE_CASES = [
 def test_cards_pass_or_the_filter_tells_why_not(request_: PodRequest, world: World, reason: str) -> None:
     fleet = world.fleet()
     assert passing(devices.BUILT_IN, fleet, request_) == (set() if reason else {"node"})
-    assert told(devices.BUILT_IN, fleet, request_) == ({reason: 1} if reason else {})
+    assert reasons(devices.BUILT_IN, fleet, request_) == ({reason: 1} if reason else {})
 
 
 def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
@@ -709,7 +709,7 @@ def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
     fleet.charge(charge("pod", grant(0, ratio=100), node="busy"))
     add(fleet, node_info("gone"), inventory(card(memory=12 * GI)))
     fleet.remove_node("gone")
-    assert told(devices.BUILT_IN, fleet, asks({MEMORY: 20 * GI})) == {
+    assert reasons(devices.BUILT_IN, fleet, asks({MEMORY: 20 * GI})) == {
         "node(s) have GPUs with too little memory (at most 8Gi of 20Gi)": 1,
         "node(s) have too few free GPUs (1 requested with gpu-memory 20Gi)": 1,
     }

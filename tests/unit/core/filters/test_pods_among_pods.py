@@ -97,7 +97,7 @@ def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
                 fleet.put_node(node_info(f"more-{i}"))
 
 
-def anew(fleet: Fleet, of: Fleet) -> None:
+def charge_again(fleet: Fleet, of: Fleet) -> None:
     """Charge to an empty fleet what is charged to another one, in another order."""
     for name in reversed(of.rows):
         fleet.put_node(node_info(name))
@@ -131,7 +131,7 @@ def test_what_is_kept_is_what_a_recount_gives(
         happen(kept, *event)
         for identity in seen[:-1]:
             list(kept.affinity_index.existing_anti_affinity(identity))
-    anew(fresh, kept)
+    charge_again(fresh, kept)
     for crowd in asked:
         assert by_name(kept, kept.affinity_index.count(crowd)) == by_name(fresh, fresh.affinity_index.count(crowd))
         row_less = sum(

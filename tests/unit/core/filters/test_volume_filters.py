@@ -46,7 +46,7 @@ def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
     return {name for name, row in fleet.rows.items() if mask[row]}
 
 
-def told(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
+def explain(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
     rejected = fleet.present & ~module.passes(fleet, request)
     return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
 
@@ -98,7 +98,7 @@ def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
 ) -> None:
     fleet = world(*objects)
     assert passing(volume_claims, fleet, request_) == (set() if reason else EVERYWHERE)
-    assert told(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
+    assert explain(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
 
 
 # --- bound volumes ----------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
 def test_the_node_reaches_bound_volumes(objects: list[object], expected: set[str], reason: str) -> None:
     fleet = world(bound(), *objects)
     assert passing(volume_affinity, fleet, wants("claim")) == expected
-    assert told(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
+    assert explain(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
 
 
 def test_all_bound_volumes_are_reached() -> None:
@@ -171,7 +171,7 @@ def test_zones_of_bound_volumes(zones: list[tuple[str, tuple[str, ...]]], expect
     put(fleet, bound(owner="me"), volume(zones=tuple(zones)))
     assert passing(volume_zones, fleet, wants("claim")) == expected
     rest = len(ZONE_NODES) - len(expected)
-    assert told(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
+    assert explain(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
     assert passing(volume_zones, fleet, wants(own={"claim": "me"})) == set(ZONE_NODES)
 
 
@@ -268,7 +268,7 @@ BINDING_CASES = [
 def test_delayed_claims(objects: list[object], expected: set[str], reasons: dict[str, int]) -> None:
     fleet = world(*objects)
     assert passing(volume_binding, fleet, wants("claim")) == expected
-    assert told(volume_binding, fleet, wants("claim")) == reasons
+    assert explain(volume_binding, fleet, wants("claim")) == reasons
 
 
 def test_a_volume_serves_one_claim_of_a_pod() -> None:
@@ -298,7 +298,7 @@ def test_space_of_drivers_that_tell_it(objects: list[object], expected: set[str]
     assert passing(volume_binding, fleet, wants("claim")) == EVERYWHERE
     fleet.volumes.tracked.add(DRIVER)
     assert passing(volume_binding, fleet, wants("claim")) == expected
-    assert told(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
+    assert explain(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
 
 
 def test_a_claim_without_a_size_needs_no_space() -> None:
@@ -317,7 +317,7 @@ def test_a_claim_of_one_pod_is_refused_to_others() -> None:
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
     fleet.charge(holds("holder", "claim", node="x"))
     assert passing(volume_in_use, fleet, wants("claim")) == set()
-    assert told(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
+    assert explain(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
     assert passing(volume_in_use, fleet, wants("other")) == EVERYWHERE
     fleet.release("uid-holder")
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
@@ -361,7 +361,7 @@ def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:  # noqa
     fleet.charge(charge("holder", node="x", mounts=Mounts(disks=(held,))))
     request = wants(disks=[wanted])
     assert passing(volume_conflicts, fleet, request) == EVERYWHERE - ({"x"} if conflict else set())
-    assert told(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
+    assert explain(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
     fleet.release("uid-holder")
     assert passing(volume_conflicts, fleet, request) == EVERYWHERE
 
@@ -396,7 +396,7 @@ def test_limits_of_volumes(claims: list[str], expected: set[str]) -> None:
     fleet = full()
     assert passing(volume_limits, fleet, wants(*claims)) == expected
     left = 3 - len(expected)
-    assert told(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
+    assert explain(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
 
 
 def test_a_volume_of_another_driver_has_no_limit() -> None:

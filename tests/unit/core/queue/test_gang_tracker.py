@@ -152,17 +152,17 @@ def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready()
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "expected"),
     [
         pytest.param(None, "PodGroup ns/g does not exist: create it, or remove the label", id="no PodGroup"),
         pytest.param(replace(GROUP, problem="why"), "why", id="a PodGroup that means nothing"),
     ],
 )
-def test_a_group_that_cannot_be_decided_is_told(group: Group | None, told: str) -> None:
+def test_a_group_that_cannot_be_decided_is_told(group: Group | None, expected: str) -> None:
     made = gang_tracker("a", "b", "c", group=group)
     assert made.ready(GANG, 0.0) is None
     (lack,) = lacks(made)
-    assert lack.startswith(told)
+    assert lack.startswith(expected)
 
 
 def test_a_pod_group_that_goes_takes_its_gang_along() -> None:
@@ -236,9 +236,9 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
     holds(made, "a")
     holds(made, "b", bound=False)
     made.begin(GANG, 0.0)
-    told, lost = made.abort(GANG, 60.0, keep=False)
-    assert told == "PodGroup ns/g could not be completed within 60 s: 1 of 2 members were bound"
-    assert [each.uid for each in lost] == ["uid-a"] == [each.uid for each in made.to_delete()]
+    message, to_delete = made.abort(GANG, 60.0, keep=False)
+    assert message == "PodGroup ns/g could not be completed within 60 s: 1 of 2 members were bound"
+    assert [each.uid for each in to_delete] == ["uid-a"] == [each.uid for each in made.to_delete()]
     assert made.retry_until("uid-b") is None
     # Members to delete no longer count, even before the watch shows their deletion.
     holds(made, "a")
@@ -255,8 +255,8 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
 def test_undoing_keeps_the_bound_where_that_is_wanted() -> None:
     made = gang_tracker("b")
     holds(made, "a")
-    _, lost = made.abort(GANG, 60.0, keep=True)
-    assert lost == []
+    _, to_delete = made.abort(GANG, 60.0, keep=True)
+    assert to_delete == []
     assert made.to_delete() == []
     found = made.ready(GANG, 100.0)
     assert found is not None
