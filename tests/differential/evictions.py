@@ -105,11 +105,11 @@ def class_name(arena: Arena, priority: int, *, never: bool = False) -> str:
 
 def make_classes(arena: Arena, priorities: Iterable[int]) -> None:
     """Create the PriorityClasses; they are cluster-wide, so each arena has its own."""
-    for each in priorities:
-        metadata = {"name": class_name(arena, each), "labels": arena.labels}
-        arena.cluster.api.post(CLASSES, {"metadata": metadata, "value": each})
+    for priority in priorities:
+        metadata = {"name": class_name(arena, priority), "labels": arena.labels}
+        arena.cluster.api.post(CLASSES, {"metadata": metadata, "value": priority})
         never = {**metadata, "name": f"{metadata['name']}-never"}
-        arena.cluster.api.post(CLASSES, {"metadata": never, "value": each, "preemptionPolicy": "Never"})
+        arena.cluster.api.post(CLASSES, {"metadata": never, "value": priority, "preemptionPolicy": "Never"})
 
 
 def remove_classes(arena: Arena) -> None:
@@ -153,21 +153,21 @@ def _is_counted(shown: Raw, scenario: Scenario) -> bool:
 
 
 def _budgets(arena: Arena) -> list[Raw]:
-    found: list[Raw] = arena.cluster.api.get(BUDGETS)["items"]
-    return [each for each in found if each["metadata"]["namespace"] == arena.namespace]
+    budgets: list[Raw] = arena.cluster.api.get(BUDGETS)["items"]
+    return [each for each in budgets if each["metadata"]["namespace"] == arena.namespace]
 
 
 def state(arena: Arena) -> State:
     """Return the state that the reflectors would build from the API server."""
-    found = State(grace=1.0)
+    built = State(grace=1.0)
     for each in arena.list("nodes", labelSelector=SCENARIO):
-        found.put_node(nodes.keep(each))
+        built.put_node(nodes.keep(each))
     for each in arena.list("pods", labelSelector=SCENARIO):
         if each["spec"].get("nodeName"):
-            found.put_bound(pods.keep(each))
+            built.put_bound(pods.keep(each))
     for each in _budgets(arena):
-        found.budgets.put(key(each), budget(each))
-    return found
+        built.budgets.put(key(each), budget(each))
+    return built
 
 
 def ours(of: State, scenario: Scenario) -> Preemption | None:
@@ -183,15 +183,15 @@ def theirs(arena: Arena, scenarios: Sequence[Scenario], expected: dict[str, int]
     It deletes one victim after the other, so this waits until there are as many as expected, or settled ones.
     """
     arena.create([scenario.above for scenario in scenarios])
-    found: dict[str, tuple[str, set[str]]] = {}
+    by_scenario: dict[str, tuple[str, set[str]]] = {}
 
     def all_done() -> bool:
         listed = arena.list("pods", labelSelector=SCENARIO)
-        found.update({each.id: _theirs(listed, each) for each in scenarios})
-        return all(_is_done(listed, each, found[each.id], expected[each.id]) for each in scenarios)
+        by_scenario.update({each.id: _theirs(listed, each) for each in scenarios})
+        return all(_is_done(listed, each, by_scenario[each.id], expected[each.id]) for each in scenarios)
 
     waiting.until(all_done, deadline=60, what=f"kube-scheduler to decide {len(scenarios)} pods")
-    return found
+    return by_scenario
 
 
 def _theirs(listed: Sequence[Raw], scenario: Scenario) -> tuple[str, set[str]]:
@@ -201,8 +201,8 @@ def _theirs(listed: Sequence[Raw], scenario: Scenario) -> tuple[str, set[str]]:
     return above.get("status", {}).get("nominatedNodeName", ""), gone
 
 
-def _is_done(listed: Sequence[Raw], scenario: Scenario, found: tuple[str, set[str]], expected: int) -> bool:
-    node, victims = found
+def _is_done(listed: Sequence[Raw], scenario: Scenario, choice: tuple[str, set[str]], expected: int) -> bool:
+    node, victims = choice
     above = next(each for each in listed if each["metadata"]["name"] == scenario.above["metadata"]["name"])
     if not node:
         conditions = above.get("status", {}).get("conditions", [])

@@ -66,7 +66,7 @@ class Mismatch:
     node: str
     probe: Raw
     fits: bool
-    said: str
+    message: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,17 +125,19 @@ def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, 
         _make(cluster, drafts)
         state = _state(cluster)
         probes = {each.id: cluster.api.post(_path(each.namespace), each.probe) for each in drafts}
-        found: dict[str, str] = {}
+        chosen_nodes: dict[str, str] = {}
 
         def all_bound() -> bool:
             listed = cluster.api.get("/api/v1/pods", labelSelector=f"{MARK}=probe")["items"]
-            found.update({name_of(each): each["spec"]["nodeName"] for each in listed if each["spec"].get("nodeName")})
-            return all(name_of(each) in found for each in probes.values())
+            chosen_nodes.update(
+                {name_of(each): each["spec"]["nodeName"] for each in listed if each["spec"].get("nodeName")}
+            )
+            return all(name_of(each) in chosen_nodes for each in probes.values())
 
         waiting.until(all_bound, deadline=60, what=f"{len(probes)} choices", poll=0.05)
     finally:
         _clear(cluster, sorted({each.namespace for each in drafts}))
-    return state, {id_: (probe, found[name_of(probe)]) for id_, probe in probes.items()}
+    return state, {id_: (probe, chosen_nodes[name_of(probe)]) for id_, probe in probes.items()}
 
 
 # --- making -----------------------------------------------------------------------------------------------------
@@ -151,9 +153,9 @@ def prepare(cluster: Cluster, namespaces: Iterable[str], objects: Iterable[tuple
 def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(lambda each: _write(cluster, *each), [each for draft in drafts for each in draft.objects]))
-    found = [_marked(node) for draft in drafts for node in draft.nodes]
+    nodes_to_create = [_marked(node) for draft in drafts for node in draft.nodes]
     # kube-scheduler sees the sentinel last: once a pod is bound to it, all other nodes have been seen.
-    cluster.api.create_all("/api/v1/nodes", found)
+    cluster.api.create_all("/api/v1/nodes", nodes_to_create)
     cluster.api.post("/api/v1/nodes", _marked(node_of(SENTINEL)))
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(functools.partial(_bind, cluster), [pod for draft in drafts for pod in draft.pods]))
@@ -226,28 +228,30 @@ def _pinned(probe: Raw, node: str, volumes: Iterable[Raw] = ()) -> Raw:
     return pinned
 
 
-def _ask(cluster: Cluster, asked: Sequence[tuple[str, str, Raw]], namespaces: Sequence[str]) -> list[Mismatch]:
+def _ask(cluster: Cluster, questions: Sequence[tuple[str, str, Raw]], namespaces: Sequence[str]) -> list[Mismatch]:
     with ThreadPoolExecutor(WORKERS) as pool:
-        made = list(pool.map(lambda each: cluster.api.post(_path(each[2]["metadata"]["namespace"]), each[2]), asked))
+        made = list(
+            pool.map(lambda each: cluster.api.post(_path(each[2]["metadata"]["namespace"]), each[2]), questions)
+        )
     verdicts: dict[str, tuple[bool, str]] = {}
 
-    def all_said() -> bool:
+    def all_decided() -> bool:
         listed = cluster.api.get("/api/v1/pods", labelSelector=f"{MARK}=probe")["items"]
         reserved = _reserved(cluster)
-        verdicts.update({each["metadata"]["uid"]: said for each in listed if (said := _verdict(each, reserved))})
+        verdicts.update({each["metadata"]["uid"]: verdict for each in listed if (verdict := _verdict(each, reserved))})
         return all(each["metadata"]["uid"] in verdicts for each in made)
 
-    waiting.until(all_said, deadline=60, what=f"{len(made)} verdicts", poll=0.05)
+    waiting.until(all_decided, deadline=60, what=f"{len(made)} verdicts", poll=0.05)
     with ThreadPoolExecutor(WORKERS) as pool:
-        for each in namespaces:
+        for namespace in namespaces:
             query = {"labelSelector": f"{MARK}=probe"}
-            pool.submit(functools.partial(cluster.api.delete, _path(each), grace_seconds=0, **query))
-    return [_case(question, probe, verdicts) for question, probe in zip(asked, made, strict=True)]
+            pool.submit(functools.partial(cluster.api.delete, _path(namespace), grace_seconds=0, **query))
+    return [_case(question, probe, verdicts) for question, probe in zip(questions, made, strict=True)]
 
 
 def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[bool, str]]) -> Mismatch:
-    fits, said = verdicts[probe["metadata"]["uid"]]
-    return Mismatch(scenario=question[0], node=question[1], probe=probe, fits=fits, said=said)
+    fits, message = verdicts[probe["metadata"]["uid"]]
+    return Mismatch(scenario=question[0], node=question[1], probe=probe, fits=fits, message=message)
 
 
 def _reserved(cluster: Cluster) -> set[tuple[str, str]]:

@@ -55,9 +55,9 @@ def node_affinity(draft: Draft, *, focus: bool) -> None:
 
 
 def _labels(random: Random) -> dict[str, str]:
-    found = {key: random.choice(WORDS) for key in ("zone", "disk")}
-    found |= {key: random.choice(NUMBERS) for key in ("cores", "rank")}
-    return {key: value for key, value in found.items() if random.random() < 0.8}
+    labels = {key: random.choice(WORDS) for key in ("zone", "disk")}
+    labels |= {key: random.choice(NUMBERS) for key in ("cores", "rank")}
+    return {key: value for key, value in labels.items() if random.random() < 0.8}
 
 
 def _met_by(random: Random, node: Raw, key: str) -> Raw:
@@ -127,12 +127,12 @@ def taints(draft: Draft, *, focus: bool) -> None:
     whole = [{"operator": "Exists", "effect": "NoExecute"}] if everything else []
     draft.probe["spec"].setdefault("tolerations", []).extend([*tolerations, *whole])
     for node in draft.nodes:
-        found = [_tolerated(random, each) for each in tolerations if random.random() < 0.6]
+        tolerated = [_tolerated(random, each) for each in tolerations if random.random() < 0.6]
         if random.random() < 0.4:
-            found.append(_taint("soft", "", "PreferNoSchedule"))
+            tolerated.append(_taint("soft", "", "PreferNoSchedule"))
         if (node is draft.last and focus) or (node in draft.between and random.random() < 0.4):
-            found.append(_not_tolerated(random, tolerations, effects))
-        node["spec"]["taints"] += {(each["key"], each["effect"]): each for each in found}.values()
+            tolerated.append(_not_tolerated(random, tolerations, effects))
+        node["spec"]["taints"] += {(each["key"], each["effect"]): each for each in tolerated}.values()
 
 
 def _toleration(random: Random, key: str) -> Raw:

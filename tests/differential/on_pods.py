@@ -34,35 +34,35 @@ def pod_affinity(draft: Draft, *, focus: bool) -> None:
     """Add affinity of the probe to a pod in the first node's domain; pods in the last one's just do not match."""
     random, key = draft.random, f"{draft.id}.near"
     _divide(draft, key, last=random.choice(["there", None]) if focus else "here")
-    found = random.choice([_by_value, _by_own_label, _by_two])(draft, "near", key)
-    _require(draft.probe, "podAffinity", found.terms)
-    if random.random() < 0.3 and "mismatchLabelKeys" not in found.terms[0]:
+    meaning = random.choice([_by_value, _by_own_label, _by_two])(draft, "near", key)
+    _require(draft.probe, "podAffinity", meaning.terms)
+    if random.random() < 0.3 and "mismatchLabelKeys" not in meaning.terms[0]:
         # The first of its kind may go wherever the key is.
-        _add_labels(draft.probe, found.meant)
+        _add_labels(draft.probe, meaning.meant)
         if focus:
             draft.last["metadata"]["labels"].pop(key, None)
     else:
-        draft.put(_somewhere(draft, key, "here"), labels=found.meant)
-    for each in found.others:
-        draft.put(random.choice(draft.nodes), labels=each)
+        draft.put(_somewhere(draft, key, "here"), labels=meaning.meant)
+    for other in meaning.others:
+        draft.put(random.choice(draft.nodes), labels=other)
 
 
 def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
     """Add anti-affinity of the probe to a pod in the last node's domain; pods in the first one's do not match."""
     random, key = draft.random, f"{draft.id}.apart"
     _divide(draft, key, last="there")
-    found = random.choice([_by_value, _by_own_label, _by_two])(draft, "apart", key)
-    _require(draft.probe, "podAntiAffinity", found.terms)
+    meaning = random.choice([_by_value, _by_own_label, _by_two])(draft, "apart", key)
+    _require(draft.probe, "podAntiAffinity", meaning.terms)
     # Unlike with affinity, each term for itself keeps the probe away.
-    two = len(found.terms) > 1
-    avoided = random.choice(found.others) if two else found.meant
+    two = len(meaning.terms) > 1
+    avoided = random.choice(meaning.others) if two else meaning.meant
     if focus:
         draft.put(_somewhere(draft, key, "there"), labels=avoided)
     if random.random() < 0.3:
         # A node without the key is in no domain, not even in that of its own pods.
         draft.first["metadata"]["labels"].pop(key)
         draft.put(draft.first, labels=avoided)
-    for each in () if two else found.others:
+    for each in () if two else meaning.others:
         draft.put(draft.first, labels=each)
 
 
@@ -70,13 +70,13 @@ def existing_anti_affinity(draft: Draft, *, focus: bool) -> None:
     """Add anti-affinity to the probe to a pod in the last node's domain; pods near the first one exclude others."""
     random, key = draft.random, f"{draft.id}.avoids"
     _divide(draft, key, last="there")
-    found = _by_value(draft, "avoids", key)
-    (term,) = found.terms
-    _add_labels(draft.probe, found.meant)
+    meaning = _by_value(draft, "avoids", key)
+    (term,) = meaning.terms
+    _add_labels(draft.probe, meaning.meant)
     if focus:
         draft.put(_somewhere(draft, key, "there"), _avoiding(term), labels={"own": "1"})
-    for each in found.others:
-        draft.put(draft.first, _avoiding({**term, "labelSelector": {"matchLabels": each}}), labels={"own": "2"})
+    for other in meaning.others:
+        draft.put(draft.first, _avoiding({**term, "labelSelector": {"matchLabels": other}}), labels={"own": "2"})
     if random.random() < 0.3:
         draft.put(draft.first, _avoiding({**term, "topologyKey": "nowhere"}), labels={"own": "3"})
 
@@ -176,14 +176,14 @@ class Layout:
         return domains.get(place, 0) + self.itself - least <= int(self.constraint["maxSkew"])
 
     def _domains(self, at: int) -> dict[str, int]:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for i, (place, count) in enumerate(zip(self.places, self.counts, strict=True)):
             # The probe's pin is an affinity: where that is honoured, its node is the only one that counts.
             pinned = self.constraint["nodeAffinityPolicy"] == "Honor" and i != at
             kept_out = self.constraint["nodeTaintsPolicy"] == "Honor" and i in self.hidden
             if place is not None and not pinned and not kept_out:
-                found[place] = found.get(place, 0) + count
-        return found
+                counts[place] = counts.get(place, 0) + count
+        return counts
 
 
 def topology_spread(draft: Draft, *, focus: bool) -> None:

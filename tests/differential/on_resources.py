@@ -73,8 +73,8 @@ def _container_status(random: Random, part: Raw) -> Raw:
 
 def _spec(random: Random, before: Raw) -> Raw:
     """Return containers of all kinds with requests, in addition to the existing ones."""
-    asked = _amounts(random)
-    spec: Raw = {"containers": [{**(before.get("containers") or [container("main")])[0], "resources": asked}]}
+    requested = _amounts(random)
+    spec: Raw = {"containers": [{**(before.get("containers") or [container("main")])[0], "resources": requested}]}
     spec["containers"] += (before.get("containers") or [])[1:]
     if random.random() < 0.3:
         spec["containers"].append(container("second", resources=_amounts(random)))
@@ -95,21 +95,21 @@ def _spec(random: Random, before: Raw) -> Raw:
 
 
 def _amounts(random: Random) -> Raw:
-    asked: dict[str, int] = {}
+    requested: dict[str, int] = {}
     if random.random() < 0.8:
-        asked["cpu"] = random.choice([0, 1, 10, 250])
+        requested["cpu"] = random.choice([0, 1, 10, 250])
     if random.random() < 0.7:
-        asked["memory"] = random.choice([0, 1, 4096, 2**20])
+        requested["memory"] = random.choice([0, 1, 4096, 2**20])
     if random.random() < 0.3:
-        asked["ephemeral-storage"] = random.choice([0, 1, 500])
+        requested["ephemeral-storage"] = random.choice([0, 1, 500])
     # These two must be limited as well, and huge pages need cpu or memory in addition.
     limited = {}
     if random.random() < 0.3:
         limited["example.com/thing"] = random.choice([1, 2])
-    if random.random() < 0.2 and "cpu" in asked:
+    if random.random() < 0.2 and "cpu" in requested:
         limited["hugepages-2Mi"] = random.choice([2, 4]) << 20
-    found = {"requests": {name: _shown(name, amount) for name, amount in {**asked, **limited}.items()}}
-    return {**found, "limits": {name: str(amount) for name, amount in limited.items()}}
+    requests = {"requests": {name: _shown(name, amount) for name, amount in {**requested, **limited}.items()}}
+    return {**requests, "limits": {name: str(amount) for name, amount in limited.items()}}
 
 
 def _shown(name: str, amount: int) -> str:

@@ -292,13 +292,13 @@ def _found(draft: Draft, shelf: Shelf, node: str) -> str:
     if draft.random.random() < 0.3:
         claim["selector"] = {"matchLabels": {"disk": "ssd"}}
     shelf.volume(storageClassName=name, labels={"disk": "ssd"}, **volume)
-    found = shelf.claim(**claim)
+    claim_name = shelf.claim(**claim)
     if draft.random.random() < 0.3:
         # Set aside for the claim by a user, whatever its modes and phase.
-        ref = {"namespace": draft.namespace, "name": found}
+        ref = {"namespace": draft.namespace, "name": claim_name}
         changed: Raw = {"claimRef": ref, "accessModes": ["ReadOnlyMany"]}
         shelf.volume(storageClassName=name, phase="Pending", **changed)
-    return found
+    return claim_name
 
 
 def _not_found(draft: Draft, shelf: Shelf, node: str) -> str:

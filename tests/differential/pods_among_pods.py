@@ -108,13 +108,13 @@ class _Maker:
 
     def _add_wishes(self, spec: Raw) -> None:
         for kind in ("podAffinity", "podAntiAffinity"):
-            found: Raw = {}
+            terms: Raw = {}
             if self._often(0.45):
-                found[REQUIRED] = [self._term() for _ in range(self._few())]
+                terms[REQUIRED] = [self._term() for _ in range(self._few())]
             if self._often(0.3):
-                found[PREFERRED] = [self._weighted() for _ in range(self._few())]
-            if found:
-                spec["affinity"][kind] = found
+                terms[PREFERRED] = [self._weighted() for _ in range(self._few())]
+            if terms:
+                spec["affinity"][kind] = terms
         if self._often(0.5):
             spec["topologySpreadConstraints"] = list(self._spreads())
 

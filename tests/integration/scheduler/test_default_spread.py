@@ -37,11 +37,11 @@ def placed(world: World, scheduler: str) -> list[str]:
     arena.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec})
 
     def nodes() -> list[str]:
-        found = [each["spec"].get("nodeName") for each in arena.list("pods", labelSelector=f"app={name}")]
-        return [each for each in found if each]
+        node_names = [each["spec"].get("nodeName") for each in arena.list("pods", labelSelector=f"app={name}")]
+        return [each for each in node_names if each]
 
     world.wait(lambda: len(nodes()) == 9, what=f"nine replicas to be bound by {scheduler}")
-    found = nodes()
+    node_names = nodes()
     arena.delete("replicasets", name)
     world.wait(lambda: not nodes(), what="the replicas to go")
-    return found
+    return node_names

@@ -54,12 +54,12 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def trials(own_cluster: Cluster) -> list[Trial]:
     namespaces = [f"slot-{i}" for i in range(min(AT_ONCE, SCENARIOS))]
     judges.prepare(own_cluster, namespaces, generate.OBJECTS)
-    found = []
+    results = []
     for first in range(0, SCENARIOS, AT_ONCE):
         numbers = range(first, min(first + AT_ONCE, SCENARIOS))
         drafts = list(generate.scenarios(SEED, numbers, namespaces[: len(numbers)]))
-        found.append(judges.hold(own_cluster, drafts))
-    return found
+        results.append(judges.hold(own_cluster, drafts))
+    return results
 
 
 def test_every_verdict_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
@@ -69,7 +69,7 @@ def test_every_verdict_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
 
 def test_every_message_is_that_of_kube_scheduler(trials: list[Trial]) -> None:
     refused = [(trial, case) for trial in trials for case in trial.cases if not case.fits]
-    pairs = {judges.comparable(trial.message(case), case.said) for trial, case in refused}
+    pairs = {judges.comparable(trial.message(case), case.message) for trial, case in refused}
     differing = {(ours, theirs) for ours, theirs in pairs if ours != theirs}
     assert not differing, "\n".join(f"ours:   {ours}\ntheirs: {theirs}" for ours, theirs in sorted(differing))
 
@@ -141,11 +141,11 @@ def test_the_node_that_kube_scheduler_prefers_is_taken(choices: Choices, policy:
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_its_score_another_node_is_taken(choices: Choices, kind: str) -> None:
     without = Policy(weights=tuple((name, each) for name, each in LIKE_THEIRS.items() if name != SCORES[kind]))
-    for each in choices.scenarios:
-        if each.kind == kind:
-            assert choices.ours(each, without) != each.best
+    for scenario in choices.scenarios:
+        if scenario.kind == kind:
+            assert choices.ours(scenario, without) != scenario.best
 
 
 def _describe(case: Mismatch) -> str:
-    verdict = "takes it" if case.fits else f"refuses it: {case.said}"
+    verdict = "takes it" if case.fits else f"refuses it: {case.message}"
     return f"{case.scenario} on {case.node}: kube-scheduler {verdict}"

@@ -72,8 +72,8 @@ class PodSelection:
 
     def gone(self, name: str) -> bool:
         """Return whether a pod is deleted, or about to be."""
-        found = {each["metadata"]["name"]: each["metadata"] for each in self.world.arena.list("pods")}
-        return name not in found or "deletionTimestamp" in found[name]
+        metadata = {each["metadata"]["name"]: each["metadata"] for each in self.world.arena.list("pods")}
+        return name not in metadata or "deletionTimestamp" in metadata[name]
 
     def preempted(self) -> list[str]:
         """Return the pods of this arena whose Events report that they were preempted."""
@@ -258,22 +258,22 @@ def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
         evictions.make(arena, scenarios)
         state = evictions.state(arena)
         ours = {each.id: evictions.ours(state, each) for each in scenarios}
-        expected = {name: len(found.victims) if found else 0 for name, found in ours.items()}
+        expected = {name: len(choice.victims) if choice else 0 for name, choice in ours.items()}
         theirs = evictions.theirs(arena, scenarios, expected)
     finally:
         evictions.remove_classes(arena)
     by_name = {each.pod.partition("/")[2]: each for each in state.fleet.charges.values()}
     same = 0
-    for name, found in ours.items():
+    for name, choice in ours.items():
         node, victims = theirs[name]
-        assert (found is None) == (not node), name
-        if found is None:
+        assert (choice is None) == (not node), name
+        if choice is None:
             continue
-        mine = {each.pod.partition("/")[2] for each in found.victims}
-        same += (found.nominee.node, mine) == (node, victims)
-        difference = f"{name}: ours {found.nominee.node} {sorted(mine)}, theirs {node} {sorted(victims)}"
-        assert _weight(found.victims) <= _weight([by_name[each] for each in victims]), difference
-    # Where they differ, ours are fewer or the nodes are equal; mostly there is but one best answer.
+        mine = {each.pod.partition("/")[2] for each in choice.victims}
+        same += (choice.nominee.node, mine) == (node, victims)
+        difference = f"{name}: ours {choice.nominee.node} {sorted(mine)}, theirs {node} {sorted(victims)}"
+        assert _weight(choice.victims) <= _weight([by_name[each] for each in victims]), difference
+    # Where they differ, ours are fewer or the nodes are equal; in most scenarios there is one best answer.
     assert same >= SCENARIOS // 2
 
 

@@ -208,17 +208,17 @@ def messages(both: World) -> dict[str, tuple[str, str]]:
             arena.create([manifest])
 
     expected = {f"{who}-{kind}" for who in ("ours", "theirs") for kind in KINDS}
-    found: dict[str, str] = {}
+    by_kind: dict[str, str] = {}
 
     def all_reported() -> bool:
         for pod in arena.list("pods"):
-            found[pod["metadata"]["name"]] = words.condition(pod, "PodScheduled").get("message", "")
-        return all(found[name] for name in expected)
+            by_kind[pod["metadata"]["name"]] = words.condition(pod, "PodScheduled").get("message", "")
+        return all(by_kind[name] for name in expected)
 
     with contextlib.suppress(TimeoutError):
         both.wait(all_reported, deadline=60, what="both schedulers to report every pod")
-    assert {name for name in expected if not found[name]} == set()
-    return {kind: (found[f"ours-{kind}"], found[f"theirs-{kind}"]) for kind in KINDS}
+    assert {name for name in expected if not by_kind[name]} == set()
+    return {kind: (by_kind[f"ours-{kind}"], by_kind[f"theirs-{kind}"]) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)

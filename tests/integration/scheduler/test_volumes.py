@@ -69,8 +69,8 @@ class Shelf:
 
     def holds(self, volume: str) -> str:
         """Return the name of the claim that a volume is bound to."""
-        found = self.world.api.get(f"{VOLUMES}/{self.named(volume)}")
-        return str(found["spec"].get("claimRef", {}).get("name", ""))
+        volume_object = self.world.api.get(f"{VOLUMES}/{self.named(volume)}")
+        return str(volume_object["spec"].get("claimRef", {}).get("name", ""))
 
     def clear(self) -> None:
         self.world.api.delete(self.claims)

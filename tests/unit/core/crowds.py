@@ -34,8 +34,8 @@ class World:
         made = Fleet()
         for name, labels in self.namespaces.items():
             made.affinity_index.put_namespace(name, labels)
-        for each in self.pods:
-            made.charge(each)
+        for pod in self.pods:
+            made.charge(pod)
         for node in self.nodes:
             made.put_node(node)
         return made
@@ -45,10 +45,10 @@ class World:
 
     def placed(self) -> Iterator[tuple[NodeInfo, Charge]]:
         """Return the placed pods whose node exists, each with the node."""
-        for each in self.pods:
+        for pod in self.pods:
             for node in self.nodes:
-                if node.name == each.node:
-                    yield node, each
+                if node.name == pod.node:
+                    yield node, pod
 
 
 # --- strategies -------------------------------------------------------------------------------------------------
@@ -58,8 +58,8 @@ class World:
 
 def of_labels(**values: Sequence[str]) -> list[dict[str, str]]:
     """Return all labels with some of these keys and values."""
-    found = product(*(["", *each] for each in values.values()))
-    return [{key: value for key, value in zip(values, each, strict=True) if value} for each in found]
+    combinations_ = product(*(["", *each] for each in values.values()))
+    return [{key: value for key, value in zip(values, each, strict=True) if value} for each in combinations_]
 
 
 NAMESPACES = st.sampled_from(["a", "b", "c"])
@@ -75,9 +75,9 @@ KEYS = st.sampled_from(["zone", "host", "disk"])
 def selectors(*keys: str, values: Sequence[str]) -> st.SearchStrategy[LabelSelector]:
     """Draw one of all selectors with up to two requirements."""
     sets = [*combinations(values, 1), *combinations(values, 2)]
-    found = [label(key, operator, *each) for key in keys for operator in ("In", "In", "NotIn") for each in sets]
-    found += [label(key, operator) for key in keys for operator in ("Exists", "DoesNotExist")]
-    one, two = ([LabelSelector(requirements=each) for each in combinations(found, count)] for count in (1, 2))
+    requirements = [label(key, operator, *each) for key in keys for operator in ("In", "In", "NotIn") for each in sets]
+    requirements += [label(key, operator) for key in keys for operator in ("Exists", "DoesNotExist")]
+    one, two = ([LabelSelector(requirements=each) for each in combinations(requirements, count)] for count in (1, 2))
     return st.one_of(st.sampled_from(one), st.sampled_from(two), st.sampled_from([*one[:2], EVERYTHING, NOTHING]))
 
 
@@ -115,10 +115,10 @@ NAMES = [f"n{i}" for i in range(6)]
 NODE_LABELS = st.sampled_from(of_labels(zone="123", disk=["ssd", "hdd"]))
 
 
-def _nodes(found: Sequence[tuple[Mapping[str, str], bool, bool]]) -> list[NodeInfo]:
+def _nodes(choices: Sequence[tuple[Mapping[str, str], bool, bool]]) -> list[NodeInfo]:
     return [
         node_info(name, labels={**labels, **({"host": name} if host else {})}, taints=[TAINT] if tainted else ())
-        for name, (labels, host, tainted) in zip(NAMES, found, strict=False)
+        for name, (labels, host, tainted) in zip(NAMES, choices, strict=False)
     ]
 
 
@@ -135,7 +135,7 @@ def placed(number: int, each: tuple[Identity, Affinity, str, bool]) -> Charge:
     return charge(f"p{number}", node=node, identity=identity, affinity=affinity, terminating=terminating)
 
 
-PODS = st.lists(PLACED, max_size=8).map(lambda found: [placed(i, each) for i, each in enumerate(found)])
+PODS = st.lists(PLACED, max_size=8).map(lambda pods: [placed(i, each) for i, each in enumerate(pods)])
 WORLDS = st.builds(World, nodes=NODES, pods=PODS, namespaces=NAMESPACE_LABELS)
 PENDING = st.builds(
     lambda identity, affinity, disk, tolerates: replace(
@@ -165,15 +165,15 @@ def select(**labels: str) -> LabelSelector:
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    for each in selector.requirements:
-        there = each.key in labels
+    for requirement in selector.requirements:
+        there = requirement.key in labels
         right = {
-            "In": there and labels.get(each.key) in each.values,
-            "NotIn": not there or labels.get(each.key) not in each.values,
+            "In": there and labels.get(requirement.key) in requirement.values,
+            "NotIn": not there or labels.get(requirement.key) not in requirement.values,
             "Exists": there,
             "DoesNotExist": not there,
         }
-        if not right[each.operator]:
+        if not right[requirement.operator]:
             return False
     return True
 

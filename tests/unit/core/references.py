@@ -54,8 +54,8 @@ def even(world: World, pod: PodRequest, fits: Sequence[NodeInfo]) -> Mapping[str
         for node in candidates
     }
     high, low = max(raw.values(), default=0), min(raw.values(), default=0)
-    found = {name: 100 * (high + low - each) // high if high else 100 for name, each in raw.items()}
-    return {node.name: float(found.get(node.name, 0)) if constraints else 0.0 for node in fits}
+    points = {name: 100 * (high + low - each) // high if high else 100 for name, each in raw.items()}
+    return {node.name: float(points.get(node.name, 0)) if constraints else 0.0 for node in fits}
 
 
 def default(
@@ -67,8 +67,8 @@ def default(
     allowed = [each for each in world.nodes if all(term.holds(each.labels) for term in pod.node_selector)]
 
     def count(nodes: Sequence[NodeInfo]) -> int:
-        found = [at for at, other in world.placed() if alike(pod, other.identity, services) and not other.terminating]
-        return sum(any(at is each for each in nodes) for at in found)
+        counted = [at for at, other in world.placed() if alike(pod, other.identity, services) and not other.terminating]
+        return sum(any(at is each for each in nodes) for at in counted)
 
     def crowded(node: NodeInfo) -> int:
         total, zones = 0.0, {each.labels.get(ZONE) for each in fits}

@@ -237,7 +237,7 @@ def test_some_pods_are_never_moved(fields: Mapping[str, Any], budgets: Sequence[
     town = Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, **fields)
     advice = town.advise(waiting("big", TWO, priority=5), *budgets)
     assert isinstance(advice.result, Failure)
-    assert [(each.pod, said) for each, said in advice.fixed] == [("ns/x", why)]
+    assert [(each.pod, reason) for each, reason in advice.fixed] == [("ns/x", why)]
     # Without that property, the advice is to move the pod.
     assert moved(Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, priority=5).advise(waiting("big", TWO, priority=5)))
 
@@ -266,8 +266,8 @@ def test_no_more_are_moved_than_a_budget_allows(allowed: int, leaving: int, *, f
     )
     if leaving:
         town.fleet.mark_leaving("uid-z")
-    found = town.advise(waiting("big", TWO), replace(PROTECTING, allowed=allowed))
-    assert set(moved(found)) == ({"x", "y"} if fits else set())
+    advice = town.advise(waiting("big", TWO), replace(PROTECTING, allowed=allowed))
+    assert set(moved(advice)) == ({"x", "y"} if fits else set())
 
 
 def test_who_counts_as_gone_breaks_no_budget() -> None:
@@ -350,9 +350,9 @@ def towns(draw: st.DrawFn) -> Town:
         alone = town.fleet.copy()
         for other in set(alone.rows) - {node}:
             alone.remove_node(other)
-        found = decide(alone, pod, Policy(card_strategy=draw(st.sampled_from(["Fragmentation", "LeastAllocated"]))))
-        if isinstance(found, Placement):
-            town.fleet.charge(found.charge)
+        placement = decide(alone, pod, Policy(card_strategy=draw(st.sampled_from(["Fragmentation", "LeastAllocated"]))))
+        if isinstance(placement, Placement):
+            town.fleet.charge(placement.charge)
             town.tenants[pod.uid] = Tenant(pod=pod, controlled=draw(st.sampled_from([True, True, True, False])))
     return town
 
@@ -366,11 +366,11 @@ def outcome(town: Town, pod: PendingPod, uids: Sequence[str]) -> list[Placement]
     movers.sort(key=lambda each: (-each.priority, [-size for size in sizes[each.uid]], each.uid))
     placed = []
     for each in (pod, *movers):
-        found = decide(of, each, Policy())
-        if isinstance(found, Failure):
+        placement = decide(of, each, Policy())
+        if isinstance(placement, Failure):
             return None
-        of.charge(found.charge)
-        placed.append(found)
+        of.charge(placement.charge)
+        placed.append(placement)
     return placed
 
 
@@ -410,8 +410,8 @@ def test_no_smaller_set_would_do_and_what_is_advised_does(town: Town, wanted: Ma
     # Moved pods may be moved, and their replacements fit where the advice places them; then the pod fits.
     assert all(town.tenants[uid].controlled and town.tenants[uid].pod.priority <= 0 for uid in uids)
     assert outcome(town, pod, uids) == [advice.result, *(each.placement for each in advice.moves)]
-    for each in advice.moves:
-        town.fleet.release(each.charge.uid)
-    for each in advice.moves:
-        town.fleet.charge(each.placement.charge)
+    for move in advice.moves:
+        town.fleet.release(move.charge.uid)
+    for move in advice.moves:
+        town.fleet.charge(move.placement.charge)
     assert isinstance(decide(town.fleet, pod, Policy()), Placement)

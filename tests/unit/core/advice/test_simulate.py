@@ -48,9 +48,9 @@ DEFAULT = {names.SCHEDULER: Policy()}
 ONE, TWO, HALF = {NVIDIA: 1}, {NVIDIA: 2}, {GPU: 50}
 
 
-def texts_of(found: Simulation) -> dict[str, str]:
+def texts_of(simulation: Simulation) -> dict[str, str]:
     """Return for each pod its node and minors, or its message."""
-    return {each.pod.name: text_of(each.result) for each in found.outcomes}
+    return {each.pod.name: text_of(each.result) for each in simulation.outcomes}
 
 
 def text_of(result: Placement | Failure) -> str:
@@ -113,9 +113,9 @@ def test_pods_are_placed_as_a_queue_would_place_them(
 ) -> None:
     of = Fleet()
     add(of, node_info("n", labels={"host": "n"}), inventory(*cards(2)))
-    found = texts_of(simulate(of, units, DEFAULT))
-    assert found == expected
-    assert list(found) == list(expected)
+    texts = texts_of(simulate(of, units, DEFAULT))
+    assert texts == expected
+    assert list(texts) == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -134,26 +134,26 @@ def test_pods_are_placed_as_a_queue_would_place_them(
     ],
 )
 def test_gangs_are_placed_all_or_not_at_all(units: Sequence[PendingPod | Gang], placed: str) -> None:
-    found = simulate(fleet({"a": cards(2), "b": cards(2)}), units, DEFAULT)
-    assert sorted(each.pod.name for each in found.outcomes if each.fits) == placed.split()
+    simulation = simulate(fleet({"a": cards(2), "b": cards(2)}), units, DEFAULT)
+    assert sorted(each.pod.name for each in simulation.outcomes if each.fits) == placed.split()
     members = {each.name for unit in units for each in (unit.members if isinstance(unit, Gang) else (unit,))}
-    assert {each.pod.name for each in found.outcomes} == members
+    assert {each.pod.name for each in simulation.outcomes} == members
 
 
 def test_each_pod_is_decided_by_its_own_policy() -> None:
     of = Fleet()
     add(of, node_info("n", cordoned=True), inventory(*cards(2)))
     policies = {"strict": Policy(), "lax": Policy(switched_off=frozenset({"cordon"}))}
-    found = simulate(of, [waiting(name, ONE, scheduler=name) for name in policies], policies)
-    assert texts_of(found) == {"lax": "n 0", "strict": "0/1 nodes are available: 1 node(s) were unschedulable."}
+    simulation = simulate(of, [waiting(name, ONE, scheduler=name) for name in policies], policies)
+    assert texts_of(simulation) == {"lax": "n 0", "strict": "0/1 nodes are available: 1 node(s) were unschedulable."}
 
 
 def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
     of = fleet()
     of.charge(charge("low", grant(0, core=100, ratio=100)))
     high = waiting("high", ONE, priority=5)
-    found = texts_of(simulate(of, [high], DEFAULT))
-    assert found["high"].endswith(" preemption: ns/low would be evicted from node node.")
+    texts = texts_of(simulate(of, [high], DEFAULT))
+    assert texts["high"].endswith(" preemption: ns/low would be evicted from node node.")
     [peaceful] = simulate(of, [high], {names.SCHEDULER: Policy(preemption=False)}).outcomes
     assert "preemption" not in text_of(peaceful.result)
 
@@ -163,20 +163,20 @@ def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
     for minor in (0, 1):
         one = grant(minor, core=100, ratio=100, memory=A100_BYTES)
         made.charge(charge(f"low-{minor}", one, node="node"))
-    found = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
-    assert found["m0"].endswith(" preemption: ns/low-0 on node, ns/low-1 on node would be evicted for all members.")
+    texts = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(2)))], DEFAULT))
+    assert texts["m0"].endswith(" preemption: ns/low-0 on node, ns/low-1 on node would be evicted for all members.")
     # Three members would not fit even then.
-    found = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
-    assert "preemption" not in found["m0"]
+    texts = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
+    assert "preemption" not in texts["m0"]
 
 
 def test_places_that_are_kept_for_a_gang_are_kept() -> None:
     made = fleet({"node": cards(2)})
     members = (waiting(f"m{i}", ONE, nominated="node", created="2") for i in range(2))
     other = waiting("other", ONE, created="1")
-    found = texts_of(simulate(made, [other, gang(*members, created="2")], DEFAULT))
-    assert found["m0"].startswith("node")
-    assert found["other"].startswith("0/1 nodes are available")
+    texts = texts_of(simulate(made, [other, gang(*members, created="2")], DEFAULT))
+    assert texts["m0"].startswith("node")
+    assert texts["other"].startswith("0/1 nodes are available")
 
 
 def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
@@ -205,21 +205,21 @@ def left(cards: int, idle: int, core: int, memory: int, ratio: int) -> Left:
 def test_what_is_left_is_told_of_each_model_on_each_node() -> None:
     small = card(1, memory=T4_BYTES, model=T4)
     of = fleet({"a": (card(0), small), "b": (card(0), card(1, healthy=False))})
-    found = simulate(
+    simulation = simulate(
         of, [waiting("half", HALF), waiting("one", asks(ONE, model=of_pod({names.MODEL_GLOBS: T4}, {})))], DEFAULT
     )
-    assert texts_of(found) == {"half": "a 0", "one": "a 1"}
-    assert found.before == {
+    assert texts_of(simulation) == {"half": "a 0", "one": "a 1"}
+    assert simulation.before == {
         ("a", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
         ("a", "gpu", T4): left(1, 1, 100, T4_BYTES, 100),
         ("b", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
     }
-    assert found.after == {
+    assert simulation.after == {
         ("a", "gpu", A100): left(1, 0, 50, A100_BYTES // 2, 50),
         ("a", "gpu", T4): left(1, 0, 0, 0, 0),
         ("b", "gpu", A100): left(1, 1, 100, A100_BYTES, 100),
     }
-    assert by_model(found.after) == {
+    assert by_model(simulation.after) == {
         ("gpu", A100): left(2, 1, 150, A100_BYTES + A100_BYTES // 2, 150),
         ("gpu", T4): left(1, 0, 0, 0, 0),
     }
@@ -228,9 +228,9 @@ def test_what_is_left_is_told_of_each_model_on_each_node() -> None:
 @pytest.mark.parametrize("kind", ["rdma", "fpga"])
 def test_devices_of_other_types_are_left_too(kind: str) -> None:
     of = fleet({"n": (other_card(kind, 0), other_card(kind, 1))})
-    found = simulate(of, [waiting("pod", {f"kubernetes.io/{kind}": 30})], DEFAULT)
-    assert found.before == {("n", kind, ""): Left(cards=2, idle=2, free=((kind, 200),))}
-    assert found.after == {("n", kind, ""): Left(cards=2, idle=1, free=((kind, 170),))}
+    simulation = simulate(of, [waiting("pod", {f"kubernetes.io/{kind}": 30})], DEFAULT)
+    assert simulation.before == {("n", kind, ""): Left(cards=2, idle=2, free=((kind, 200),))}
+    assert simulation.after == {("n", kind, ""): Left(cards=2, idle=1, free=((kind, 170),))}
 
 
 def test_of_a_card_in_mig_mode_its_instances_are_left() -> None:
@@ -262,13 +262,13 @@ def test_nodes_are_told_that_nobody_uses_any_more() -> None:
     of.charge(charge("ends", grant(1, core=100), node="held"))
     of.charge(charge("ends too", grant(0, core=100), node="freed"))
     of.charge(charge("any", node="unknown", unknown=("gpu",)))
-    found = simulate(of, [], DEFAULT, gone=["uid-ends", "uid-ends too", "uid-unknown"])
-    assert (found.unused, found.emptied) == (frozenset({"idle", "freed"}), frozenset({"freed"}))
+    simulation = simulate(of, [], DEFAULT, gone=["uid-ends", "uid-ends too", "uid-unknown"])
+    assert (simulation.unused, simulation.emptied) == (frozenset({"idle", "freed"}), frozenset({"freed"}))
     # A pod that takes the place of those that ended leaves no node empty.
-    found = simulate(
+    simulation = simulate(
         of, [waiting("pod", TWO), *(waiting(f"p{i}", ONE) for i in range(2))], DEFAULT, gone=["uid-ends too"]
     )
-    assert (found.unused, found.emptied) == (frozenset(), frozenset())
+    assert (simulation.unused, simulation.emptied) == (frozenset(), frozenset())
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------
@@ -297,18 +297,18 @@ def test_the_fleet_is_left_as_it_was_and_every_word_is_a_decision(
     for each in before:
         change(of, each)
     uids, was = [f"uid-{name}" for name in gone], plain(of)
-    found = simulate(of, pods, DEFAULT, gone=uids)
+    simulation = simulate(of, pods, DEFAULT, gone=uids)
     assert plain(of) == was
-    assert {each.pod.uid for each in found.outcomes} == {each.uid for each in pods}
+    assert {each.pod.uid for each in simulation.outcomes} == {each.uid for each in pods}
     for uid in uids:
         of.release(uid)
-    for told_of in found.outcomes:
-        outcome = decide(of, told_of.pod, Policy())
+    for simulated in simulation.outcomes:
+        outcome = decide(of, simulated.pod, Policy())
         if isinstance(outcome, Placement):
-            assert outcome == told_of.result
+            assert outcome == simulated.result
             of.charge(outcome.charge)
         else:
-            assert not told_of.fits
+            assert not simulated.fits
 
 
 @settings(max_examples=25)
@@ -319,8 +319,8 @@ def test_of_a_gang_enough_are_placed_or_none(nodes: list[int], size: int, minimu
         gang(*(waiting(f"m{i}", ONE) for i in range(size)), minimum=min(minimum, size)),
         *(waiting(f"o{i}", ONE) for i in range(others)),
     ]
-    found = simulate(of, units, DEFAULT)
-    placed = [each.pod.name for each in found.outcomes if each.fits]
+    simulation = simulate(of, units, DEFAULT)
+    placed = [each.pod.name for each in simulation.outcomes if each.fits]
     members = sum(name.startswith("m") for name in placed)
     assert members == 0 or members >= min(minimum, size)
     assert len(placed) <= sum(nodes)

@@ -43,9 +43,9 @@ def made(*charges: Charge) -> Fleet:
 
 
 def summary_of(of: Fleet, node: str = "n") -> dict[str, Any]:
-    found = summary(of, node)
-    assert found is not None
-    return found
+    node_summary = summary(of, node)
+    assert node_summary is not None
+    return node_summary
 
 
 HALF = charge("half", grant(0, core=50, ratio=50), node="n")
@@ -134,15 +134,15 @@ ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n"
     ],
 )
 def test_a_node_is_summed_up(charges: tuple[Charge, ...], expected: Mapping[str, Any]) -> None:
-    found = summary_of(made(*charges))
-    assert {name: found[name] for name in expected} == expected
+    fields = summary_of(made(*charges))
+    assert {name: fields[name] for name in expected} == expected
 
 
 def test_where_cards_sit_and_how_they_are_linked_is_told() -> None:
     first = card(0, numa=1, pcie="0000:3b", links=((1, 4 * NVLINK), (2, LINKS["System"])))
     of = fleet({"n": (first, card(1, numa=0, links=((0, 4 * NVLINK),)), card(2))})
-    found = summary_of(of)["devices"]["gpu"]
-    assert {minor: each["topology"] for minor, each in found.items()} == {
+    cards = summary_of(of)["devices"]["gpu"]
+    assert {minor: each["topology"] for minor, each in cards.items()} == {
         "0": {"nodeID": 1, "pcieID": "0000:3b", "links": {"1": "NVLink x4", "2": "System"}},
         "1": {"nodeID": 0, "links": {"0": "NVLink x4"}},
         "2": {},
@@ -156,11 +156,11 @@ def test_a_card_in_mig_mode_offers_its_instances_alone() -> None:
     pieces = tuple((f"MIG-0-{number}", SLICE) for number in range(7))
     of = fleet({"n": (card(0, healthy=False, more={SLICE: 7}, instances=pieces),)})
     of.charge(charge("two", instance(0, 0), instance(0, 1), node="n"))
-    found = summary_of(of)
-    assert (found["deviceTotal"], found["deviceFree"]) == ({SLICE: "7"}, {SLICE: "5"})
-    assert found["deviceUsed"] == {SLICE: "2"}
-    assert found["allocateSet"] == {"gpu": {"ns/two": {"0": {SLICE: "2"}}}}
-    assert found["devices"]["gpu"]["0"]["health"] is True
+    fields = summary_of(of)
+    assert (fields["deviceTotal"], fields["deviceFree"]) == ({SLICE: "7"}, {SLICE: "5"})
+    assert fields["deviceUsed"] == {SLICE: "2"}
+    assert fields["allocateSet"] == {"gpu": {"ns/two": {"0": {SLICE: "2"}}}}
+    assert fields["devices"]["gpu"]["0"]["health"] is True
 
 
 def test_virtual_functions_are_no_resource() -> None:

@@ -61,7 +61,7 @@ MIB = A100_BYTES * 50 // 100
 
 
 @pytest.mark.parametrize(
-    ("asked", "minors", "each"),
+    ("amounts", "minors", "each"),
     [
         pytest.param({}, [], {}, id="nothing"),
         pytest.param(
@@ -99,8 +99,8 @@ MIB = A100_BYTES * 50 // 100
         ),
     ],
 )
-def test_a_pod_gets_exactly_what_it_asked_for(asked: dict[str, int], minors: list[int], each: dict[str, int]) -> None:
-    placement = place(fleet({"node": cards(4)}), waiting("pod", asked))
+def test_a_pod_gets_exactly_what_it_asked_for(amounts: dict[str, int], minors: list[int], each: dict[str, int]) -> None:
+    placement = place(fleet({"node": cards(4)}), waiting("pod", amounts))
     assert given_to(placement) == {("gpu", minor): each for minor in minors}
 
 
@@ -379,8 +379,8 @@ REQUESTS = st.one_of(
 def test_no_card_is_ever_overbooked(memories: Sequence[int], steps: Sequence[tuple[dict[str, int], bool]]) -> None:
     node = tuple(card(minor, memory=memory) for minor, memory in enumerate(memories))
     made = fleet({"node": node})
-    for i, (asked, leaves) in enumerate(steps):
-        outcome = decide(made, waiting(f"pod-{i}", asked), Policy())
+    for i, (amounts, leaves) in enumerate(steps):
+        outcome = decide(made, waiting(f"pod-{i}", amounts), Policy())
         if isinstance(outcome, Placement):
             made.charge(outcome.charge)
             if leaves:
@@ -411,12 +411,12 @@ def check(made: Fleet, node: Sequence[CardInfo]) -> None:
 @settings(max_examples=40)
 @given(MEMORIES, st.lists(REQUESTS, max_size=15))
 def test_a_decision_is_never_to_the_fleet_what_it_was_not_to_the_pod(
-    memories: Sequence[int], asked: Sequence[dict[str, int]]
+    memories: Sequence[int], requests: Sequence[dict[str, int]]
 ) -> None:
     """The Fleet charges the grant as decided: nothing is added that the annotation would not record."""
     made = fleet({"node": tuple(card(minor, memory=memory) for minor, memory in enumerate(memories))})
-    for i, each in enumerate(asked):
-        outcome = decide(made, waiting(f"pod-{i}", each), Policy())
+    for i, amounts in enumerate(requests):
+        outcome = decide(made, waiting(f"pod-{i}", amounts), Policy())
         if isinstance(outcome, Placement):
             made.charge(outcome.charge)
             assert made.charges[f"uid-pod-{i}"].grants == outcome.grants

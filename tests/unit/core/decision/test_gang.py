@@ -84,19 +84,19 @@ def test_all_members_are_placed_on_cards_of_their_own() -> None:
 
 def test_one_card_too_few_places_nobody() -> None:
     made = fleet({"a": cards(2), "b": cards(1), "c": ()})
-    found = refusal(decide_gang(made, gang(*members(4)), Policy()))
-    assert found.message == (
+    failed = refusal(decide_gang(made, gang(*members(4)), Policy()))
+    assert failed.message == (
         "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/3 nodes are available: "
         "1 node(s) have too few healthy GPUs (1 requested), 2 node(s) were taken by other members of the pod group."
     )
-    assert found.reasons == (
+    assert failed.reasons == (
         ("node(s) were taken by other members of the pod group", 2),
         ("node(s) have too few healthy GPUs (1 requested)", 1),
     )
-    assert found.wakes_on & Change.CAPACITY_FREED
-    assert found.wakes_on & Change.DEVICE
-    assert found.wakes_on & Change.NODE_ALLOCATABLE
-    assert found.wakes_on & Change.NODE_ADDED
+    assert failed.wakes_on & Change.CAPACITY_FREED
+    assert failed.wakes_on & Change.DEVICE
+    assert failed.wakes_on & Change.NODE_ALLOCATABLE
+    assert failed.wakes_on & Change.NODE_ADDED
     assert not made.charges
 
 
@@ -132,16 +132,16 @@ def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
     whole = gang(*members(2), waiting("driver", {"cpu": 1000}))
     assert nodes_of(decide_gang(made, whole, Policy())) == {"a": 3}
     greedy = gang(*members(2), waiting("driver", {"cpu": 65_000}))
-    found = refusal(decide_gang(made, greedy, Policy()))
-    assert found.message.startswith("PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes")
-    assert "Insufficient cpu" in found.message
+    failed = refusal(decide_gang(made, greedy, Policy()))
+    assert failed.message.startswith("PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes")
+    assert "Insufficient cpu" in failed.message
 
 
 def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explained() -> None:
     made = fleet({"a": cards(3)})
     # Each class fits by itself, both together do not.
-    found = refusal(decide_gang(made, gang(*members(2), waiting("large", {NVIDIA: 2})), Policy()))
-    assert found.message == (
+    failed = refusal(decide_gang(made, gang(*members(2), waiting("large", {NVIDIA: 2})), Policy()))
+    assert failed.message == (
         "PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes are available: "
         "1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)."
     )
@@ -166,8 +166,8 @@ def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
 def test_who_was_placed_after_all_is_not_the_reason() -> None:
     made = rack({"a": (2, "", "")})
     crowd = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
-    found = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
-    assert found.message == (
+    failed = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
+    assert failed.message == (
         "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/1 nodes are available: 1 Insufficient cpu."
     )
 
@@ -180,15 +180,15 @@ def test_members_that_must_lie_apart_lie_apart() -> None:
         asks(ONE), identity=Identity(namespace="ns", labels=(("app", "x"),)), affinity=Affinity(apart=(apart,))
     )
     assert nodes_of(decide_gang(made, gang(*members(3, wanted)), Policy())) == {"a": 1, "b": 1, "c": 1}
-    found = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))
-    assert "3 of the 4 required members fit" in found.message
+    failed = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))
+    assert "3 of the 4 required members fit" in failed.message
     assert not made.charges
 
 
 def test_the_same_gang_is_placed_the_same() -> None:
     made = rack({f"n{i}": (4, f"c{i // 2}", "z") for i in range(6)})
-    found = [decide_gang(made, gang(*order), Policy()) for order in (members(7), members(7)[::-1])]
-    assert found[0] == found[1]
+    outcomes = [decide_gang(made, gang(*order), Policy()) for order in (members(7), members(7)[::-1])]
+    assert outcomes[0] == outcomes[1]
 
 
 def test_two_gangs_that_fit_alone_but_not_together() -> None:
@@ -226,9 +226,9 @@ def test_a_volume_for_many_nodes_is_made_for_one_member_and_serves_the_others(mo
 
 def test_a_volume_for_one_node_keeps_its_pods_on_it() -> None:
     made, pods = sharing("ReadWriteOnce", storage_class="made")
-    found = refusal(decide_gang(made, gang(*pods), Policy()))
-    assert "1 of the 2 required members fit" in found.message
-    assert "didn't find available persistent volumes to bind" in found.message
+    failed = refusal(decide_gang(made, gang(*pods), Policy()))
+    assert "1 of the 2 required members fit" in failed.message
+    assert "didn't find available persistent volumes to bind" in failed.message
 
 
 def test_a_volume_that_is_being_made_for_a_node_keeps_its_pods_there_until_it_is() -> None:
@@ -293,11 +293,11 @@ def test_members_take_a_volume_that_is_there_together() -> None:
 def test_members_are_placed_close_together(
     rows: Mapping[str, tuple[int, str, str]], count: int, where: Mapping[str, int]
 ) -> None:
-    found = nodes_of(decide_gang(rack(rows), gang(*members(count)), Policy()))
+    nodes = nodes_of(decide_gang(rack(rows), gang(*members(count)), Policy()))
     if where == {"b": 6, "c": 6}:  # any split within the clique
-        assert set(found) == {"b", "c"}
+        assert set(nodes) == {"b", "c"}
     else:
-        assert found == where
+        assert nodes == where
 
 
 def test_the_keys_are_those_of_the_policy() -> None:
@@ -321,14 +321,14 @@ def test_the_keys_are_those_of_the_policy() -> None:
 )
 def test_a_new_member_is_drawn_to_the_others(mates: tuple[str, ...], count: int, where: dict[str, int]) -> None:
     made = rack({"a": (4, "p", "y"), "b": (8, "p", "y"), "c": (4, "q", "z"), "d": (2, "q", "z"), "full": (0, "q", "z")})
-    found = gang(*members(count), minimum=count + len(mates), placed=len(mates), nodes=mates)
-    assert nodes_of(decide_gang(made, found, Policy())) == where
+    unit = gang(*members(count), minimum=count + len(mates), placed=len(mates), nodes=mates)
+    assert nodes_of(decide_gang(made, unit, Policy())) == where
 
 
 def test_new_members_go_where_the_others_are_even_if_elsewhere_all_of_them_fit_on_one_node() -> None:
     made = rack({"c": (1, "q", "z"), "d": (1, "q", "z"), "e": (8, "r", "z"), "f": (3, "s", "y")})
-    found = gang(*members(3), minimum=4, placed=1, nodes=("c",))
-    assert nodes_of(decide_gang(made, found, Policy())) == {"c": 1, "d": 1, "e": 1}
+    unit = gang(*members(3), minimum=4, placed=1, nodes=("c",))
+    assert nodes_of(decide_gang(made, unit, Policy())) == {"c": 1, "d": 1, "e": 1}
 
 
 def test_the_zone_is_chosen_before_the_clique_and_the_clique_before_the_node() -> None:
@@ -365,9 +365,9 @@ def test_preferences_decide_where_closeness_does_not() -> None:
 )
 def test_the_room_of_a_node(wanted: PodRequest, expected: int) -> None:
     made = fleet({"node": cards(4)})
-    found = capacity.of_class(made, wanted, feasible(made, wanted))
-    assert int(found[made.rows["node"]]) == expected
-    assert found.sum() == expected
+    capacities = capacity.of_class(made, wanted, feasible(made, wanted))
+    assert int(capacities[made.rows["node"]]) == expected
+    assert capacities.sum() == expected
 
 
 WANTED = st.sampled_from([asks(each) for each in ({}, ONE, {NVIDIA: 2}, {GPU: 50}, {GPU: 30}, {"cpu": 20_000})])
@@ -390,11 +390,11 @@ def test_the_room_is_never_estimated_too_low(
 ) -> None:
     made = built(rows, held)
     estimated = int(capacity.of_class(made, wanted, feasible(made, wanted)).sum())
-    found = 0
-    while found <= estimated and isinstance(outcome := decide(made, waiting(f"p{found}", wanted), Policy()), Placement):
+    count = 0
+    while count <= estimated and isinstance(outcome := decide(made, waiting(f"p{count}", wanted), Policy()), Placement):
         made.charge(outcome.charge)
-        found += 1
-    assert found <= estimated
+        count += 1
+    assert count <= estimated
 
 
 @settings(max_examples=80)
@@ -410,22 +410,22 @@ def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
 ) -> None:
     made = built(rows, held)
     before, charges = arrays(made), dict(made.charges)
-    found: Gang = gang(
+    unit: Gang = gang(
         *(waiting(f"m{i}", each) for i, each in enumerate(wanted)),
         minimum=minimum,
         placed=placed,
         nodes=("n0",) * placed,
     )
-    outcome = decide_gang(made, found, Policy())
+    outcome = decide_gang(made, unit, Policy())
     assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
     assert made.charges == charges
-    if len(wanted) < found.needed:
+    if len(wanted) < unit.needed:
         assert "waiting for members" in refusal(outcome).message
         return
     if isinstance(outcome, Failure):
         assert sum(count for _, count in outcome.reasons) >= int(made.present.sum())
         return
-    assert found.needed <= len(outcome) <= len(wanted)
+    assert unit.needed <= len(outcome) <= len(wanted)
     assert len({each.pod.uid for each in outcome}) == len(outcome)
     # One after the other, as the caller assumes them, each still fits where it is placed.
     for each in outcome:

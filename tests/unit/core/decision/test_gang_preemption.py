@@ -44,9 +44,9 @@ def hold(made: Fleet, node: int, *minors: int, priority: int = 0, name: str = ""
     """Place a pod on cards of a node; return its UID."""
     name = name or f"p{node}-{'-'.join(map(str, minors))}"
     identity = Identity(namespace="ns", labels=(("app", app),) if app else ())
-    found = charge(name, *whole(*minors), node=f"n{node}", priority=priority, identity=identity, **fields)
-    made.charge(found)
-    return found.uid
+    held = charge(name, *whole(*minors), node=f"n{node}", priority=priority, identity=identity, **fields)
+    made.charge(held)
+    return held.uid
 
 
 def full(*sizes: int, priority: int = 0) -> Fleet:
@@ -66,26 +66,26 @@ def some(
 
 
 def helped(made: Fleet, unit: Gang, budgets: Budgets | None = None, policy: Policy | None = None) -> GangPreemption:
-    found = preempt_gang(made, unit, policy or Policy(), budgets or Budgets())
-    assert found is not None
-    return found
+    preemption = preempt_gang(made, unit, policy or Policy(), budgets or Budgets())
+    assert preemption is not None
+    return preemption
 
 
-def victims(found: GangPreemption) -> list[str]:
-    return sorted(each.pod.removeprefix("ns/") for each in found.victims)
+def victims(preemption: GangPreemption) -> list[str]:
+    return sorted(each.pod.removeprefix("ns/") for each in preemption.victims)
 
 
-def nodes(found: GangPreemption) -> dict[str, int]:
-    return dict(Counter(each.node for each in found.nominees))
+def nodes(preemption: GangPreemption) -> dict[str, int]:
+    return dict(Counter(each.node for each in preemption.nominees))
 
 
-def after(made: Fleet, unit: Gang, found: GangPreemption) -> list[Placement] | Failure:
+def after(made: Fleet, unit: Gang, preemption: GangPreemption) -> list[Placement] | Failure:
     """Decide the gang once the victims and the leaving pods of lower priority are gone."""
     left = made.copy()
     going = [each for each in made.charges.values() if made.is_leaving(each) and each.priority < unit.lowest]
-    for each in {each.uid: each for each in (*found.victims, *going)}.values():
-        left.release(each.uid)
-    at = {each.uid: each.node for each in found.nominees}
+    for victim in {each.uid: each for each in (*preemption.victims, *going)}.values():
+        left.release(victim.uid)
+    at = {each.uid: each.node for each in preemption.nominees}
     members = tuple(replace(each, nominated=at.get(each.uid, "")) for each in unit.members)
     return decide_gang(left, replace(unit, members=members), Policy())
 
@@ -96,10 +96,10 @@ def after(made: Fleet, unit: Gang, found: GangPreemption) -> list[Placement] | F
 def test_as_many_leave_as_the_gang_lacks_places() -> None:
     made = full(2, 2)
     made.release("uid-p0-0")
-    found = helped(made, gang(*some(3)))
-    assert len(found.victims) == 2
-    assert len(found.nominees) == 3
-    assert {each.priority for each in found.nominees} == {ABOVE}
+    preemption = helped(made, gang(*some(3)))
+    assert len(preemption.victims) == 2
+    assert len(preemption.nominees) == 3
+    assert {each.priority for each in preemption.nominees} == {ABOVE}
 
 
 def test_nobody_leaves_for_a_gang_that_does_not_fit_even_then() -> None:
@@ -141,9 +141,9 @@ def test_nobody_leaves_for_a_gang_with_a_member_that_never_preempts_even_if_that
 def test_a_pod_that_is_not_certainly_bound_is_no_victim() -> None:
     made = full(2)
     assert preempt_gang(made, gang(*some(2)), Policy(), Budgets(), {"uid-p0-0"}) is None
-    found = preempt_gang(made, gang(*some(1)), Policy(), Budgets(), {"uid-p0-0"})
-    assert found is not None
-    assert victims(found) == ["p0-1"]
+    preemption = preempt_gang(made, gang(*some(1)), Policy(), Budgets(), {"uid-p0-0"})
+    assert preemption is not None
+    assert victims(preemption) == ["p0-1"]
 
 
 # --- the fewest and the lowest --------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ def test_the_lowest_leave() -> None:
 def test_free_places_are_used_first() -> None:
     made = racks(2, 4)
     hold(made, 0, 0, 1)
-    found = helped(made, gang(*some(6)))
-    assert victims(found) == ["p0-0-1"]
-    assert nodes(found) == {"n0": 2, "n1": 4}
+    preemption = helped(made, gang(*some(6)))
+    assert victims(preemption) == ["p0-0-1"]
+    assert nodes(preemption) == {"n0": 2, "n1": 4}
 
 
 def test_one_pod_that_makes_room_for_two_leaves_alone() -> None:
@@ -182,14 +182,16 @@ def test_who_turns_out_not_to_be_in_the_way_stays() -> None:
 
 def test_the_largest_member_is_helped_first() -> None:
     made = full(2, 1)
-    found = helped(made, gang(waiting("small", {NVIDIA: 1}, priority=9), waiting("large", {NVIDIA: 2}, priority=9)))
-    assert {each.uid: each.node for each in found.nominees} == {"uid-large": "n0", "uid-small": "n1"}
+    preemption = helped(
+        made, gang(waiting("small", {NVIDIA: 1}, priority=9), waiting("large", {NVIDIA: 2}, priority=9))
+    )
+    assert {each.uid: each.node for each in preemption.nominees} == {"uid-large": "n0", "uid-small": "n1"}
 
 
 def test_members_that_could_be_helped_stand_in_for_others_of_the_gang() -> None:
     made = full(2)
-    found = helped(made, gang(*some(1, {NVIDIA: 3}, name="huge"), *some(2), minimum=2))
-    assert [each.uid for each in found.nominees] == ["uid-m0", "uid-m1"]
+    preemption = helped(made, gang(*some(1, {NVIDIA: 3}, name="huge"), *some(2), minimum=2))
+    assert [each.uid for each in preemption.nominees] == ["uid-m0", "uid-m1"]
 
 
 def test_members_share_nodes_where_that_costs_no_more() -> None:
@@ -214,8 +216,8 @@ def test_more_members_than_places_are_compared_at_once() -> None:
     made = full(*[1] * (2 * AT_ONCE + 4))
     for node in range(2 * AT_ONCE):
         hold(made, node, 0, priority=5)
-    found = helped(made, gang(*some(2 * AT_ONCE + 4)))
-    assert len(found.victims) == 2 * AT_ONCE + 4
+    preemption = helped(made, gang(*some(2 * AT_ONCE + 4)))
+    assert len(preemption.victims) == 2 * AT_ONCE + 4
     cheap = helped(made, gang(*some(4)))
     assert {each.priority for each in cheap.victims} == {0}
 
@@ -224,9 +226,9 @@ def test_who_leaves_already_costs_nothing() -> None:
     made = full(1, 1, 1)
     made.leaving.add("uid-p1-0")
     hold(made, 2, 0, terminating=True)
-    found = helped(made, gang(*some(2)))
-    assert found.victims == ()
-    assert nodes(found) == {"n1": 1, "n2": 1}
+    preemption = helped(made, gang(*some(2)))
+    assert preemption.victims == ()
+    assert nodes(preemption) == {"n1": 1, "n2": 1}
     assert len(helped(made, gang(*some(3))).victims) == 1
 
 
@@ -266,8 +268,8 @@ def test_a_place_that_is_kept_for_another_pod_is_not_taken_unless_it_is_below() 
 def test_the_places_of_its_own_members_do_not_stand_in_its_way() -> None:
     made = full(1, 1)
     unit = gang(*some(2))
-    for each in helped(made, unit).nominees:
-        made.nominate(each)
+    for nominee in helped(made, unit).nominees:
+        made.nominate(nominee)
     made.release("uid-p0-0")
     made.release("uid-p1-0")
     assert isinstance(decide(made, waiting("thief", {NVIDIA: 1}, priority=ABOVE), Policy()), Failure)
@@ -337,16 +339,16 @@ def test_the_gang_fits_without_its_victims_and_not_with_any_of_them(scene: tuple
     if isinstance(decide_gang(made, unit, Policy()), list):
         return
     before, leaving = arrays(made), set(made.leaving)
-    found = preempt_gang(made, unit, Policy(), budgets)
+    preemption = preempt_gang(made, unit, Policy(), budgets)
     assert all((one == other).all() for one, other in zip(arrays(made), before, strict=True))
     assert (made.leaving, made.nominees) == (leaving, {})
-    if found is None:
+    if preemption is None:
         return
-    assert len(found.nominees) == unit.needed
-    assert all(each.priority < unit.lowest and not each.terminating for each in found.victims)
-    assert isinstance(after(made, unit, found), list)
-    for each in found.victims:
-        fewer = replace(found, victims=tuple(other for other in found.victims if other is not each))
+    assert len(preemption.nominees) == unit.needed
+    assert all(each.priority < unit.lowest and not each.terminating for each in preemption.victims)
+    assert isinstance(after(made, unit, preemption), list)
+    for victim in preemption.victims:
+        fewer = replace(preemption, victims=tuple(other for other in preemption.victims if other is not victim))
         assert isinstance(after(made, unit, fewer), Failure)
 
 

@@ -91,9 +91,9 @@ def names(of: Preemption | None) -> list[str]:
 
 
 def outcome(of: Fleet, pod: PendingPod, *budgets: Budget) -> tuple[str, list[str]]:
-    found = preempt(of, pod, Policy(), some(*budgets))
-    assert found is not None
-    return found.nominee.node, names(found)
+    preemption = preempt(of, pod, Policy(), some(*budgets))
+    assert preemption is not None
+    return preemption.nominee.node, names(preemption)
 
 
 def wants(cpu: int = 1000, priority: int = 10, **fields: Any) -> PendingPod:
@@ -131,8 +131,8 @@ def test_a_pod_that_is_not_certainly_bound_is_no_victim() -> None:
     made = small()
     made.charge(holder("a", cpu=2000))
     made.charge(holder("b", cpu=2000))
-    found = preempt(made, wants(), Policy(), Budgets(), {"uid-a"})
-    assert names(found) == ["b"]
+    preemption = preempt(made, wants(), Policy(), Budgets(), {"uid-a"})
+    assert names(preemption) == ["b"]
     assert preempt(made, wants(), Policy(), Budgets(), {"uid-a", "uid-b"}) is None
 
 
@@ -248,9 +248,9 @@ def test_violations_are_counted() -> None:
     made = small(cpu=3000)
     for name in ("a", "b", "c"):
         made.charge(holder(name, labels=["x"]))
-    found = preempt(made, wants(3000), Policy(), some(budget("x", allowed=1)))
-    assert found is not None
-    assert (len(found.victims), found.violations) == (3, 2)
+    preemption = preempt(made, wants(3000), Policy(), some(budget("x", allowed=1)))
+    assert preemption is not None
+    assert (len(preemption.victims), preemption.violations) == (3, 2)
 
 
 def test_pods_told_to_leave_use_up_a_budget_that_cannot_know_yet() -> None:
@@ -308,10 +308,10 @@ def test_only_pods_on_cards_that_help_are_evicted() -> None:
     made.put_device("node", inventory(*broken))
     model = of_pod({"nvidia-gpu-scheduler/gpu.model": card(0).model}, {})
     pod = waiting("high", asks({NVIDIA: 1}, model=model), priority=10)
-    found = preempt(made, pod, Policy(), Budgets())
-    assert names(found) == ["on-a100"]
-    assert found is not None
-    assert [each.minor for each in found.nominee.grants] == [0]
+    preemption = preempt(made, pod, Policy(), Budgets())
+    assert names(preemption) == ["on-a100"]
+    assert preemption is not None
+    assert [each.minor for each in preemption.nominee.grants] == [0]
 
 
 def test_one_whole_card_costs_one_pod_and_not_two_halves() -> None:
@@ -346,10 +346,10 @@ def test_cards_of_victims_are_kept_for_the_pod() -> None:
     made = fleet({"node": cards(3)})
     for minor, priority in enumerate((5, 1, 5)):
         made.charge(holder(f"p{minor}", grants=[whole(minor)], priority=priority))
-    found = preempt(made, waiting("high", {NVIDIA: 1}, priority=10), Policy(), Budgets())
-    assert found is not None
-    assert [(each.minor, each.id) for each in found.nominee.grants] == [(1, "GPU-1")]
-    assert (found.nominee.uid, found.nominee.priority, found.nominee.node) == ("uid-high", 10, "node")
+    preemption = preempt(made, waiting("high", {NVIDIA: 1}, priority=10), Policy(), Budgets())
+    assert preemption is not None
+    assert [(each.minor, each.id) for each in preemption.nominee.grants] == [(1, "GPU-1")]
+    assert (preemption.nominee.uid, preemption.nominee.priority, preemption.nominee.node) == ("uid-high", 10, "node")
 
 
 # --- where other nodes and other things matter ----------------------------------------------------------------------
@@ -438,11 +438,11 @@ def test_pods_of_other_nodes_are_no_victims() -> None:
 
 
 def nominate(made: Fleet, pod: PendingPod) -> PendingPod:
-    found = preempt(made, pod, Policy(), Budgets())
-    assert found is not None
-    made.nominate(found.nominee)
-    made.leaving |= {each.uid for each in found.victims}
-    return replace(pod, nominated=found.nominee.node)
+    preemption = preempt(made, pod, Policy(), Budgets())
+    assert preemption is not None
+    made.nominate(preemption.nominee)
+    made.leaving |= {each.uid for each in preemption.victims}
+    return replace(pod, nominated=preemption.nominee.node)
 
 
 def test_what_is_kept_for_a_nominee_is_not_given_to_others() -> None:
@@ -453,9 +453,9 @@ def test_what_is_kept_for_a_nominee_is_not_given_to_others() -> None:
     for priority in (0, 10):
         assert isinstance(decide(made, waiting("other", {NVIDIA: 1}, priority=priority), Policy()), Failure)
     assert isinstance(decide(made, waiting("other", {NVIDIA: 1}, priority=11), Policy()), Placement)
-    found = decide(made, high, Policy())
-    assert isinstance(found, Placement)
-    made.charge(found.charge)
+    decision = decide(made, high, Policy())
+    assert isinstance(decision, Placement)
+    made.charge(decision.charge)
     assert not made.nominees
     assert made.cards["gpu"].users.sum() == 1
 
@@ -463,14 +463,14 @@ def test_what_is_kept_for_a_nominee_is_not_given_to_others() -> None:
 def test_a_nominee_goes_to_its_node_even_if_another_is_better() -> None:
     made = small("a", "b")
     assert [
-        found.node
+        decision.node
         for nominated in ("a", "b", "gone", "")
-        if isinstance(found := decide(made, wants(nominated=nominated), Policy()), Placement)
+        if isinstance(decision := decide(made, wants(nominated=nominated), Policy()), Placement)
     ] == ["a", "b", "a", "a"]
     made.charge(holder("full", node="b", cpu=4000))
-    found = decide(made, wants(nominated="b"), Policy())
-    assert isinstance(found, Placement)
-    assert found.node == "a"
+    decision = decide(made, wants(nominated="b"), Policy())
+    assert isinstance(decision, Placement)
+    assert decision.node == "a"
 
 
 def test_two_pods_do_not_count_on_the_same_cards() -> None:
@@ -548,9 +548,9 @@ def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
     pod = wants(priority=1)
     pod = replace(pod, request=replace(pod.request, affinity=near))
     made.nominate(holder("nominee", node="a", labels=["x"], priority=10))
-    found = decide(made, pod, Policy())
-    assert isinstance(found, Failure)
-    assert found.reasons == (
+    decision = decide(made, pod, Policy())
+    assert isinstance(decision, Failure)
+    assert decision.reasons == (
         ("node(s) didn't match pod affinity rules", 1),
         ("node(s) would fit only together with nominated pods", 1),
     )
@@ -642,9 +642,11 @@ def scenes(draw: st.DrawFn) -> tuple[Fleet, PendingPod, Budgets]:
 
 def lower(of: Fleet, pod: PendingPod, node: str) -> tuple[list[Charge], list[Charge]]:
     """Return the pods of lower priority on a node: the potential victims by importance, and the leaving ones."""
-    found = [each for each in of.on_node(node) if each.priority < pod.priority]
-    staying = sorted((each for each in found if not each.terminating), key=lambda each: (-each.priority, each.started))
-    return staying, [each for each in found if each.terminating]
+    lower_pods = [each for each in of.on_node(node) if each.priority < pod.priority]
+    staying = sorted(
+        (each for each in lower_pods if not each.terminating), key=lambda each: (-each.priority, each.started)
+    )
+    return staying, [each for each in lower_pods if each.terminating]
 
 
 def fits_without(of: Fleet, pod: PendingPod, node: str, gone: Sequence[Charge]) -> bool:
@@ -657,13 +659,13 @@ def fits_without(of: Fleet, pod: PendingPod, node: str, gone: Sequence[Charge]) 
 def broken(pods: Sequence[Charge], budgets: Budgets) -> set[str]:
     """Return the pods that violate a budget, as kube-scheduler counts."""
     used: dict[Budget, int] = {}
-    found = set()
-    for each in pods:
-        for one in budgets.protecting(each.identity):
+    violating = set()
+    for pod in pods:
+        for one in budgets.protecting(pod.identity):
             used[one] = used.get(one, 0) + 1
             if used[one] > one.allowed:
-                found.add(each.uid)
-    return found
+                violating.add(pod.uid)
+    return violating
 
 
 def key(victims: Sequence[Charge], violating: set[str]) -> tuple[float, ...]:
@@ -707,16 +709,16 @@ def test_victims_are_below_the_pod_and_it_fits_without_them(scene: tuple[Fleet, 
     before = decide(made, pod, Policy())
     if isinstance(before, Placement):
         return
-    found = preempt(made, pod, Policy(), budgets)
+    preemption = preempt(made, pod, Policy(), budgets)
     assert decide(made, pod, Policy()) == before
-    if found is None:
+    if preemption is None:
         return
-    assert all(each.priority < pod.priority and each.node == found.nominee.node for each in found.victims)
-    for each in [*found.victims, *lower(made, pod, found.nominee.node)[1]]:
+    assert all(each.priority < pod.priority and each.node == preemption.nominee.node for each in preemption.victims)
+    for each in [*preemption.victims, *lower(made, pod, preemption.nominee.node)[1]]:
         made.release(each.uid)
-    after = decide(made, replace(pod, nominated=found.nominee.node), Policy())
+    after = decide(made, replace(pod, nominated=preemption.nominee.node), Policy())
     assert isinstance(after, Placement)
-    assert after.charge == found.nominee
+    assert after.charge == preemption.nominee
 
 
 @settings(max_examples=60)
@@ -725,14 +727,14 @@ def test_no_better_victims_can_be_found_by_trying_all(scene: tuple[Fleet, Pendin
     made, pod, budgets = scene
     if pod.request.ports or pod.request.affinity.apart or isinstance(decide(made, pod, Policy()), Placement):
         return
-    found = preempt(made, pod, Policy(), budgets)
+    preemption = preempt(made, pod, Policy(), budgets)
     best = min(sets(made, pod, budgets), default=None)
-    if found is None or best is None:
-        assert (found, best) == (None, None)
+    if preemption is None or best is None:
+        assert (preemption, best) == (None, None)
         return
-    violating = broken(lower(made, pod, found.nominee.node)[0], budgets)
-    got = key(found.victims, violating)
-    assert found.violations == got[0]
+    violating = broken(lower(made, pod, preemption.nominee.node)[0], budgets)
+    got = key(preemption.victims, violating)
+    assert preemption.violations == got[0]
     if best[0]:
         # Reprieving one by one finds the least of several budget violations.
         assert got[0] > 0
@@ -748,14 +750,16 @@ def test_never_worse_than_kube_scheduler(scene: tuple[Fleet, PendingPod, Budgets
         return
     nodes = [each for each in made.rows if not cycle.feasible(made, pod.request)[made.rows[each]]]
     theirs = {each: victims for each in nodes if (victims := given_back(made, pod, each, budgets)) is not None}
-    found = preempt(made, pod, Policy(), budgets)
+    preemption = preempt(made, pod, Policy(), budgets)
     keys = [key(victims, broken(lower(made, pod, node)[0], budgets)) for node, victims in theirs.items()]
     helped = [each for node, each in zip(theirs, keys, strict=True) if theirs[node] or lower(made, pod, node)[1]]
-    if found is None:
+    if preemption is None:
         assert not helped
         return
     # Among equal sets on nodes that were not all evaluated, the youngest need not be found.
-    assert key(found.victims, broken(lower(made, pod, found.nominee.node)[0], budgets))[:-1] <= min(helped)[:-1]
+    assert (
+        key(preemption.victims, broken(lower(made, pod, preemption.nominee.node)[0], budgets))[:-1] <= min(helped)[:-1]
+    )
 
 
 def test_rows_of_nobody_are_not_looked_at() -> None:
@@ -775,6 +779,6 @@ def test_many_pods_are_found_by_number_as_they_come_and_go() -> None:
             made.release(uid)
         if turn < 20:
             continue
-        found = preempt(made, wants(2000), Policy(), Budgets())
+        preemption = preempt(made, wants(2000), Policy(), Budgets())
         youngest = max((each for each in made.charges.values() if each.priority == 0), key=lambda each: each.started)
-        assert names(found) == [youngest.pod.removeprefix("ns/")]
+        assert names(preemption) == [youngest.pod.removeprefix("ns/")]

@@ -24,9 +24,9 @@ def test_each_container_is_told_its_own_cards() -> None:
         shares=(Share(container="a", first=0, end=1), Share(container="b", first=1, end=3)),
     )
     placement = Placement(pod=waiting("pod", wanted), node="node", grants=(grant(4), grant(2), grant(7)))
-    found = annotations(placement)
-    assert found["a.devices.berth.dev/visible"] == "GPU-4"
-    assert found["b.devices.berth.dev/visible"] == "GPU-2,GPU-7"
+    record = annotations(placement)
+    assert record["a.devices.berth.dev/visible"] == "GPU-4"
+    assert record["b.devices.berth.dev/visible"] == "GPU-2,GPU-7"
 
 
 def test_other_devices_are_not_among_the_cards_that_a_container_sees() -> None:
@@ -53,18 +53,18 @@ def test_the_allocation_has_the_pods_own_prefix(name: str, prefix: str) -> None:
 def test_of_several_replicas_of_a_card_a_container_sees_the_card_once() -> None:
     shares = (Share(container="a", first=0, end=3), Share(container="b", first=3, end=4))
     grants = (replica(0, 0), replica(0, 2), replica(1, 1), replica(1, 0))
-    found = annotations(Placement(pod=waiting("pod", PodRequest(shares=shares)), node="node", grants=grants))
-    assert found["a.devices.berth.dev/visible"] == "GPU-0,GPU-1"
-    assert found["b.devices.berth.dev/visible"] == "GPU-1"
+    record = annotations(Placement(pod=waiting("pod", PodRequest(shares=shares)), node="node", grants=grants))
+    assert record["a.devices.berth.dev/visible"] == "GPU-0,GPU-1"
+    assert record["b.devices.berth.dev/visible"] == "GPU-1"
 
 
 def test_a_container_sees_all_its_instances() -> None:
     places = (("a", 0), ("b", 1), ("a", 2))
     shares = tuple(Share(container=name, first=first, end=first + 1) for name, first in places)
     grants = (instance(0, 0), instance(0, 1), instance(1, 0, "2g.20gb"))
-    found = annotations(Placement(pod=waiting("pod", PodRequest(shares=shares)), node="node", grants=grants))
-    assert found["a.devices.berth.dev/visible"] == "MIG-0-0,MIG-1-0"
-    assert found["b.devices.berth.dev/visible"] == "MIG-0-1"
+    record = annotations(Placement(pod=waiting("pod", PodRequest(shares=shares)), node="node", grants=grants))
+    assert record["a.devices.berth.dev/visible"] == "MIG-0-0,MIG-1-0"
+    assert record["b.devices.berth.dev/visible"] == "MIG-0-1"
 
 
 def test_a_binding_says_everything_at_once() -> None:

@@ -132,8 +132,8 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
     copy, was = fleet.copy(), plain(fleet)
     for each in after:
         change(copy, each)
-    found = copy.placed_pods.current(copy)
-    assert {found.charges[each].uid for each in copy.placed_pods.numbers()} == set(copy.charges)
+    placed_pods = copy.placed_pods.current(copy)
+    assert {placed_pods.charges[each].uid for each in copy.placed_pods.numbers()} == set(copy.charges)
     copy.nominate(charge("nominee", grant(0, core=100), node="a"))
     copy.leaving.add("uid-p")
     copy.put_device("a", inventory(divided(0, "7g.80gb"), card(1, labels=(("x", "y"),), pcie="s", links=((0, 5),))))
@@ -236,10 +236,10 @@ def test_the_bench_says_what_releasing_would(before: list[Charge | str], data: s
     for each in gone:
         left.release(each.uid)
     for kind, cards_left in left.cards.items():
-        found = what_if.fleet.cards[kind]
-        assert found.index == cards_left.index
-        assert found.used.tolist() == cards_left.used.tolist()
-        assert found.users.tolist() == cards_left.users.tolist()
+        cards = what_if.fleet.cards[kind]
+        assert cards.index == cards_left.index
+        assert cards.used.tolist() == cards_left.used.tolist()
+        assert cards.users.tolist() == cards_left.users.tolist()
     for wanted in ({"cpu": 2000}, {NVIDIA: 1}, {GPU: 50}):
         expected = cycle.feasible(left, asks(wanted), Policy().local)
         assert what_if.fits(asks(wanted), Policy()).tolist() == expected[rows].tolist()
@@ -264,11 +264,11 @@ def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
 
 def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
     """Return what the columns hold of each pod, by its UID."""
-    found = {}
+    by_uid = {}
     for number in numbers.tolist():
         parts, _ = placed.parts["gpu"].of(np.array([number]))
         gpu = placed.parts["gpu"]
-        found[placed.charges[number].uid] = (
+        by_uid[placed.charges[number].uid] = (
             int(placed.rows[number]),
             int(placed.priority[number]),
             int(placed.started[number]),
@@ -277,7 +277,7 @@ def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
             [(int(gpu.slots[part]), gpu.amounts[:, gpu.kinds[part]].tolist()) for part in parts],
             bool(gpu.unknown[number]),
         )
-    return found
+    return by_uid
 
 
 @settings(max_examples=25)

@@ -550,9 +550,9 @@ class World:
         return made
 
 
-def with_(*found: Any, **fields: Any) -> World:
+def with_(*cards_: Any, **fields: Any) -> World:
     vendor = fields.pop("vendor", "nvidia")
-    return World(devices=inventory(*found, vendor=vendor), **fields)
+    return World(devices=inventory(*cards_, vendor=vendor), **fields)
 
 
 def holding(*charges: Any, on: int = 1) -> World:

@@ -111,8 +111,8 @@ def by_name(fleet: Fleet, counts: Any) -> dict[str, int]:
     return {name: int(counts[row]) for name, row in fleet.rows.items() if counts[row]}
 
 
-def held(fleet: Fleet, found: Any) -> dict[str, dict[str, int]]:
-    return {key: by_name(fleet, counts) for key, counts in found if by_name(fleet, counts)}
+def held(fleet: Fleet, counted: Any) -> dict[str, dict[str, int]]:
+    return {key: by_name(fleet, counts) for key, counts in counted if by_name(fleet, counts)}
 
 
 @settings(max_examples=40, deadline=None)
@@ -122,17 +122,17 @@ def held(fleet: Fleet, found: Any) -> dict[str, dict[str, int]]:
     st.lists(crowds.IDENTITIES, min_size=1, max_size=3),
 )
 def test_what_is_kept_is_what_a_recount_gives(
-    events: Sequence[tuple[str, Any, Any]], asked: Sequence[PodSelection], seen: Sequence[Identity]
+    events: Sequence[tuple[str, Any, Any]], selections: Sequence[PodSelection], seen: Sequence[Identity]
 ) -> None:
     kept, fresh = Fleet(), Fleet()
-    for crowd in asked[:-1]:
+    for crowd in selections[:-1]:
         kept.affinity_index.count(crowd)
     for event in events:
         happen(kept, *event)
         for identity in seen[:-1]:
             list(kept.affinity_index.existing_anti_affinity(identity))
     charge_again(fresh, kept)
-    for crowd in asked:
+    for crowd in selections:
         assert by_name(kept, kept.affinity_index.count(crowd)) == by_name(fresh, fresh.affinity_index.count(crowd))
         row_less = sum(
             all(_counts(kept, each, charge.identity) for each in crowd.peers)
@@ -146,8 +146,8 @@ def test_what_is_kept_is_what_a_recount_gives(
         assert by_name(kept, counts) == Counter(each.node for each in its if not each.terminating)
     for identity in seen:
         for ask in ("existing_anti_affinity", "existing_preferred"):
-            found = [held(each, getattr(each.affinity_index, ask)(identity)) for each in (kept, fresh)]
-            assert found[0] == found[1]
+            counted = [held(each, getattr(each.affinity_index, ask)(identity)) for each in (kept, fresh)]
+            assert counted[0] == counted[1]
 
 
 def _counts(fleet: Fleet, peers: Peers, identity: Identity) -> bool:
@@ -173,8 +173,8 @@ def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
         for i in range(affinity_index.MAX_SELECTIONS + 9)
     ]
     assert fleet.affinity_index.count(wanted).sum() == 1
-    for each in others:
-        assert not fleet.affinity_index.count(each).any()
+    for other in others:
+        assert not fleet.affinity_index.count(other).any()
     assert fleet.affinity_index.count(wanted).sum() == 1
     fleet.release("uid-pod")
     assert fleet.affinity_index.count(wanted).sum() == 0
@@ -253,7 +253,9 @@ def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) ->
     near = passing(pod_affinity, world.fleet(), wanting("other", near=(term(X, **peers),)))
     assert near == ({"a", "b"} if matches else set())
     assert passing(pod_anti_affinity, world.fleet(), wanting("other", apart=(term(X, **peers),))) == kept_off
-    repelling = World(nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES)
+    repelling = World(
+        nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES
+    )
     assert passing(existing_anti_affinity, repelling.fleet(), wanting("ns", {"app": "x"})) == kept_off
 
 

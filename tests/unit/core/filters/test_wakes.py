@@ -46,9 +46,9 @@ def node_is(**fields: object) -> Act:
     return lambda fleet: fleet.put_node(node_info("node", **fields))  # type: ignore[arg-type]
 
 
-def device_is(*found: object, fresh: bool = True) -> Act:
+def device_is(*cards_: object, fresh: bool = True) -> Act:
     def act(fleet: Fleet) -> None:
-        fleet.put_device("node", inventory(*found))  # type: ignore[arg-type]
+        fleet.put_device("node", inventory(*cards_))  # type: ignore[arg-type]
         fleet.set_fresh("node", fresh=fresh)
 
     return act

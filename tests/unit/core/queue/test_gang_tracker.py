@@ -48,20 +48,20 @@ def test_a_gang_is_ready_with_its_last_member() -> None:
     made = gang_tracker("a")
     assert made.ready(GANG, 0.0) is None
     waits(made, "b", GANG)
-    found = made.ready(GANG, 0.0)
-    assert found is not None
-    assert [each.name for each in found.members] == ["a", "b"]
-    assert (found.minimum, found.placed, found.needed, found.nodes) == (2, 0, 2, ())
-    assert found.created == GROUP.created
+    gang = made.ready(GANG, 0.0)
+    assert gang is not None
+    assert [each.name for each in gang.members] == ["a", "b"]
+    assert (gang.minimum, gang.placed, gang.needed, gang.nodes) == (2, 0, 2, ())
+    assert gang.created == GROUP.created
 
 
 def test_a_gang_without_an_object_is_as_old_as_its_oldest_member() -> None:
     made = GangTracker(timeout=60.0)
     waits(made, "a", BY_TWO, created="2026-01-03T00:00:00Z")
     waits(made, "b", BY_TWO, created="2026-01-02T00:00:00Z")
-    found = made.ready(BY_TWO, 0.0)
-    assert found is not None
-    assert found.created == "2026-01-02T00:00:00Z"
+    gang = made.ready(BY_TWO, 0.0)
+    assert gang is not None
+    assert gang.created == "2026-01-02T00:00:00Z"
 
 
 def test_gangs_of_one_name_by_object_and_by_annotation_are_two() -> None:
@@ -74,10 +74,10 @@ def test_gangs_of_one_name_by_object_and_by_annotation_are_two() -> None:
 def test_who_holds_a_node_counts_and_is_not_decided_again() -> None:
     made = gang_tracker("a", "b")
     holds(made, "a", bound=False)
-    found = made.ready(GANG, 0.0)
-    assert found is not None
-    assert [each.name for each in found.members] == ["b"]
-    assert (found.placed, found.needed, found.nodes) == (1, 1, ("node-a",))
+    gang = made.ready(GANG, 0.0)
+    assert gang is not None
+    assert [each.name for each in gang.members] == ["b"]
+    assert (gang.placed, gang.needed, gang.nodes) == (1, 1, ("node-a",))
 
 
 def test_who_is_on_the_way_out_does_not_count() -> None:
@@ -244,10 +244,10 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
     holds(made, "a")
     assert [each.uid for each in made.to_delete()] == ["uid-a"]
     made.release("uid-b")
-    found = made.ready(GANG, 61.0)
+    gang = made.ready(GANG, 61.0)
     assert made.ready(GANG, 60.9) is None
-    assert found is not None
-    assert (found.placed, found.nodes) == (0, ())
+    assert gang is not None
+    assert (gang.placed, gang.nodes) == (0, ())
     holds(made, "a", terminating=True)
     assert made.to_delete() == []
 
@@ -258,9 +258,9 @@ def test_undoing_keeps_the_bound_where_that_is_wanted() -> None:
     _, to_delete = made.abort(GANG, 60.0, keep=True)
     assert to_delete == []
     assert made.to_delete() == []
-    found = made.ready(GANG, 100.0)
-    assert found is not None
-    assert found.placed == 1
+    gang = made.ready(GANG, 100.0)
+    assert gang is not None
+    assert gang.placed == 1
 
 
 def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:

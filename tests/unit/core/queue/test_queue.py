@@ -24,10 +24,10 @@ def failure(wakes_on: Change = Change.CAPACITY_FREED, message: str = "no") -> Fa
 
 
 def drained(queue: Queue[PendingPod], now: float = 0.0) -> list[str]:
-    found = []
+    units = []
     while (pod := queue.pop(now)) is not None:
-        found.append(pod.name)
-    return found
+        units.append(pod.name)
+    return units
 
 
 def filled(*pods: PendingPod) -> Queue[PendingPod]:
@@ -160,9 +160,9 @@ def test_the_first_failure_of_a_class_is_that_of_its_siblings() -> None:
     first = queue.pop(0.0)
     assert first is not None
     queue.park(first, failure(message="why"))
-    found = queue.parked_failure(waiting("b"))
-    assert found is not None
-    assert found.message == "why"
+    parked_failure = queue.parked_failure(waiting("b"))
+    assert parked_failure is not None
+    assert parked_failure.message == "why"
     assert queue.parked_failure(waiting("other", {GPU: 50})) is None
 
 
@@ -242,9 +242,9 @@ def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_words() 
     queue.put(waiting("a", last_message="news"))
     assert drained(queue) == []
     queue.wake(Change.CAPACITY_FREED)
-    found = queue.pop(0.0)
-    assert found is not None
-    assert found.last_message == "news"
+    unit = queue.pop(0.0)
+    assert unit is not None
+    assert unit.last_message == "news"
 
 
 def test_a_class_waits_for_the_filters_that_a_hint_names_too() -> None:
@@ -272,13 +272,13 @@ def test_a_pod_backs_off_longer_each_time_up_to_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "found"), [pytest.param(0.9, [], id="too early"), pytest.param(1.0, ["a"], id="in time")]
+    ("now", "expected"), [pytest.param(0.9, [], id="too early"), pytest.param(1.0, ["a"], id="in time")]
 )
-def test_a_pod_comes_back_when_its_time_is_up(now: float, found: list[str]) -> None:
+def test_a_pod_comes_back_when_its_time_is_up(now: float, expected: list[str]) -> None:
     queue = filled(waiting("a"))
     queue.pop(0.0)
     queue.back_off(waiting("a"), 0.0)
-    assert drained(queue, now) == found
+    assert drained(queue, now) == expected
 
 
 def test_nobody_backs_off_nothing_is_due() -> None:
@@ -353,9 +353,9 @@ def test_the_newest_version_comes_back() -> None:
     queue = filled(waiting("a"))
     queue.pop(0.0)
     queue.back_off(waiting("a", last_message="news"), 0.0)
-    found = queue.pop(1.0)
-    assert found is not None
-    assert found.last_message == "news"
+    unit = queue.pop(1.0)
+    assert unit is not None
+    assert unit.last_message == "news"
 
 
 def test_a_pod_made_again_starts_with_the_shortest_back_off() -> None:
@@ -421,20 +421,20 @@ class QueueMachine(RuleBasedStateMachine):
                 self.where[uid] = "active"
         active = [self.pods[uid] for uid, where in self.where.items() if where == "active"]
         active.sort(key=lambda pod: (-pod.priority, -pod.weight, pod.uid))
-        found = self.queue.pop(self.now)
-        assert found == (active[0] if active else None)
-        if found is not None:
-            self.taken = found.uid
-            self.where[found.uid] = "taken"
+        unit = self.queue.pop(self.now)
+        assert unit == (active[0] if active else None)
+        if unit is not None:
+            self.taken = unit.uid
+            self.where[unit.uid] = "taken"
 
     @precondition(lambda self: self.taken is not None)
     @rule(change=st.sampled_from(SINGLE))
     def park(self, change: Change) -> None:
         pod = self.pods[str(self.taken)]
-        found = self.queue.parked_failure(pod)
+        parked_failure = self.queue.parked_failure(pod)
         siblings = [uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].kind == pod.kind]
-        assert (found is not None) == bool(siblings)
-        self.queue.park(pod, found or failure(change))
+        assert (parked_failure is not None) == bool(siblings)
+        self.queue.park(pod, parked_failure or failure(change))
         self.wakes.update({} if siblings else {pod.kind: change})
         self.where[pod.uid], self.taken = "parked", None
 

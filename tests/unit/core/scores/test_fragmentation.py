@@ -24,13 +24,13 @@ def share(minor: int, hundredths: int) -> Grant:
 
 def wasted(on: Fleet, request: PodRequest) -> dict[str, int]:
     """Return the waste in whole hundredths; fractions only break ties."""
-    found = fragmentation.waste(on, request)
-    return {name: int(np.floor(found[row])) for name, row in on.rows.items()}
+    waste = fragmentation.waste(on, request)
+    return {name: int(np.floor(waste[row])) for name, row in on.rows.items()}
 
 
 def seen(on: Fleet, *pods: dict[str, int], model: ModelConstraint | None = None) -> Fleet:
-    for each in pods:
-        on.workload.see(asks(each, model=model) if model else asks(each))
+    for pod in pods:
+        on.workload.see(asks(pod, model=model) if model else asks(pod))
     return on
 
 
@@ -69,8 +69,8 @@ def test_unhealthy_cards_are_neither_left_nor_tight() -> None:
     ],
 )
 def test_residues_by_hand(common: tuple[int, ...], expected: dict[int, int]) -> None:
-    found = least_waste.residues(common)
-    assert {free: int(found[free]) for free in expected} == expected
+    residues = least_waste.residues(common)
+    assert {free: int(residues[free]) for free in expected} == expected
 
 
 def test_a_card_that_common_shares_need_is_not_spoilt_by_others() -> None:

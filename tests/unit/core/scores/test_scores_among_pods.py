@@ -14,7 +14,7 @@ from berth_operator.core.scores import even_spread, pod_affinity
 from berth_operator.core.values.affinity import Affinity, Peers, Spread, Term
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import asks, charge, node_info, score_values
+from tests.builders import asks, charge, node_info, told
 from tests.unit.core import crowds, references
 from tests.unit.core.crowds import World, select, wanting
 
@@ -25,9 +25,9 @@ def scored(module: Any, world: World, pod: PodRequest, fits: set[str] | None = N
     mask = np.zeros(len(fleet.names), np.bool_)
     names = {node.name for node in world.nodes if fits is None or node.name in fits}
     mask[[fleet.rows[name] for name in names]] = True
-    found = score_values(module, fleet, pod, mask)
-    assert np.isfinite(found).all()
-    return {name: float(found[fleet.rows[name]]) for name in names}
+    points = told(module, fleet, pod, mask)
+    assert np.isfinite(points).all()
+    return {name: float(points[fleet.rows[name]]) for name in names}
 
 
 SCENES = st.tuples(crowds.WORLDS, crowds.PENDING, st.sets(st.sampled_from(crowds.NAMES)))
@@ -93,9 +93,9 @@ def test_pods_near(pods: Sequence[Any], pod: PodRequest, expected: dict[str, flo
 
 def test_the_emptier_domain_is_better() -> None:
     pod = wanting(labels={"app": "x"}, preferred_spread=(Spread(key="zone", selector=select(app="x"), max_skew=1),))
-    found = scored(even_spread, World(nodes=NODES, pods=[there("a"), there("b", "second"), there("c", "third")]), pod)
+    points = scored(even_spread, World(nodes=NODES, pods=[there("a"), there("b", "second"), there("c", "third")]), pod)
     # 2 pods and 1 pod, times log(2 domains + 2), rounded: 3 and 1.
-    assert found == {"a": 100 * 1 // 3, "b": 33, "c": 100}
+    assert points == {"a": 100 * 1 // 3, "b": 33, "c": 100}
 
 
 @pytest.mark.parametrize("module", [pod_affinity, even_spread], ids=lambda each: each.NAME)

@@ -18,7 +18,7 @@ from berth_operator.core.scores import (
 )
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import NodeTerm, PodRequest, Taint, Toleration
-from tests.builders import GI, MI, add, asks, charge, label, node_info, score_values
+from tests.builders import GI, MI, add, asks, charge, label, node_info, told
 
 BIG = 1000
 
@@ -37,8 +37,8 @@ def scored(module: Any, fleet: Fleet, request: PodRequest, *, fits: set[str] | N
     mask = np.zeros(len(fleet.names), np.bool_)
     for name in fleet.rows if fits is None else fits:
         mask[fleet.rows[name]] = True
-    found = score_values(module, fleet, request, mask)
-    return {name: float(found[row]) for name, row in fleet.rows.items()}
+    points = told(module, fleet, request, mask)
+    return {name: float(points[row]) for name, row in fleet.rows.items()}
 
 
 def in_zone(value: str) -> NodeTerm:
@@ -107,7 +107,7 @@ def test_the_worst_of_the_nodes_that_fit_is_the_measure_of_taints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "asked", "expected"),
+    ("images", "requested", "expected"),
     [
         pytest.param({}, ["x:1"], 0, id="no node has it"),
         pytest.param({"x:1": 2000 * MI}, [], 0, id="nothing asked"),
@@ -118,9 +118,9 @@ def test_the_worst_of_the_nodes_that_fit_is_the_measure_of_taints() -> None:
         pytest.param({"x:1": 1000 * MI}, ["x:2"], 0, id="another tag"),
     ],
 )
-def test_images_that_are_there(images: dict[str, int], asked: list[str], expected: float) -> None:
+def test_images_that_are_there(images: dict[str, int], requested: list[str], expected: float) -> None:
     fleet = fleet_of(node_info("a", images=images), node_info("b"))
-    assert scored(image_locality, fleet, asks(images=asked)) == {"a": expected, "b": 0}
+    assert scored(image_locality, fleet, asks(images=requested)) == {"a": expected, "b": 0}
 
 
 def test_an_image_that_is_pulled_and_removed_is_kept_current() -> None:
@@ -138,8 +138,8 @@ def test_an_image_that_is_pulled_and_removed_is_kept_current() -> None:
 
 def test_images_are_those_of_their_node_however_many_come() -> None:
     fleet = fleet_of(*(node_info(f"n{i}", images={"x:1": 100 * BIG * MI} if i == 3 else {}) for i in range(40)))
-    found = scored(image_locality, fleet, asks(images=["x:1"]))
-    assert {name for name, worth in found.items() if worth} == {"n3"}
+    points = scored(image_locality, fleet, asks(images=["x:1"]))
+    assert {name for name, worth in points.items() if worth} == {"n3"}
 
 
 # --- cpu and memory ---------------------------------------------------------------------------------------------
@@ -199,6 +199,6 @@ def test_a_score_is_from_0_to_100_even_where_nothing_fits(module: Any) -> None:
     wanted = asks({"cpu": 1}, preferred=[(in_zone("a"), 100)], images=["x"])
     fits: set[str] | None
     for fits in (None, set()):
-        found = scored(module, fleet, wanted, fits=fits)
-        assert all(np.isfinite(each) for each in found.values())
-        assert fits is not None or all(0 <= each <= 100 for each in found.values())
+        points = scored(module, fleet, wanted, fits=fits)
+        assert all(np.isfinite(each) for each in points.values())
+        assert fits is not None or all(0 <= each <= 100 for each in points.values())
