@@ -253,9 +253,7 @@ def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) ->
     near = passing(pod_affinity, world.fleet(), wanting("other", near=(term(X, **peers),)))
     assert near == ({"a", "b"} if matches else set())
     assert passing(pod_anti_affinity, world.fleet(), wanting("other", apart=(term(X, **peers),))) == kept_off
-    repelling = World(
-        nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES
-    )
+    repelling = World(nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES)
     assert passing(existing_anti_affinity, repelling.fleet(), wanting("ns", {"app": "x"})) == kept_off
 
 

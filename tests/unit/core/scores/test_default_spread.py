@@ -19,7 +19,7 @@ from berth_operator.core.values.affinity import Affinity, Identity, Spread
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import asks, charge, node_info, told
+from tests.builders import asks, charge, node_info, score_values
 from tests.unit.core import crowds, references
 from tests.unit.core.crowds import World, select
 
@@ -46,7 +46,7 @@ def pod(identity: Identity = REPLICA, **fields: Any) -> PodRequest:
 
 def scored(fleet: Fleet, request: PodRequest, fits: Sequence[str]) -> dict[str, float]:
     mask = sum((fleet.named(name) for name in fits), start=fleet.named("")).astype(bool)
-    points = told(default_spread, fleet, request, mask)
+    points = score_values(default_spread, fleet, request, mask)
     return {name: float(points[fleet.rows[name]]) for name in fits}
 
 

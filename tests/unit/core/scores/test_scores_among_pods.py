@@ -14,7 +14,7 @@ from berth_operator.core.scores import even_spread, pod_affinity
 from berth_operator.core.values.affinity import Affinity, Peers, Spread, Term
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import asks, charge, node_info, told
+from tests.builders import asks, charge, node_info, score_values
 from tests.unit.core import crowds, references
 from tests.unit.core.crowds import World, select, wanting
 
@@ -25,7 +25,7 @@ def scored(module: Any, world: World, pod: PodRequest, fits: set[str] | None = N
     mask = np.zeros(len(fleet.names), np.bool_)
     names = {node.name for node in world.nodes if fits is None or node.name in fits}
     mask[[fleet.rows[name] for name in names]] = True
-    points = told(module, fleet, pod, mask)
+    points = score_values(module, fleet, pod, mask)
     assert np.isfinite(points).all()
     return {name: float(points[fleet.rows[name]]) for name in names}
 

@@ -18,7 +18,7 @@ from berth_operator.core.scores import (
 )
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import NodeTerm, PodRequest, Taint, Toleration
-from tests.builders import GI, MI, add, asks, charge, label, node_info, told
+from tests.builders import GI, MI, add, asks, charge, label, node_info, score_values
 
 BIG = 1000
 
@@ -37,7 +37,7 @@ def scored(module: Any, fleet: Fleet, request: PodRequest, *, fits: set[str] | N
     mask = np.zeros(len(fleet.names), np.bool_)
     for name in fleet.rows if fits is None else fits:
         mask[fleet.rows[name]] = True
-    points = told(module, fleet, request, mask)
+    points = score_values(module, fleet, request, mask)
     return {name: float(points[row]) for name, row in fleet.rows.items()}
 
 
