@@ -206,14 +206,14 @@ def test_services_are_known_as_the_api_server_tells_of_them() -> None:
     table = sinks.services(cluster)
     service: Raw = {"metadata": {"namespace": "ns", "name": "web"}, "spec": {"selector": {"app": "x"}}}
     table.apply("ADDED", service)
-    assert cluster.fleet.affinity_index.services.beside(labelled) == X
+    assert cluster.fleet.affinity_index.services.selector_of(labelled) == X
     table.apply("MODIFIED", {**service, "spec": {"selector": {"app": "y"}}})
-    assert cluster.fleet.affinity_index.services.beside(labelled) is NOTHING
+    assert cluster.fleet.affinity_index.services.selector_of(labelled) is NOTHING
     table.apply("MODIFIED", service)
     table.apply("DELETED", service)
-    assert cluster.fleet.affinity_index.services.beside(labelled) is NOTHING
+    assert cluster.fleet.affinity_index.services.selector_of(labelled) is NOTHING
     table.apply("ADDED", {**service, "spec": {"type": "ExternalName"}})
-    assert cluster.fleet.affinity_index.services.beside(labelled) is NOTHING
+    assert cluster.fleet.affinity_index.services.selector_of(labelled) is NOTHING
 
 
 # --- waking -----------------------------------------------------------------------------------------------------

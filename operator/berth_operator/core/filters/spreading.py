@@ -40,7 +40,7 @@ def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
         return None
     if request.identity.controller:
         return fleet.affinity_index.replicas.count(request.identity.controller)
-    selector = fleet.affinity_index.services.beside(request.identity)
+    selector = fleet.affinity_index.services.selector_of(request.identity)
     return None if selector is NOTHING else fleet.affinity_index.count(_living(request, selector))
 
 

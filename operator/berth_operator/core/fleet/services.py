@@ -1,4 +1,4 @@
-"""Which Services select a pod: those that do say which other pods do the same work."""
+"""The Services that select a pod; pods behind the same Services are spread by default."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from berth_api.selectors import NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import Identity
 
 MAX_ANSWERS: Final = 4096
-"""Identities for which the answer is remembered."""
+"""Maximum number of identities whose selector is cached."""
 
 
 class Services:
@@ -14,30 +14,30 @@ class Services:
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, Labels]] = {}
-        """Namespace -> name -> labels that the Service selects."""
+        """Namespace -> name -> the Service's selector."""
         self._answers: dict[Identity, LabelSelector] = {}
 
     def put(self, key: str, selected: Labels) -> None:
-        """Take a Service (namespace/name) as it is; one that selects nothing is as good as gone."""
+        """Add, replace or, if it selects nothing, remove a Service (namespace/name)."""
         namespace, _, name = key.partition("/")
         self._answers.clear()
-        there = self._of.setdefault(namespace, {})
-        there.pop(name, None)
+        services = self._of.setdefault(namespace, {})
+        services.pop(name, None)
         if selected:
-            there[name] = selected
-        if not there:
+            services[name] = selected
+        if not services:
             del self._of[namespace]
 
-    def beside(self, identity: Identity) -> LabelSelector:
-        """Return the pods that are behind all the Services which a pod is behind; nothing if there are none."""
+    def selector_of(self, identity: Identity) -> LabelSelector:
+        """Return a selector for the pods that all the Services of a pod select; NOTHING if the pod has no Service."""
         if identity.namespace not in self._of:
             return NOTHING
-        found = self._answers.get(identity)
-        if found is None:
+        selector = self._answers.get(identity)
+        if selector is None:
             if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
-            found = self._answers[identity] = self._merged(identity)
-        return found
+            selector = self._answers[identity] = self._merged(identity)
+        return selector
 
     def _merged(self, identity: Identity) -> LabelSelector:
         labels = set(identity.labels)

@@ -133,16 +133,16 @@ def test_a_service_of_another_namespace_spreads_nobody() -> None:
 def test_services_change_and_go() -> None:
     services = Services()
     services.put("ns/s", (("app", "x"),))
-    assert services.beside(ALONE) == select(app="x")
-    assert services.beside(HIDDEN) is NOTHING
+    assert services.selector_of(ALONE) == select(app="x")
+    assert services.selector_of(HIDDEN) is NOTHING
     services.put("ns/t", (("app", "x"),))
-    assert services.beside(ALONE) == select(app="x")
+    assert services.selector_of(ALONE) == select(app="x")
     services.put("ns/s", (("app", "y"),))
-    assert services.beside(HIDDEN) == select(app="y")
+    assert services.selector_of(HIDDEN) == select(app="y")
     services.put("ns/s", ())
-    assert services.beside(HIDDEN) is NOTHING
+    assert services.selector_of(HIDDEN) is NOTHING
     services.put("ns/t", ())
-    assert services.beside(ALONE) is NOTHING
+    assert services.selector_of(ALONE) is NOTHING
 
 
 # --- replicas are counted -----------------------------------------------------------------------------------------
