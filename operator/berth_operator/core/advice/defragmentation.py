@@ -312,8 +312,8 @@ class _Search:
         pending = [self._pod, *(self._tenants[each.uid].pod for each in moved)]
         with released(self._fleet, moved):
             placed = self._place_all(pending)
-            for each in placed:
-                self._fleet.release(each.pod.uid)
+            for placement in placed:
+                self._fleet.release(placement.pod.uid)
         if len(placed) == len(pending):
             moves = zip(moved, placed[1:], strict=True)
             return placed[0], tuple(Move(charge=charge, placement=placement) for charge, placement in moves)

@@ -100,8 +100,8 @@ class _Run:
     def run(self, units: Sequence[PendingPod | Gang]) -> tuple[Outcome, ...]:
         """Decide until no unit is left that may fit."""
         self._keep_for_nominees(units)
-        for each in units:
-            self._queue.put(each)
+        for new_unit in units:
+            self._queue.put(new_unit)
         while (unit := self._queue.pop(0.0)) is not None:
             outcome = self._queue.parked_failure(unit) or self._decide_or_fail(unit)
             if isinstance(outcome, Failure):

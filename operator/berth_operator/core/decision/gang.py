@@ -279,8 +279,8 @@ class _Attempt:
                 # A member with pod affinity may fit once the others are placed.
                 waiting = remaining if len(remaining) < len(waiting) else ()
         finally:
-            for each in placed:
-                self._fleet.release(each.pod.uid)
+            for placement in placed:
+                self._fleet.release(placement.pod.uid)
         return placed, next(iter(failures.values()), NO_ROOM)
 
     def _round(
@@ -329,8 +329,8 @@ class _Attempt:
 
 def _domain_scores(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
     """Return each domain's score in steps: first with members, then the tightest that hold all, then the largest."""
-    here = np.bincount(numbers, weights=room, minlength=len(taken))
-    tight = np.where(here >= left, 1.0 + left / np.maximum(here, 1.0), here / left)
+    room_of_domain = np.bincount(numbers, weights=room, minlength=len(taken))
+    tight = np.where(room_of_domain >= left, 1.0 + left / np.maximum(room_of_domain, 1.0), room_of_domain / left)
     steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))
     steps[ABSENT] = 0
     return steps

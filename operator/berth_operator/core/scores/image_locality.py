@@ -27,6 +27,6 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     nodes = fleet.present.sum()
     for size, rows in images:
         total += np.floor(size * (rows.sum() / nodes)) * rows
-    most = MOST * max(request.images.containers, 1)
-    points: npt.NDArray[np.float64] = np.floor(100.0 * (np.clip(total, LEAST, most) - LEAST) / (most - LEAST))
+    highest = MOST * max(request.images.containers, 1)
+    points: npt.NDArray[np.float64] = np.floor(100.0 * (np.clip(total, LEAST, highest) - LEAST) / (highest - LEAST))
     return points

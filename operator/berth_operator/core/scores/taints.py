@@ -18,8 +18,8 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
     if not untolerated:
         return None
     count = np.sum(untolerated, axis=0)
-    most = count[fits].max(initial=0)
-    share: npt.NDArray[np.float64] = 100.0 - np.floor(100.0 * count / max(most, 1))
+    highest = count[fits].max(initial=0)
+    share: npt.NDArray[np.float64] = 100.0 - np.floor(100.0 * count / max(highest, 1))
     return share
 
 
