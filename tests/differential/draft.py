@@ -11,7 +11,7 @@ from typing import Any
 Raw = dict[str, Any]
 
 MARK = "berth.dev/differential"
-"""A label of all that a scenario makes, and is to be taken away with it."""
+"""Label of all objects that a scenario creates; they are deleted with it."""
 PLENTY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
 
 
@@ -24,12 +24,12 @@ class Draft:
     random: Random
     nodes: list[Raw] = field(default_factory=list)
     pods: list[Raw] = field(default_factory=list)
-    """Pods that are bound already; a `status` among their fields is written after they are made."""
+    """Bound pods; a `status` among their fields is written after they are created."""
     probe: Raw = field(default_factory=dict)
     objects: list[tuple[str, Raw]] = field(default_factory=list)
-    """(path, manifest) of whatever else a rule needs, made before the nodes; a `status` is written afterwards."""
+    """(path, manifest) of other objects, created before the nodes; a `status` is written afterwards."""
     volumes: dict[str, list[Raw]] = field(default_factory=dict)
-    """Node -> volumes that only the probe asked of it has."""
+    """Node -> volumes that only its own probe has."""
 
     @property
     def first(self) -> Raw:

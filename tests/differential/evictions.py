@@ -56,7 +56,7 @@ def draft(arena: Arena, number: int, seed: int) -> Scenario:
         made.pods += held
         made.nodes[f"{arena.id}-{name}-{node}"] = str(sum(map(_cores, held)))
     for number_, label in enumerate(dice.sample(["x", "y"], dice.randint(0, 2))):
-        # The sum of ready pods less what must stay is what may go; the controller counts it.
+        # The disruption controller counts the ready pods less those that must stay.
         spec = {"selector": {"matchLabels": {SCENARIO: name, "app": label}}, "minAvailable": dice.choice([0, 2, 99])}
         made.budgets.append({"metadata": {"name": f"{name}-{number_}", "namespace": arena.namespace}, "spec": spec})
     made.above = _above(arena, name, dice)

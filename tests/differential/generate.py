@@ -37,10 +37,10 @@ RULES: Final[dict[str, Rule]] = {
     "volume-affinity": on_volumes.volume_affinity,
     "volume-binding": on_volumes.volume_binding,
     "volume-zones": on_volumes.volume_zones,
-    # Last: it counts the pods that the others put on the nodes.
+    # Last, because it counts the pods that the other rules put on the nodes.
     "resources": on_resources.node_resources,
 }
-"""In the order in which they write."""
+"""Rules by name, in the order in which they write."""
 
 OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS, *on_volumes.OBJECTS)
 """(path, manifest) of what scenarios share."""

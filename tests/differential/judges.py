@@ -33,7 +33,7 @@ ARGUMENTS: Final = {
         "--controllers=-replicaset-controller,-garbage-collector-controller",
     ],
 }
-"""Arguments of the cluster's programs: nothing changes a scenario but the scenario."""
+"""Arguments of the cluster's programs, so that nothing but the scenarios changes their objects."""
 CLAIMS: Final = (
     "/api/v1/namespaces/{}/services",
     "/apis/apps/v1/namespaces/{}/replicasets",
@@ -54,7 +54,7 @@ SENTINELS: Final = "default"
 NOT_OURS: Final = "no new claims to deallocate, "
 """What kube-scheduler's DynamicResources adds for pods without claims; Berth allocates no ResourceClaims."""
 NO_STATE: Final = " not found"
-"""What it adds after the dot for a pod that a PreFilter plugin rejects: it has no state of the pod then. That is an
+"""What kube-scheduler appends for a pod that a PreFilter plugin rejects: it has no state of the pod then. That is an
 error to kube-scheduler, so DefaultPreemption is not asked, and the message has no preemption part."""
 
 
@@ -274,7 +274,7 @@ def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool
         return True, ""
     claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", [])]
     if any((pod["metadata"]["namespace"], each) in reserved for each in claims):
-        # It waits for the volume controller, which there is not.
+        # It waits for the volume controller, which does not run.
         return True, ""
     for each in pod.get("status", {}).get("conditions", []):
         if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":

@@ -89,7 +89,7 @@ def _miss(random: Random, labels: dict[str, str], condition: Raw) -> None:
         case "DoesNotExist":
             labels[key] = ""
         case _:
-            # The bound itself, or what only looks like a number.
+            # The bound itself, or a value that only resembles a number.
             labels[key] = random.choice([values[0], "x8", "9223372036854775808"])
 
 
@@ -121,7 +121,7 @@ def taints(draft: Draft, *, focus: bool) -> None:
     """Set taints on the first node that the probe tolerates, and one on the last node that it just does not."""
     random = draft.random
     tolerations = [_toleration(random, f"t{i}") for i in range(random.randint(0, 3))]
-    # One that tolerates everything of one effect leaves nothing but the other to be refused for.
+    # A toleration of every taint of one effect leaves only the other effect as a reason for rejection.
     everything = random.random() < 0.2
     effects = ("NoSchedule",) if everything else ("NoSchedule", "NoExecute")
     whole = [{"operator": "Exists", "effect": "NoExecute"}] if everything else []

@@ -13,7 +13,7 @@ from tests.differential.draft import Draft, Raw
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 NAME: Final = "kubernetes.io/metadata.name"
-"""The label that every namespace has."""
+"""The label with its name that every namespace has."""
 
 Labels = dict[str, str]
 
@@ -37,7 +37,7 @@ def pod_affinity(draft: Draft, *, focus: bool) -> None:
     meaning = random.choice([_by_value, _by_own_label, _by_two])(draft, "near", key)
     _require(draft.probe, "podAffinity", meaning.terms)
     if random.random() < 0.3 and "mismatchLabelKeys" not in meaning.terms[0]:
-        # The first of its kind may go wherever the key is.
+        # The first pod of a group may go to any node with the key.
         _add_labels(draft.probe, meaning.meant)
         if focus:
             draft.last["metadata"]["labels"].pop(key, None)
@@ -53,7 +53,7 @@ def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
     _divide(draft, key, last="there")
     meaning = random.choice([_by_value, _by_own_label, _by_two])(draft, "apart", key)
     _require(draft.probe, "podAntiAffinity", meaning.terms)
-    # Unlike with affinity, each term for itself keeps the probe away.
+    # Unlike affinity, each anti-affinity term excludes nodes by itself.
     two = len(meaning.terms) > 1
     avoided = random.choice(meaning.others) if two else meaning.meant
     if focus:
@@ -163,9 +163,9 @@ class Layout:
     places: list[str | None]
     counts: list[int]
     hidden: frozenset[int]
-    """Nodes with a taint that keeps them out where taints are honoured."""
+    """Nodes with a taint that excludes them if taints are honored."""
     itself: bool
-    """Whether the probe counts."""
+    """Whether the probe counts itself."""
 
     def takes(self, at: int) -> bool:
         """Return whether the probe may go to a node, by the constraint alone."""
@@ -178,7 +178,7 @@ class Layout:
     def _domains(self, at: int) -> dict[str, int]:
         counts: dict[str, int] = {}
         for i, (place, count) in enumerate(zip(self.places, self.counts, strict=True)):
-            # The probe's pin is an affinity: where that is honoured, its node is the only one that counts.
+            # The probe is pinned by node affinity: if that is honored, its node is the only one that counts.
             pinned = self.constraint["nodeAffinityPolicy"] == "Honor" and i != at
             kept_out = self.constraint["nodeTaintsPolicy"] == "Honor" and i in self.hidden
             if place is not None and not pinned and not kept_out:

@@ -21,7 +21,7 @@ def host_ports(draft: Draft, *, focus: bool) -> None:
         if (node is draft.last and focus) or (node in draft.between and random.random() < 0.5):
             draft.put(node, _listening(random, _like(random, port)))
     if random.random() < 0.3:
-        # One that is gone before the others start holds no port.
+        # An init container that ends before the containers start holds no port.
         draft.put(draft.first, {"initContainers": [container("init", ports=[port])]})
 
 

@@ -87,7 +87,7 @@ def _spec(random: Random, before: Raw) -> Raw:
     if random.random() < 0.3:
         spec["runtimeClassName"] = "heavy"
     if random.random() < 0.3:
-        # Never less than the containers' own sum, which the API server would refuse.
+        # Never less than the sum of the containers, which the API server would reject.
         sums = resources.combined(resources.containers(spec))
         level = {name: sums.get(name, 0) + random.choice([0, 5]) for name in random.sample(LEVEL, random.randint(1, 2))}
         spec["resources"] = {"requests": {name: _shown(name, amount) for name, amount in level.items()}}

@@ -190,7 +190,7 @@ def volume_limits(draft: Draft, *, focus: bool) -> None:
     new = [_csi(shelf, next(handles)) for _ in range(random.randint(1, 3))]
     _mount(draft.probe, *(mounting(claim) for claim, _ in new))
     for node, takes in _each(draft, focus=focus):
-        # Never all: a node where nothing is new is never too full.
+        # Never all volumes: without a new volume a node never exceeds its limit.
         there = random.sample(new, random.randint(0, len(new) - 1))
         others = [_csi(shelf, next(handles)) for _ in range(random.randint(0, 2))]
         for claim, _ in (*there, *others):
@@ -294,7 +294,7 @@ def _found(draft: Draft, shelf: Shelf, node: str) -> str:
     shelf.volume(storageClassName=name, labels={"disk": "ssd"}, **volume)
     claim_name = shelf.claim(**claim)
     if draft.random.random() < 0.3:
-        # Set aside for the claim by a user, whatever its modes and phase.
+        # Reserved for the claim by a user, whatever its modes and phase.
         ref = {"namespace": draft.namespace, "name": claim_name}
         changed: Raw = {"claimRef": ref, "accessModes": ["ReadOnlyMany"]}
         shelf.volume(storageClassName=name, phase="Pending", **changed)

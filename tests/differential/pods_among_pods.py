@@ -14,7 +14,7 @@ from typing import Any, Final
 Raw = dict[str, Any]
 
 FINALIZER: Final = "berth.dev/differential"
-"""Keeps pods of the scene that are deleted as terminating."""
+"""Keeps deleted pods of the scene terminating."""
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -27,9 +27,9 @@ class Scene:
     namespaces: Sequence[Raw]
     nodes: Sequence[Raw]
     placed: Sequence[Raw]
-    """Pods with a node."""
+    """Pods that are bound to a node."""
     terminating: frozenset[str]
-    """Names of placed pods that are to be deleted, and stay by their finalizer."""
+    """Names of placed pods to delete; their finalizer keeps them terminating."""
     pod: Raw
 
 
@@ -174,7 +174,7 @@ class _Maker:
                 spread["matchLabelKeys"] = ["revision"]
         if spread["whenUnsatisfiable"] == "DoNotSchedule" and self._often(0.3):
             spread["minDomains"] = self._dice.randint(1, 4)
-        # A probe pinned to one node by affinity leaves nothing to compare where affinity counts, so rather not.
+        # A probe is pinned by affinity, so honoring affinity would leave a single node to compare.
         spread["nodeAffinityPolicy"] = self._dice.choice(["Ignore", "Ignore", "Ignore", "Honor"])
         if self._often(0.5):
             spread["nodeTaintsPolicy"] = self._dice.choice(["Honor", "Ignore"])
@@ -187,7 +187,7 @@ class _Maker:
 
 
 LABELS: Final = {"app": "xy", "tier": "xy", "revision": "12"}
-"""Labels that pods have, nearly always, and their values."""
+"""Labels that nearly all pods have, and their values."""
 
 
 # --- without an API server --------------------------------------------------------------------------------------

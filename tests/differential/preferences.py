@@ -18,7 +18,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 ZONE: Final = "topology.kubernetes.io/zone"
 CORES: Final = 64
 GIBIBYTES: Final = 512
-"""Of each node: `drafts.PLENTY`."""
+"""Memory of each node, as in `drafts.PLENTY`."""
 ITS: Final = {"app": "x"}
 OTHERS: Final = {"app": "y"}
 
@@ -209,4 +209,4 @@ SCORES: Final = {
     **dict.fromkeys(("pod-affinity", "pod-anti-affinity"), "pods-near"),
     **dict.fromkeys(("service", "replica-set"), "default-spread"),
 }
-"""Kind -> the score of Berth's that it is about."""
+"""Kind -> Berth's score that it is about."""

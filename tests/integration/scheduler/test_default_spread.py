@@ -10,20 +10,20 @@ Raw = dict[str, Any]
 ZONE: Final = "topology.kubernetes.io/zone"
 ZONES: Final = ("1", "2", "3")
 NODES: Final = 3
-"""In each zone."""
+"""Nodes in each zone."""
 THEIRS: Final = "default-scheduler"
 
 
 def test_a_replica_set_is_spread_over_zones_and_nodes_whatever_is_there(shared: World) -> None:
     zone_of = {name: zone for zone in ZONES for name in shared.arena.nodes(NODES, labels={ZONE: zone})}
-    # By what is free all replicas would go to the first zone.
+    # By free resources alone all replicas would go to the first zone.
     for node, zone in zone_of.items():
         if zone != ZONES[0]:
             shared.pod(f"held-{node}", {"cpu": "8", "memory": "64Gi"}, nodeName=node)
 
     ours, theirs = (placed(shared, scheduler) for scheduler in (shared.arena.scheduler_name, THEIRS))
 
-    # As many on each node, and so on each zone.
+    # Equally many on each node, and so in each zone.
     assert Counter(ours) == Counter(theirs) == dict.fromkeys(zone_of, 1)
 
 

@@ -38,7 +38,7 @@ NO_RULE: Final = {
     "devices": "of Berth alone",
     "node-ready": "never decides alone: a node's taint says the same (docs/decisions/0007-node-readiness.md)",
 }
-"""Filters that no scenario is about, and why."""
+"""Filters without a scenario, each with the reason."""
 ASKED: Final = [each.NAME for each in filters.ORDER if each.NAME not in NO_RULE]
 
 

@@ -427,7 +427,7 @@ def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
         return
     assert unit.needed <= len(outcome) <= len(wanted)
     assert len({each.pod.uid for each in outcome}) == len(outcome)
-    # One after the other, as the caller assumes them, each still fits where it is placed.
+    # Assumed one after the other, as the caller does, each member still fits on its node.
     for each in outcome:
         row = made.rows[each.node]
         assert feasible(made, each.pod.request)[row]

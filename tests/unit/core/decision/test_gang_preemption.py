@@ -197,7 +197,7 @@ def test_members_that_could_be_helped_stand_in_for_others_of_the_gang() -> None:
 def test_members_share_nodes_where_that_costs_no_more() -> None:
     made = racks(4, 4, 4)
     for number, (minor, node) in enumerate((minor, node) for minor in range(4) for node in range(3)):
-        # By age alone they would go from node to node.
+        # By the victims' age alone the members would alternate between nodes.
         hold(made, node, minor, started=100 - number)
     assert sorted(nodes(helped(made, gang(*some(8)))).values()) == [4, 4]
 
@@ -207,7 +207,7 @@ def test_members_stay_together_when_the_cheapest_places_are_gone() -> None:
     for node in range(2):
         hold(made, node, 0, started=9 - node)
         for minor in (1, 2):
-            # By age alone the next ones would go back to the first node.
+            # By the victims' age alone the next members would go back to the first node.
             hold(made, node, minor, priority=5, started=9 - node)
     assert nodes(helped(made, gang(*some(4)))) == {"n0": 1, "n1": 3}
 

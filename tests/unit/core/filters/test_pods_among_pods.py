@@ -62,7 +62,7 @@ def test_a_filter_passes_what_kubernetes_promises(
 
 CROWDS = st.builds(PodSelection, peers=st.lists(crowds.PEERS, min_size=1, max_size=2).map(tuple), living=st.booleans())
 CLOSE = st.tuples(crowds.IDENTITIES, st.just(Affinity()), st.just("n0"), st.booleans())
-"""Pods that often meet on a node."""
+"""Pods that are often placed on the same node."""
 EVENTS = st.one_of(
     st.tuples(st.just("charge"), st.integers(0, 6), crowds.PLACED),
     st.tuples(st.just("charge"), st.integers(0, 6), CLOSE),

@@ -16,7 +16,7 @@ from berth_operator.core.values.verdict import ANY, Change
 from tests.builders import GPU, asks, waiting
 
 STILL = (devices.BUILT_IN,)
-"""The hint that a filter still rejects what has changed."""
+"""The hint that a filter still rejects the changed node."""
 
 
 def failure(wakes_on: Change = Change.CAPACITY_FREED, message: str = "no") -> Failure:
