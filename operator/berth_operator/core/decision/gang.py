@@ -329,8 +329,8 @@ class _Attempt:
 
 def _domain_scores(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
     """Return each domain's score in steps: first with members, then the tightest that hold all, then the largest."""
-    room_of_domain = np.bincount(numbers, weights=room, minlength=len(taken))
-    tight = np.where(room_of_domain >= left, 1.0 + left / np.maximum(room_of_domain, 1.0), room_of_domain / left)
+    capacities = np.bincount(numbers, weights=room, minlength=len(taken))
+    tight = np.where(capacities >= left, 1.0 + left / np.maximum(capacities, 1.0), capacities / left)
     steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))
     steps[ABSENT] = 0
     return steps
