@@ -29,7 +29,7 @@ TRIES: Final = 5
 """Sends of one call at most; the usual Retry-After is one second."""
 TIMEOUT_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 90.0
-"""A watch that is silent for so long may be broken: the server sends a bookmark about once a minute."""
+"""A watch that is silent for this long may be broken: the server sends a bookmark about once a minute."""
 
 JSON: Final = "application/json"
 MERGE: Final = "application/merge-patch+json"
@@ -74,10 +74,10 @@ class ApiClient:
 
         Args:
             tokens: the login and its token.
-            user_agent: also the name of the field manager where none is given.
+            user_agent: the User-Agent header; also the default field manager.
             limit: connections for requests at most, and as many for watches.
             tries: sends of one call at most.
-            timeout: seconds of a call, its waits included, where it names none.
+            timeout: seconds of a call, its waits included, unless the call sets its own.
 
         Raises:
             CredentialsError: the login cannot be used.
@@ -148,11 +148,11 @@ class ApiClient:
         timeout: float | None = None,  # noqa: ASYNC109 - of the whole call, its waits included
         decode: bool = True,
     ) -> Any:
-        """Send one request and return the decoded answer, or None if it is not to be decoded.
+        """Send one request and return the decoded answer, or None without `decode`.
 
         Raises:
             ApiError: the server refused it, or was busy too often.
-            Unreachable: there is no answer within the time.
+            Unreachable: there is no answer within the timeout.
         """
         url = self._url(path, params)
         name = f"{method} {url}"
@@ -198,7 +198,7 @@ class ApiClient:
             raise Unreachable(f"watch {path}: no answer: {_text(error)}") from error
 
     def _url(self, path: str, params: Params | None) -> str:
-        """Return the target of a request, as it is sent."""
+        """Return the request target with its query."""
         return self._target + path + ("?" + urlencode(params) if params else "")
 
     async def _send(self, request: bytes, name: str, seconds: float) -> bytes:
@@ -213,7 +213,7 @@ class ApiClient:
         return response.payload
 
     async def _encode(self, method: str, url: str, body: Any, content_type: str, accept: str) -> bytes:
-        """Return a request as bytes, with the present token."""
+        """Return a request as bytes, with the current token."""
         data = b"" if body is None else orjson.dumps(body)
         authorization = await self._tokens.authorization()
         own = f"Authorization: {authorization}\r\n" if authorization else ""
@@ -234,7 +234,7 @@ def _text(error: OSError) -> str:
 
 
 def _wait(error: ApiError) -> float | None:
-    """Return the seconds to wait before the same request may be sent again, if it may."""
+    """Return the seconds to wait before the request is sent again; None if it must not be."""
     is_busy = error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
     return error.retry_after if is_busy else None
 
@@ -252,7 +252,7 @@ def _error_of(response: Response) -> ApiError:
     seconds = float(response.retry_after) if response.retry_after and response.retry_after.isdecimal() else None
     try:
         body = orjson.loads(response.payload)
-    except orjson.JSONDecodeError:  # from something in front of the API: plain text, or a proxy's page
+    except orjson.JSONDecodeError:  # from a proxy or load balancer in front of the API server
         text = response.payload[:200].decode(errors="replace").strip()
         return ApiError(response.status, "Unknown", text, seconds)
     fields = body if isinstance(body, dict) else {}

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for requests whose answers are read whole: what a thousand binds a second are sent with.
+"""HTTP/1.1 for requests whose answers are read as a whole, fast enough for a thousand binds a second.
 
-aiohttp takes 175 µs of processor time a request, this 70 (docs/performance.md). It implements what an API server needs
-and no more: one request at a time on a kept connection, no redirects, no cookies.
+aiohttp takes 175 µs of processor time a request, this module 70 µs (docs/performance.md). It implements only what an
+API server needs: one request at a time on a keep-alive connection, no redirects, no cookies.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ class ConnectionPool:
         self._endpoint = endpoint
         self._turns = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
-        """The last used comes last and is used first: the server may close the others if they are not needed."""
+        """Most recently used last, and reused first: the server may close those that are not needed."""
 
     async def exchange(self, request: bytes, seconds: float) -> Response:
         """Send a request and return its answer.
 
         Raises:
-            OSError: there was none, or not in time (TimeoutError); the request may have been executed.
+            OSError: there was no answer, or not in time (TimeoutError); the request may have been executed.
         """
         async with asyncio.timeout(seconds), self._turns:
             connection = self._kept() or await self._endpoint.connect(_Connection)
             try:
                 response = await connection.exchange(request)
             except BaseException:
-                # The rest of this answer would be taken for the answer to the next request.
+                # Otherwise the rest of this answer would be read as the answer to the next request.
                 connection.abort()
                 raise
             if connection.usable:

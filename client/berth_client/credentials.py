@@ -1,8 +1,8 @@
 """The API server's address and our identity: from a kubeconfig, or the service account of the pod.
 
-Supported is what works without another program or provider: tokens, token files and client certificates. Any other
-field of a kubeconfig is an error with the field's name, because a login that is half understood fails later, and with a
-worse message.
+Tokens, token files and client certificates are supported, since they need no other program or provider. Any other
+field of a kubeconfig is an error that names the field, because a login that is only partly understood fails later and
+with a worse message.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class CredentialsError(Exception):
 
 
 class UnknownLoginError(CredentialsError):
-    """The kubeconfig is valid as far as it is understood, and has fields that are not supported here."""
+    """The kubeconfig has fields that are not supported here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Login:
     server: str
     """URL without a slash at its end."""
     authority: Path | bytes | None = None
-    """Certificates of the authority that must have signed the server's; None for those that the system trusts."""
+    """Certificates of the authority that signed the server's; None for those that the system trusts."""
     verified: bool = True
     """Whether the server's certificate is verified."""
     server_name: str | None = None
@@ -50,7 +50,7 @@ class Login:
     """URL of the HTTP proxy to connect through, with its password if it has one."""
 
     def authorization(self) -> str | None:
-        """Return the Authorization header that goes with the token, read now if it is in a file.
+        """Return the Authorization header; a token file is read now.
 
         Raises:
             OSError: the token file cannot be read.
@@ -64,8 +64,8 @@ def load(kubeconfig: Path | None, *, pod: Path = SERVICE_ACCOUNT) -> Login:
     """Read a kubeconfig, or without one the service account in the folder `pod`.
 
     Raises:
-        UnknownLoginError: it has fields that are not supported here, or there are several.
-        CredentialsError: it cannot be used.
+        UnknownLoginError: the kubeconfig has fields that are not supported here, or there are several kubeconfigs.
+        CredentialsError: the login cannot be used.
     """
     if kubeconfig is None:
         return _checked(of_pod(os.environ, pod))
@@ -120,7 +120,7 @@ def _file(pem: Path | bytes) -> Iterator[Path]:
 
 
 def _checked(login: Login) -> Login:
-    """Report a token that cannot be read at the start, in one line."""
+    """Return the login; raise a `CredentialsError` now if its token cannot be read."""
     try:
         if isinstance(login.token, Path) and not login.authorization():
             raise CredentialsError(f"{login.token}: the token is empty")
@@ -192,8 +192,8 @@ def of_kubeconfig(document: Any, folder: Path) -> Login:
     """Return the login of a kubeconfig's current context; relative paths start from its folder.
 
     Raises:
-        UnknownLoginError: it has fields that are not supported here.
-        CredentialsError: it cannot be used.
+        UnknownLoginError: the kubeconfig has fields that are not supported here.
+        CredentialsError: the kubeconfig cannot be used.
     """
     if not isinstance(document, dict):
         raise CredentialsError("not a kubeconfig")
@@ -201,7 +201,7 @@ def of_kubeconfig(document: Any, folder: Path) -> Login:
     cluster = _entry(_Cluster, document, "cluster", context.cluster)
     user = _entry(_User, document, "user", context.user) if context.user else _User()
     if bool(user.client_certificate_data or user.client_certificate) != bool(user.client_key_data or user.client_key):
-        raise CredentialsError(f"users[{context.user}]: of client-certificate and client-key one is missing")
+        raise CredentialsError(f"users[{context.user}]: set both client-certificate and client-key, or neither")
     return Login(
         server=cluster.server,
         authority=cluster.certificate_authority_data or _below(folder, cluster.certificate_authority),
@@ -218,7 +218,7 @@ def _below(folder: Path, path: Path | None) -> Path | None:
 
 
 def _entry(shape: type[_F], document: Mapping[str, Any], kind: Kind, name: Any) -> _F:
-    """Read the entry of this name; entries that the context does not name are not read."""
+    """Read the entry of this name; the current context names no other, so no other is read."""
     listed = document.get(f"{kind}s")
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     entry = next((entry.get(kind) for entry in entries if entry.get("name") == name), None)

@@ -64,12 +64,12 @@ class Endpoint:
 
     @property
     def target(self) -> str:
-        """Return what precedes the path of an API call in a request's first line."""
+        """Return what precedes the path of an API call in the request line."""
         return f"http://{self.authority}{self.path}" if self.is_forwarded else self.path
 
     @property
     def headers(self) -> str:
-        """Return the headers that each request needs to get there."""
+        """Return the headers that each request needs to reach the API server."""
         extra = self.proxy.authorization if self.proxy is not None and self.is_forwarded else ""
         return f"Host: {self.authority}\r\n{extra}"
 
@@ -77,7 +77,7 @@ class Endpoint:
         """Open a connection.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the connection cannot be opened.
         """
         try:
             return await self._connect(protocol)

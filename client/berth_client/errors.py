@@ -17,7 +17,7 @@ class CallError(Exception):
 
     @property
     def is_refused(self) -> bool:
-        """Return whether the server refused the request as it is; otherwise it may have been executed."""
+        """Return whether the server refused the request (4xx); otherwise it may have been executed."""
         return 0 < self.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 

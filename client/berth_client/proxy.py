@@ -21,7 +21,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """An HTTP proxy; its password is in no message."""
+    """An HTTP proxy; no message contains its password."""
 
     host: str
     port: int
@@ -53,7 +53,7 @@ class Proxy:
         """Open a connection to the proxy, which forwards requests for plain HTTP.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the connection cannot be opened.
         """
         loop = asyncio.get_running_loop()
         name = self.host if self.tls else None
@@ -66,7 +66,7 @@ class Proxy:
         """Open a TLS connection to a server through the proxy.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the connection cannot be opened.
         """
         tunnel = await self.connect(_Tunnel)
         try:
@@ -87,7 +87,7 @@ def of_environment(server: str) -> str | None:
     """Return the URL of the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for a server's URL, if any."""
     if not VARIABLES & {name.lower() for name in os.environ}:
         return None
-    # It takes 2.5 MB, and a cluster seldom needs it.
+    # urllib.request takes 2.5 MB, and few clusters need it.
     import urllib.request  # noqa: PLC0415 - see above
 
     parts = urlsplit(server)

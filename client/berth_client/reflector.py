@@ -6,13 +6,13 @@ and watches from there. Three things can happen to a watch:
 * it ends or breaks: it continues from the last version seen; nothing is lost, nothing is listed. A silent connection
   counts as broken: bookmarks come about once a minute, so 90 s without a byte may be a stall. (The server skips one
   now and then; to open a working watch again costs one request);
-* the server no longer has that version (410), or sends anything that is not understood: list again. The sink then gets
+* the server no longer has that version (410), or sends something that cannot be parsed: list again. The sink then gets
   all objects, and removes those that are gone at the end;
 * the server is busy or does not answer: list and watch are retried forever, since there is nothing else to do, at
   growing intervals up to half a minute. `last_event_age` is the time since the last answer, for liveness probes.
 
-The sink is called in the order of the server's versions and, between a list's request and its end, with nothing
-older. A list is never whole in memory, and between two pages other tasks run.
+The sink is called in the order of the server's versions; between a list's request and its end it gets nothing older.
+A list is never held in memory as a whole, and other tasks run between two pages.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from berth_client.lists import pages
 from berth_client.objects import Object, without_managed_fields
 
 WATCH_SECONDS: Final = (300, 600)
-"""Range of a watch's life, drawn again each time so that watches do not all end together."""
+"""Range of a watch's duration, drawn at random for each watch so that watches do not all end at once."""
 
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 SHORT_SECONDS: Final = 1.0
 """A watch that ends sooner than this and without a line counts as failed."""
 
 ABSENT_SECONDS: Final = 15.0
-"""How often to list a kind again that the server does not serve."""
+"""Seconds between two lists of a kind that the server does not serve."""
 
 BUSY: Final = frozenset(
     {
@@ -50,7 +50,7 @@ BUSY: Final = frozenset(
         HTTPStatus.SERVICE_UNAVAILABLE,
     }
 )
-"""Refusals that do not concern our version: listing now would only add to the load."""
+"""Errors that do not concern our version: listing again would only add to the load."""
 
 Kind = Literal["ADDED", "MODIFIED", "DELETED"]
 
@@ -58,20 +58,20 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 class Listing(Protocol):
-    """Takes one list; it may break off before its end, and another begin."""
+    """Takes one list; the list may break off, and another one begin."""
 
     def put(self, objects: list[Object]) -> None:
         """Take a page."""
 
     def end(self, version: str, /) -> None:
-        """Take the end, and the list's version: objects that were on no page are gone."""
+        """End the list at this version: objects that were on no page are gone."""
 
 
 class Sink(Protocol):
     """Consumes what a reflector reads."""
 
     def listing(self, *, requested_at: float) -> Listing:
-        """Begin to take all objects, as of some moment after `requested_at` (monotonic seconds)."""
+        """Begin a list of all objects, as of a moment after `requested_at` (monotonic seconds)."""
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Take one change."""
@@ -96,10 +96,10 @@ class Source:
     """`fieldSelector`, `labelSelector`."""
 
     keep: Callable[[Object], Object] = without_managed_fields
-    """Applied page by page, so that a long list is never whole in memory."""
+    """Applied page by page, so that a long list is never held in memory as a whole."""
 
     optional: bool = False
-    """Whether the server may not serve the kind: then there are no objects until it does."""
+    """Whether the server may lack the kind; there are no objects until it serves the kind."""
 
 
 class _RelistError(Exception):
@@ -129,19 +129,19 @@ class Reflector:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the sink has had the first list."""
+        """Return whether the sink has had the first list."""
         return self.synced.is_set()
 
     def last_event_age(self) -> float:
-        """Return the seconds since the server last spoke: a list, an accepted watch, an event, a bookmark."""
+        """Return the seconds since the last list, accepted watch, event or bookmark."""
         return self._clock() - self._heard_at
 
     async def read(self) -> None:
-        """Hand one list to the sink, and watch nothing.
+        """Pass one list to the sink, without a watch.
 
         Raises:
-            ApiError: the server refused it.
-            Unreachable: it did not answer.
+            ApiError: the server refused the list.
+            Unreachable: the server did not answer.
         """
         await self._list()
 
@@ -167,7 +167,7 @@ class Reflector:
             raise Unreachable("the watch ended as soon as it began")
 
     async def _list(self) -> str | None:
-        """Hand a list to the sink; return its version, or None if the kind is unknown to the server."""
+        """Pass a list to the sink; return its version, or None if the server does not serve the kind."""
         listing = self._sink.listing(requested_at=self._clock())
         version = None
         try:
@@ -189,7 +189,7 @@ class Reflector:
         return page
 
     async def _watch(self, version: str) -> int:
-        """Pass on what happens until the watch ends; return how many lines came."""
+        """Pass events to the sink until the watch ends; return the number of lines."""
         params = {
             **self._source.params,
             "watch": "true",
@@ -210,7 +210,7 @@ class Reflector:
         kind, obj, version = _parse(line)
         if kind != "BOOKMARK":
             self._sink.apply(kind, self._source.keep(obj))
-        # After the sink: should it fail, this version has not been seen.
+        # After the sink: if it fails, this version counts as not seen.
         self._version = version
         self._failures = 0
 
@@ -218,7 +218,7 @@ class Reflector:
         stale = isinstance(error, _RelistError) or (isinstance(error, ApiError) and error.status not in BUSY)
         if stale:
             self._version = None
-        # A single break is normal; one that repeats, or costs a list, is not.
+        # One interruption is normal; repeated ones, and those that cost a list, are not.
         log = _log.warning if stale or self._failures else _log.info
         log("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
 
@@ -231,7 +231,7 @@ class Reflector:
 
 
 def _parse(line: bytes) -> tuple[Kind | Literal["BOOKMARK"], Object, str]:
-    """Return an event's kind, object and version; anything else is a reason to list again."""
+    """Return an event's kind, object and version; raise a `_RelistError` for anything else."""
     try:
         event = orjson.loads(line)
         kind, obj = event["type"], event["object"]

@@ -1,4 +1,4 @@
-"""HTTP/1.1 for answers that are read as they arrive: watches. Each has a connection of its own."""
+"""HTTP/1.1 for watches, whose answers are read as they arrive. Each has a connection of its own."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import httptools
 from berth_client.endpoints import Endpoint
 
 HIGH_WATER: Final = 2**18
-"""Bytes that wait to be read; with more of them, the server is made to wait."""
+"""Unread bytes beyond which the connection stops reading, so that the server has to wait."""
 
 
 class StreamPool:
@@ -25,7 +25,7 @@ class StreamPool:
         """Send a request and wait for the head of its answer; the connection is closed at the end of the block.
 
         Raises:
-            OSError: there was none, or not in time (TimeoutError).
+            OSError: there was no answer, or not in time (TimeoutError).
         """
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(seconds):
@@ -64,7 +64,7 @@ class _Stream(asyncio.Protocol):
         """Yield the answer's body as it arrives.
 
         Raises:
-            OSError: it broke off, or nothing arrived for so many seconds (TimeoutError).
+            OSError: the answer broke off, or nothing arrived for `idle_seconds` (TimeoutError).
         """
         while True:
             async with asyncio.timeout(idle_seconds):
@@ -74,7 +74,7 @@ class _Stream(asyncio.Protocol):
             yield chunk
 
     async def _read(self) -> bytes:
-        """Return what has arrived, as soon as there is something; nothing at the end of the answer.
+        """Wait for data and return all that has arrived; empty at the end of the answer.
 
         Raises:
             OSError: the answer broke off.
@@ -141,7 +141,7 @@ class _Stream(asyncio.Protocol):
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Split chunks at newlines, whatever the length; empty lines and a last line without a newline are left out."""
+    """Split chunks at newlines; empty lines and a last line without a newline are left out."""
     pending: list[bytes] = []
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")

@@ -19,9 +19,9 @@ def micro_time(moment: datetime) -> str:
 
 
 def parse(text: str) -> datetime:
-    """Return the moment that either of them names.
+    """Parse a `Time` or a `MicroTime`.
 
     Raises:
-        ValueError: it is not a time.
+        ValueError: the text is not a time.
     """
     return datetime.fromisoformat(text)

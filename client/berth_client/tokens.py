@@ -1,7 +1,7 @@
 """The token that goes with each request.
 
 By default the login is read again once a minute and after a 401, so that rotated tokens are used, while a request costs
-no more than reading the clock. A rotated *client certificate* needs a restart: the TLS context is made once.
+no more than reading the clock. A rotated *client certificate* needs a restart: the TLS context is created once.
 """
 
 import time
@@ -29,7 +29,7 @@ class TokenSource:
 
         Args:
             login: how to reach the API server.
-            renew: reads the login again; by default only its token file is.
+            renew: reads the login again; by default only its token file is read again.
             reload_seconds: how long a token is used before it is read again.
 
         Raises:
@@ -45,7 +45,7 @@ class TokenSource:
     async def authorization(self) -> str | None:
         """Return the Authorization header of a request sent now."""
         if time.monotonic() >= self._reload_at:
-            # Set before the wait: requests that are sent meanwhile use the present token.
+            # Set before the wait, so that requests sent meanwhile use the current token.
             self._reload_at = time.monotonic() + self._reload_seconds
             await self._reload()
         return self._header
@@ -59,7 +59,7 @@ class TokenSource:
             login = await self._renew() if self._renew else self.login
             self._header = login.authorization()
         except (CredentialsError, OSError, UnicodeDecodeError) as error:
-            # The present token is probably still valid; if not, the server answers 401.
+            # The current token is probably still valid; if not, the server answers 401.
             self._log_failure(str(error))
         else:
             self._failure = ""

@@ -109,11 +109,14 @@ UNSUPPORTED = "not supported; supported are token, tokenFile and client certific
         pytest.param(
             {},
             {"client-certificate": "x"},
-            "users[agent]: of client-certificate and client-key one is missing",
+            "users[agent]: set both client-certificate and client-key, or neither",
             id="no-key",
         ),
         pytest.param(
-            {}, {"client-key": "x"}, "users[agent]: of client-certificate and client-key one is missing", id="key-alone"
+            {},
+            {"client-key": "x"},
+            "users[agent]: set both client-certificate and client-key, or neither",
+            id="key-alone",
         ),
     ],
 )

@@ -102,7 +102,7 @@ async def test_of_several_kubeconfigs_each_says_a_part(server: Server, tmp_path:
         ({"exec": {"apiVersion": "v1", "command": "true", "env": "x"}}, "TypeError"),
         ({"exec": {"apiVersion": "v1", "command": "true", "args": 3}}, "AttributeError"),
         ({"auth-provider": {"name": "oidc"}}, "ValueError: oidc: missing configuration"),
-        ({"client-key": "x"}, "of client-certificate and client-key one is missing"),
+        ({"client-key": "x"}, "set both client-certificate and client-key, or neither"),
     ],
 )
 async def test_a_login_that_cannot_be_used_names_its_file(tmp_path: Path, user: dict[str, Any], message: str) -> None:
