@@ -1,1 +1,1 @@
-"""The asynchronous half of a decision: bind, confirm, retry, forget."""
+"""The binding cycle, which runs concurrently with decisions: bind, confirm, retry, forget."""

@@ -1,11 +1,11 @@
 """Write a decision: one Binding with node, cards and the leader's term.
 
-What the API server answers decides what becomes of the assumed charge:
+The answer of the API server decides what happens to the assumed charge:
 
-* done, or 409 and the pod carries exactly this decision (an answer got lost): it stays;
-* no answer, or a server error: nobody knows, so the very same Binding is sent again. The cards stay charged
-  meanwhile: a request that is still on its way may yet bind the pod to them;
-* a definite no, which "failed calling webhook" is too: it is forgotten, and the pod is decided again after its
+* success, or 409 and the pod has exactly this allocation (an earlier answer was lost): the charge stays;
+* no answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
+  meanwhile, because a request that is still in flight may bind the pod to them;
+* a refusal, which includes "failed calling webhook": the charge is forgotten, and the pod is decided again after its
   back-off.
 """
 
@@ -25,20 +25,20 @@ LONGEST_PAUSE: Final = 2.0
 """Seconds between two sends of one Binding."""
 
 _WEBHOOK: Final = "failed calling webhook"
-"""An internal error (500) of admission, where nothing has been written."""
+"""Text of an internal error (500) in admission, after which nothing has been written."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Outcome(enum.Enum):
-    """What became of a Binding."""
+    """The outcome of a Binding."""
 
     BOUND = "bound"
     GONE = "gone"
-    """The pod is gone, or somebody else bound it."""
+    """The pod is gone, or was bound by another scheduler."""
     REFUSED = "refused"
     FENCED = "fenced"
-    """Our term is over, whether we know it yet or not, or the API server cannot tell: no fault of the pod's."""
+    """The fence refused the Binding: our term is over, or the API server cannot evaluate the policy yet."""
     UNKNOWN = "unknown"
     """No definite answer: send it again."""
 
@@ -58,7 +58,7 @@ class Pods(Protocol):
 
 
 async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tuple[Outcome, str]:
-    """Send a Binding once; give what became of it, and the server's words where it refused."""
+    """Send a Binding once; return its outcome and the error message, empty on success."""
     pod = placement.pod
     try:
         await pods.bind(pod.namespace, pod.name, binding)
@@ -82,7 +82,7 @@ async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[
 
 
 async def _compare(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
-    """Look whether the pod already carries this decision."""
+    """Return `BOUND` if the pod already has this allocation, after a 409; read the pod to find out."""
     pod = placement.pod
     try:
         found = await pods.get_pod(pod.namespace, pod.name)
@@ -90,7 +90,7 @@ async def _compare(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
         return Outcome.UNKNOWN, str(error)
     except ApiError as error:
         return (Outcome.GONE if error.status == HTTPStatus.NOT_FOUND else Outcome.UNKNOWN), error.message
-    return (Outcome.BOUND, "") if _carries(found, placement) else (Outcome.GONE, "bound by somebody else")
+    return (Outcome.BOUND, "") if _carries(found, placement) else (Outcome.GONE, "bound by another scheduler")
 
 
 def _carries(found: dict[str, Any], placement: Placement) -> bool:

@@ -1,7 +1,7 @@
-"""Look after pods that were bound and that no watch has shown.
+"""Release bound pods that were deleted before a watch showed them.
 
-A pod that comes and goes while a watch is listing anew leaves no event behind, and its charge would stay. So a bound
-pod that stays unseen is asked for, and released if it is gone or has ended.
+A pod that is created and deleted while a watch lists again leaves no event, so its charge would stay. A bound pod that
+no watch has shown for a while is therefore read from the API server, and released if it is gone or has ended.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 5.0
 PATIENCE: Final = 10.0
-"""Seconds for which a watch may be late: it is taken up again within a few."""
+"""Seconds after a bind before the pod is read; a broken watch continues within a few seconds."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Pods(Protocol):
-    """What this needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         """Read a pod at quorum."""
 
 
 async def run(cluster: Cluster, pods: Pods) -> None:
-    """Look after them until cancelled."""
+    """Check bound pods that no watch has shown, until cancelled."""
     while True:
         for charge in cluster.placements.unseen(PATIENCE):
             if await _is_gone(pods, charge):
@@ -42,7 +42,7 @@ async def run(cluster: Cluster, pods: Pods) -> None:
 
 
 async def _is_gone(pods: Pods, charge: Charge) -> bool:
-    """Return whether the pod is certainly no more; without an answer it is asked for again next time."""
+    """Return whether the pod is certainly gone or has ended; False without an answer, so it is read again later."""
     namespace, name = keys.split(charge.pod)
     try:
         found = await pods.get_pod(namespace, name)

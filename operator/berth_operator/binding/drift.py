@@ -1,8 +1,8 @@
-"""Look after pods that hold other devices than they were allocated.
+"""Correct the allocations of pods that hold other devices than they were allocated.
 
-kubelet may give two pods of one node each what the other was promised. That is as good, so both allocations are
-written anew, to say what is so: each by itself, for it follows from what kubelet gave, whatever becomes of the other. A
-pod that differs from its allocation without any other is charged for what it holds, and told so once.
+kubelet may swap the devices of two pods on a node. Both pods still have what they request, so both allocations are
+rewritten to match kubelet. Each rewrite stands alone: it depends only on what kubelet gave, not on whether the other
+succeeds. A pod that drifted without such a counterpart is charged for what it holds, and reported once.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 1.0
-"""Seconds between two looks while any pod drifts."""
+"""Seconds between two checks while any pod drifts."""
 PATIENCE: Final = 2.0
-"""Seconds in which a drift may end before it is told: the other half of a swap may be on its way."""
+"""Seconds of drift before it is reported: the report about the other pod of a swap may arrive later."""
 PAUSES: Final = (1.0, 30.0)
-"""Seconds until a write that failed is tried again: at first, and at most."""
+"""Seconds until a failed write is retried: the first and the longest pause."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Pods(Protocol):
-    """What is needed of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         """Read a pod at quorum."""
 
     async def annotate_pod(self, pod: Object, annotations: Mapping[str, str]) -> None:
-        """Set annotations of a pod, if it is still as it was read."""
+        """Set annotations of a pod, unless it has changed since it was read."""
 
 
 class DriftKeeper:
-    """Does so for one term."""
+    """Reports and corrects drift for one term."""
 
     def __init__(
         self,
@@ -55,18 +55,18 @@ class DriftKeeper:
         leads: Callable[[], bool],
         changed: asyncio.Event,
     ) -> None:
-        """`changed` is set whenever a pod begins or ceases to drift."""
+        """Create a keeper; `changed` is set whenever a pod begins or ceases to drift."""
         self._cluster, self._pods, self._reporter, self._leads = cluster, pods, reporter, leads
         self._look = changed
         self._since: dict[str, float] = {}
-        """UID -> since when the pod drifts."""
+        """UID of a drifting pod -> clock reading when it was first seen drifting."""
         self._told: set[str] = set()
-        """UIDs of those of which that was told."""
+        """UIDs of drifting pods that have been reported."""
         self._again: dict[str, tuple[float, float]] = {}
-        """UID -> when a write that failed may be tried again, and the pause before that."""
+        """UID -> when a failed write may be retried, and the pause before that."""
 
     async def run(self) -> None:
-        """Look after them until cancelled."""
+        """Report and correct drift until cancelled."""
         while True:
             self._look.clear()
             self._count()
@@ -75,7 +75,7 @@ class DriftKeeper:
             await self._wait()
 
     async def _wait(self) -> None:
-        """Sleep until something changes or, while any pod drifts, for a while."""
+        """Sleep until a pod begins or ceases to drift; while any drifts, for `PERIOD` at most."""
         try:
             async with asyncio.timeout(PERIOD if self._since else None):
                 await self._look.wait()
@@ -87,7 +87,7 @@ class DriftKeeper:
         return {uid: each for uid, each in drifted.items() if self._cluster.node_cache.is_ours(each.actual.node)}
 
     def _count(self) -> None:
-        """Find out who drifts, and since when."""
+        """Update which pods drift, and since when."""
         ours, now = self._ours(), self._cluster.clock()
         counters.DRIFTED.set(len(ours))
         self._since = {uid: self._since.get(uid, now) for uid in ours}
@@ -110,12 +110,12 @@ class DriftKeeper:
         await asyncio.gather(*(self._rewrite(case, instead) for case, instead in due if self._leads()))
 
     async def _rewrite(self, case: Mismatch, instead: Mapping[str, Grant]) -> None:
-        """Have a pod's allocation say what it holds."""
+        """Rewrite a pod's allocation to name the devices that it holds."""
         namespace, name = keys.split(case.actual.pod)
         try:
             pod = await self._pods.get_pod(namespace, name)
             if (annotations := _annotations(pod, case, instead)) is None:
-                return  # it is another by now, and the watch will say so
+                return  # the pod was replaced or rewritten meanwhile; the watch will show it
             await self._pods.annotate_pod(pod, annotations)
         except CallError as error:
             self._failed(case, error)
@@ -134,7 +134,7 @@ class DriftKeeper:
 
 
 def _annotations(pod: Mapping[str, Any], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
-    """Return what a pod's annotations are to say; None of a pod that is not the one, or says so already."""
+    """Return the corrected annotations of a pod; None if it is another pod or needs no correction."""
     metadata = pod["metadata"]
     is_same = metadata["uid"] == case.actual.uid and pod["spec"].get("nodeName") == case.actual.node
     told = metadata.get("annotations") or {}

@@ -1,4 +1,4 @@
-"""Events on pods as events.k8s.io/v1 has them, and the queue of those that are recorded once."""
+"""Events on pods (events.k8s.io/v1), and the queue of Events that are recorded once."""
 
 import asyncio
 import time
@@ -16,11 +16,11 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 
 MAX_QUEUED: Final = 20_000
-"""Events that wait to be sent, 12 MB. More wait only while the API server takes Bindings and no Events."""
+"""Events in the queue, 12 MB. It fills up only while the API server accepts Bindings and no Events."""
 WRITERS: Final = 8
-"""Events sent at once: few, so that binds come first."""
+"""Events sent concurrently: few, so that binds come first."""
 TRIES: Final = 4
-"""Sends of one Event; then it is dropped."""
+"""Attempts to send an Event before it is dropped."""
 MAX_NOTE: Final = 1024
 """Bytes of an Event's note."""
 MAX_NAME: Final = 200
@@ -30,7 +30,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class EventApi(Protocol):
-    """What the queue needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that the queue uses."""
 
     async def create_event(self, namespace: str, event: dict[str, Any]) -> None:
         """Create an events.k8s.io/v1 Event."""
@@ -44,11 +44,11 @@ class Subject:
     name: str
     uid: str
     controller: str
-    """The reporting controller: the pod's scheduler, or this operator if that may have been another."""
+    """The reporting controller: the pod's scheduler, or this operator where the scheduler is unknown."""
 
     @classmethod
     def of(cls, pod: PendingPod) -> "Subject":
-        """Return a pending pod as a subject."""
+        """Return the subject for a pending pod."""
         return cls(namespace=pod.namespace, name=pod.name, uid=pod.uid, controller=pod.scheduler)
 
 
@@ -58,17 +58,17 @@ def microtime() -> str:
 
 
 def event_name(pod: str, suffix: str = "") -> str:
-    """Return a name for an Event of a pod; without a suffix one from the clock, as client-go does."""
+    """Return the name of an Event; without a suffix it ends in the clock's nanoseconds, as client-go's do."""
     return f"{pod[:MAX_NAME].rstrip('-.')}.{suffix or format(time.time_ns(), 'x')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An Event; a tenth of the size of its JSON object, which is made when it is sent."""
+    """An Event, in a tenth of the memory of its JSON object, which `body` creates when it is sent."""
 
     subject: Subject
     name: str
-    """The name makes it exist only once, however often it is sent."""
+    """Makes a repeated send a 409, so that the Event exists only once."""
     type: str
     reason: str
     action: str
@@ -76,7 +76,7 @@ class Event:
     time: str = field(default_factory=microtime)
 
     def body(self, instance: str) -> dict[str, Any]:
-        """Return the object as the API server takes it."""
+        """Return the JSON object for the API server."""
         pod = self.subject
         return {
             "apiVersion": "events.k8s.io/v1",
@@ -100,15 +100,15 @@ class Event:
 
 
 class EventQueue:
-    """Sends Events behind the binds, the oldest first."""
+    """Sends Events, the oldest first, and lets binds go first."""
 
     def __init__(self, *, api: EventApi, instance: str, calm: InFlightBinds, clock: Callable[[], float]) -> None:
         self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
         self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue(MAX_QUEUED)
-        """(when it was put in, Event)."""
+        """(clock reading when it was queued, Event)."""
 
     def put(self, event: Event) -> None:
-        """Send an Event soon; if too many wait, drop the oldest, which the object that it is about outlives."""
+        """Queue an Event; if the queue is full, drop the oldest."""
         if self._queue.full():
             self._queue.get_nowait()
             counters.REPORTS_LOST.labels("event").inc()
@@ -123,13 +123,13 @@ class EventQueue:
     async def _send_all(self) -> None:
         while True:
             since, event = await self._queue.get()
-            # With half of the queue full, losing Events is closer than delaying binds is bad.
+            # Once the queue is half full, losing Events is worse than delaying binds.
             if self._queue.qsize() < MAX_QUEUED // 2:
                 await self._calm.wait(since + PATIENCE - self._clock())
             await self._send(event)
 
     async def _send(self, event: Event) -> None:
-        """Send an Event until it is there, or dropped."""
+        """Send an Event until it exists or `TRIES` attempts have failed."""
         error: Exception | None = None
         for attempt in range(TRIES):
             if attempt:
@@ -138,7 +138,7 @@ class EventQueue:
                 await self._api.create_event(event.subject.namespace, event.body(self._instance))
             except CallError as failure:
                 if failure.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                    return  # an answer got lost, or its namespace is gone
+                    return  # it exists since an answer was lost, or its namespace is gone
                 error = failure
                 if failure.is_refused:
                     break

@@ -1,10 +1,10 @@
-"""Gangs: decided at once, bound by one call for each member, and undone if they cannot be completed.
+"""Gangs: decided as a whole, bound with one Binding for each member, and undone if they cannot be completed.
 
-A decided gang is assumed as a whole. First the claims of all members are bound; if that fails, none has been bound and
-all are forgotten. Then each gets its Binding, concurrently. A member whose Binding is refused keeps what it was given
-and is tried again until the gang's time is up. The keeper, once a second, then dooms what is bound of a gang that has
-not formed, and has it deleted. It goes by how things are, not by how they came to be, so parts that a leader left when
-it ended are treated the same.
+A decided gang is assumed as a whole. First the claims of all members are bound; if that fails, no member has been
+bound and all are forgotten. Then the Bindings of all members are sent concurrently. A member whose Binding is refused
+stays assumed, and its Binding is retried until the gang's timeout. Once a second, the keeper deletes the bound members
+of gangs that have not formed within their timeout. It acts on the current state only, so it also deletes members that
+a previous leader left behind.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 1.0
-"""Seconds between two looks of the keeper."""
+"""Seconds between two checks by the keeper."""
 AGAIN: Final = 5.0
-"""Seconds until a deletion that shows no effect is sent again."""
+"""Seconds until a deletion without effect is sent again."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 """There is no such pod, or another one of its name."""
 
@@ -41,21 +41,21 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Binds(Protocol):
-    """What is needed of the scheduler, which binds pods one by one."""
+    """The subset of `Scheduler` that binds single pods."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the decisions; its mistakes end the process."""
+        """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
 
     def leads(self, epoch: int) -> bool:
-        """Return whether the term still lasts."""
+        """Return whether we still lead in this term."""
 
     async def send(
         self, placement: Placement, body: dict[str, object], epoch: int
     ) -> tuple[binder.Outcome, str] | None:
-        """Send a Binding until the answer is definite; give None if the term has ended."""
+        """Send a Binding until the answer is definite; return None if the term has ended."""
 
     def settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
-        """Act on the answer."""
+        """Apply the outcome of a Binding to the state."""
 
 
 class GangBinder:
@@ -77,7 +77,7 @@ class GangBinder:
         self._policy, self._lease, self._binds = policy, lease, binds
 
     def decide(self, gang: Gang, epoch: int) -> None:
-        """Decide a gang, and start to bind those who are placed."""
+        """Decide a gang, and start to bind its members if they are placed."""
         outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
@@ -92,7 +92,7 @@ class GangBinder:
             self._binds.start(self._bind(outcome, bodies, epoch))
 
     def _bodies(self, gang: Gang, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
-        """Return the Bindings; None if one cannot be written, which its pod is told."""
+        """Return the Bindings; None if one cannot be written, which is reported on its pod."""
         bodies = []
         for each in placements:
             try:
@@ -113,7 +113,7 @@ class GangBinder:
             self._binds.start(self._bind_member(placement, body, epoch))
 
     async def _bind_claims(self, placements: Sequence[Placement], epoch: int) -> bool:
-        """Bind the claims of all members; tell whether all are bound."""
+        """Bind the claims of all members; return whether all are bound."""
         claiming = [each for each in placements if each.volumes]
         waits = (self._volumes.bind(each, lambda: self._binds.leads(epoch)) for each in claiming)
         done = True
@@ -137,7 +137,7 @@ class GangBinder:
         return done
 
     async def _bind_member(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
-        """Send a member's Binding, again while it is refused and the gang has time."""
+        """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
         tries = 0
         while (answer := await self._binds.send(placement, body, epoch)) is not None:
             outcome, why = answer
@@ -152,14 +152,14 @@ class GangBinder:
 
 
 class Pods(Protocol):
-    """What the keeper needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that the keeper uses."""
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a pod, if it is still this one."""
+        """Delete a pod if it still has this UID."""
 
 
 class GangKeeper:
-    """Looks after gangs that wait, and after those that are bound in part."""
+    """Puts gangs back into the queue, reports what gangs lack, and undoes gangs that were bound only in part."""
 
     def __init__(
         self,
@@ -170,14 +170,17 @@ class GangKeeper:
         keeps: Callable[[str], bool],
         leads: Callable[[], bool],
     ) -> None:
-        """`keeps` tells for a scheduler's name whether members stay bound of a gang that cannot be completed."""
+        """Create a keeper.
+
+        `keeps` returns for a scheduler name whether the bound members of a gang that cannot be completed stay.
+        """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._keeps, self._leads = keeps, leads
         self._again: dict[str, float] = {}
-        """UID of a doomed pod -> when its deletion is sent again, should it still be there."""
+        """UID of a pod to delete -> when to send its deletion again if it still exists."""
 
     async def run(self) -> None:
-        """Look after them until cancelled."""
+        """Check gangs until cancelled."""
         while True:
             self._undo_overdue()
             self._look_after_waiting()

@@ -1,6 +1,6 @@
-"""Whether binds are under way: what can wait lets them go first.
+"""Whether binds are in flight, so that reports can let them go first.
 
-To the API server an Event costs as much as a bind, and nobody waits for it.
+An Event costs the API server as much as a bind, and is less urgent.
 """
 
 import asyncio
@@ -8,11 +8,11 @@ import contextlib
 from typing import Final
 
 PATIENCE: Final = 8.0
-"""Seconds that a report waits at most, so that a pod has its Event 10 s after its bind in the longest storm."""
+"""Seconds that a report waits for binds at most, so that a pod has its Event within 10 s of its bind under any load."""
 
 
 class InFlightBinds:
-    """Counts binds under way."""
+    """Counts the binds in flight."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -20,23 +20,23 @@ class InFlightBinds:
         self._calm.set()
 
     def begin(self) -> None:
-        """One more bind is under way."""
+        """Record that a bind was sent."""
         self._under_way += 1
         self._calm.clear()
 
     def end(self) -> None:
-        """A bind has its answer."""
+        """Record that a bind was answered."""
         self._under_way -= 1
         if not self._under_way:
             self._calm.set()
 
     @property
     def is_busy(self) -> bool:
-        """Return whether any bind is under way; may be asked by any thread."""
+        """Return whether any bind is in flight; safe in any thread."""
         return self._under_way > 0
 
     async def wait(self, seconds: float) -> None:
-        """Wait until no bind is under way, or so long."""
+        """Wait until no bind is in flight, for `seconds` at most."""
         if seconds > 0 and not self._calm.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""Passes changes of the state on to the loops and reports that act on them."""
+"""Passes changes of the state to the loops and reports that act on them."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from berth_operator.state.views import StatusKind
 
 
 class Notifier:
-    """The `Listener` of a process that schedules; it exists before the state and all that act on it."""
+    """The `Listener` of a process that schedules; created before the state and the loops that use the state."""
 
     def __init__(self, *, reporter: Reporter, mark: Callable[[StatusKind, str], None]) -> None:
-        """`mark` is called with an object whose status may have to be written."""
+        """Create a notifier; `mark` is called with each object whose status may have to be written."""
         self.work = asyncio.Event()
         """Wakes the scheduling loop."""
         self.drift = asyncio.Event()
@@ -25,7 +25,7 @@ class Notifier:
         self.work.set()
 
     def status_changed(self, kind: StatusKind, name: str) -> None:
-        """Mark the object's status as to be written."""
+        """Mark the object for the status writer."""
         self._mark(kind, name)
 
     def drift_changed(self) -> None:
@@ -33,7 +33,7 @@ class Notifier:
         self.drift.set()
 
     def allocation_unknown(self, charge: Charge) -> None:
-        """Report the pod."""
+        """Report that the pod's allocation is unknown."""
         self._reporter.unknown(charge)
 
     def pod_settled(self, uid: str) -> None:

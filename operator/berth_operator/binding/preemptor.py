@@ -1,9 +1,9 @@
-"""Make room for pods of higher priority: choose victims, nominate, and have the victims deleted.
+"""Preemption: choose victims for pods of higher priority, nominate a node, and delete the victims.
 
-Choosing is part of the pod's decision, and what it decides is seen by the next one: what the victims leave is kept for
-the pod. Deleting goes on beside it, each victim with a condition that says why and within its own grace period. The
-pod waits like any other that fits nowhere, and is woken when a pod leaves; while those leave that it waits for, it
-evicts no more.
+Victims are chosen during the pod's decision. The next decision already sees the nomination, which keeps the victims'
+capacity for the pod. Deletions run concurrently: each victim first gets a condition with the reason, and then its own
+grace period. The pod is parked like any other that fits nowhere, and is woken when a pod leaves. It preempts no further
+pods while its victims are terminating.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
 EVICTIONS: Final = 16
-"""Victims told to leave at once."""
+"""Victims that are evicted concurrently."""
 PAUSES: Final = (1.0, 2.0, 4.0)
-"""Seconds between two sends of one request; if the last fails, the pod chooses anew after its back-off."""
+"""Seconds between the attempts of one request; if the last fails, the pod is decided again after its back-off."""
 
 _NODE_CHANGES: Final = (
     Change.CAPACITY_FREED
@@ -53,20 +53,20 @@ _NODE_CHANGES: Final = (
     | Change.NODE_REMOVED
     | Change.DEVICE
 )
-"""What may end a nomination, or fulfil it."""
+"""Changes that may end or fulfil a nomination."""
 _NO_VICTIMS_OF_GANG: Final = "No preemption victims found for incoming preemptor."
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Pods(Protocol):
-    """What is needed of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
         """Patch a pod's status by strategic merge."""
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Have a pod deleted, within its own grace period, if it is still the one with this UID."""
+        """Delete a pod within its own grace period, if it still has this UID."""
 
 
 class TermOverError(Exception):
@@ -74,7 +74,7 @@ class TermOverError(Exception):
 
 
 class Preemptor:
-    """Makes room for one term."""
+    """Preempts pods for one term."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Preemptor:
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Keep again what the last leader kept, of a gang all or nothing: the pods tell for which node they wait."""
+        """Restore the last leader's nominations from the pods' status; for a gang either all or none."""
         waiting = nominated(self._cluster.pending.values())
         for pod in waiting:
             if (kept := self._nominated_fit(pod)) is not None:
@@ -100,11 +100,11 @@ class Preemptor:
         for gang in {each.gang for each in waiting if each.gang is not None}:
             if len(self._cluster.nominator.of_gang(gang)) < sum(each.gang == gang for each in waiting):
                 self._cluster.nominator.withdraw_gang(gang)
-            # It is dropped, too, if the gang lacks members by now.
+            # This also withdraws the nominations if the gang now has too few members.
             self._cluster.gangs.gather(gang)
 
     def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
-        """Try to make room for a pod that fits nowhere; give the pod, and why it waits now."""
+        """Try preemption for a pod that fits nowhere; return the pod and its updated failure."""
         fleet = self._cluster.fleet
         if pod.error:
             return pod, failure
@@ -122,9 +122,9 @@ class Preemptor:
         return pod, self._awaiting(failure)
 
     def preempt_for_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
-        """Try to make room for a gang that does not fit; give the gang, and why it waits now.
+        """Try preemption for a gang that does not fit; return the gang and its updated failure.
 
-        While pods leave that it waits for, it evicts no more, wherever else there might be room meanwhile.
+        A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere.
         """
         fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
         if self._left_for(gang):
@@ -149,7 +149,7 @@ class Preemptor:
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), TERMINATING)
 
     def _left_for(self, gang: Gang) -> int:
-        """Count the pods that have yet to leave the nodes that are kept for a gang."""
+        """Return the number of pods that have yet to leave the nodes nominated for a gang."""
         fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominator.of_gang(gang.membership)}
         return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
 
@@ -158,7 +158,7 @@ class Preemptor:
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def give_up(self, pod: PendingPod) -> PendingPod:
-        """Wait for no node in particular."""
+        """Withdraw a pod's nomination; return the pod without it."""
         if not pod.nominated:
             return pod
         pod = self._cluster.nominator.withdraw(pod)
@@ -166,7 +166,7 @@ class Preemptor:
         return pod
 
     def _give_up_gang(self, gang: Gang) -> Gang:
-        """Let no member wait for a node in particular."""
+        """Withdraw the nominations of all members; return the gang without them."""
         for each in gang.members:
             self.give_up(each)
         return self._cluster.gangs.unit(gang.membership) or gang
@@ -202,7 +202,7 @@ class Preemptor:
         self._jobs.put_nowait((pod, victim))
 
     def _displace(self, node: str, priority: int) -> None:
-        """Take a node from the pods below that wait for it: they look for another at once."""
+        """Withdraw the nominations to a node of pods with lower priority, and queue those pods again."""
         below = [each for each in self._cluster.fleet.nominees.values() if each.node == node]
         for each in below:
             if each.priority < priority and each.uid in self._cluster.fleet.nominees:
@@ -218,7 +218,7 @@ class Preemptor:
     # --- evicting ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Have victims deleted until cancelled."""
+        """Evict victims until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(EVICTIONS):
                 tasks.create_task(self._evict_all())
@@ -243,11 +243,11 @@ class Preemptor:
         await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))
 
     async def _send(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Send until it is done; that the pod is gone, or another has its name, is done too.
+        """Send a request until it succeeds; it also counts as done if the pod is gone or was replaced.
 
         Raises:
-            ApiError: the API server refused it.
-            Unreachable: it did not answer.
+            ApiError: the API server refused the request.
+            Unreachable: the API server did not answer.
             TermOverError: we no longer lead.
         """
         for pause in (*PAUSES, None):
@@ -265,7 +265,7 @@ class Preemptor:
                 return
 
     def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
-        """Let the pod choose anew, a little later."""
+        """Decide the pod again after its back-off, because a victim could not be evicted."""
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
         self._cluster.fleet.unmark_leaving(victim.uid)
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:
@@ -277,12 +277,12 @@ class Preemptor:
 
 
 def _until_evictable(failure: Failure, unconfirmed: Collection[str]) -> Failure:
-    """Wait also for pods that may be victims later."""
+    """Wake the pod also when pods become evictable."""
     return replace(failure, wakes_on=failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0)))
 
 
 def _condition(pod: PendingPod) -> dict[str, str]:
-    """Return what tells a victim why it has to go."""
+    """Return the victim's DisruptionTarget condition."""
     return {
         "type": "DisruptionTarget",
         "status": "True",

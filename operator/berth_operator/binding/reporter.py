@@ -1,7 +1,7 @@
-"""Tell users what became of their pods: Events, and what waiting pods show in their status.
+"""Reports to users about their pods: Events, and the status of waiting pods.
 
-A bound pod gets one Scheduled Event, named after the pod's UID so that it can only exist once. What a pod shows that
-fits nowhere is the business of `waiting_pods`.
+A bound pod gets one Scheduled Event, named after the pod's UID so that it can only exist once. `waiting_pods` writes
+the status and Events of pods that fit nowhere.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Reporter:
-    """Says what is to be reported; when that is written is up to the `EventQueue` and the `WaitingPods`."""
+    """Composes reports; `EventQueue` and `WaitingPods` write them when binds leave time for it."""
 
     def __init__(self, *, api: Api, instance: str, clock: Callable[[], float]) -> None:
         self.in_flight_binds = InFlightBinds()
-        """To be told of binds: reports let them go first."""
+        """Counts the binds in flight, which reports let go first."""
         self._events = EventQueue(api=api, instance=instance, calm=self.in_flight_binds, clock=clock)
         self._waiting = WaitingPods(api=api, instance=instance, calm=self.in_flight_binds, clock=clock)
 
     @property
     def waiting(self) -> int:
-        """Return the number of waiting pods of which something is kept."""
+        """Return the number of waiting pods that have a record."""
         return len(self._waiting)
 
     async def run(self) -> None:
@@ -44,28 +44,28 @@ class Reporter:
     # --- pods that wait ---------------------------------------------------------------------------------------
 
     def unschedulable(self, pod: PendingPod, failure: Failure) -> None:
-        """A pod fits nowhere."""
+        """Report that a pod fits nowhere."""
         reason = Reason(message=failure.message, condition="Unschedulable", event="FailedScheduling")
         self._waiting.waits(pod, reason)
 
     def refused(self, pod: PendingPod, why: str) -> None:
-        """The API server refused a pod's Binding."""
-        # Something in front of the API server may refuse without a word, and a message is what is compared.
+        """Report that the API server refused a pod's Binding."""
+        # A proxy may refuse without a message, but records are compared by their message.
         message = why or "the Binding was refused without a reason"
         self._waiting.waits(pod, Reason(message=message, condition="SchedulerError", event="FailedBinding"))
 
     def nominated(self, pod: PendingPod) -> None:
-        """Others leave a node for a pod, or no longer do."""
+        """Report a pod's nominated node, or that it has none any more."""
         self._waiting.nominated(pod)
 
     def dismiss(self, uid: str) -> None:
-        """A pod waits no more."""
+        """Stop reporting about a pod that no longer waits."""
         self._waiting.dismiss(uid)
 
     # --- Events that are recorded once ------------------------------------------------------------------------
 
     def scheduled(self, placement: Placement) -> None:
-        """A pod was bound."""
+        """Report that a pod was bound."""
         pod = placement.pod
         self.dismiss(pod.uid)
         cards = ", ".join(f"{each.type} {each.minor}" for each in placement.grants)
@@ -82,42 +82,42 @@ class Reporter:
         )
 
     def unknown(self, charge: Charge) -> None:
-        """Report a bound pod whose allocation is missing or cannot be believed."""
+        """Report a bound pod whose allocation is missing or not trusted."""
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
         note = (
-            f"It requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing, "
+            f"The pod requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing, "
             "cannot be read, names too few devices or was not written by a trusted scheduler: no such device of that "
-            "node is allocated until the pod is gone"
+            "node is allocated until the pod is deleted"
         )
         self._warn(_bound(charge), "AllocationUnknown", "Accounting", note, suffix=f"{charge.uid}.unknown")
 
     def drifted(self, promised: Charge, difference: str) -> None:
-        """A pod holds something else than it was allocated, and goes on doing so."""
-        # Reported once in a pod's life: the GpuPod's condition says how it is now.
+        """Report that a pod holds other devices than it was allocated."""
+        # The Event's name allows one for each pod; the GpuPod's condition shows the current state.
         note, suffix = f"{difference}: it is charged for that", f"{promised.uid}.drifted"
         self._warn(_bound(promised), "DevicesDrifted", "Accounting", note, suffix=suffix)
 
     def undone(self, charge: Charge, why: str) -> None:
-        """A bound pod is deleted, because its gang could not be completed."""
+        """Report that a bound pod is deleted because its gang could not be completed."""
         note = f"{why}; this member is deleted, so that it holds no resources"
         self._warn(_bound(charge), "PodGroupTimedOut", "Undoing", note)
 
     def evicted(self, charge: Charge, device: str) -> None:
-        """A pod was evicted, because its card failed for good."""
-        note = f"{device} failed for good: only a reset or a reboot brings it back, which this pod is in the way of"
+        """Report that a pod was evicted because its card needs a reset or a reboot."""
+        note = f"{device} failed; only a reset or a reboot repairs it, and this pod would prevent that"
         self._warn(_bound(charge), "DeviceFailed", "Evicting", note)
 
     def misconfigured(self, pod: str, problem: str) -> None:
-        """The configuration file has a mistake; report it on our own pod (namespace/name/UID)."""
+        """Report an invalid configuration file on our own pod (namespace/name/UID)."""
         namespace, name, uid = pod.split("/")
         subject = Subject(namespace=namespace, name=name, uid=uid, controller=names.OPERATOR)
         note = f"The last valid configuration stays in use: {problem}"
-        # The same mistake has the same name: one that comes and goes is reported once.
+        # The same problem gets the same Event name, so that one that comes and goes is reported once.
         digest = hashlib.sha256(problem.encode()).hexdigest()[:16]
         self._warn(subject, "ConfigurationRefused", "Reloading", note, suffix=digest)
 
     def preempted(self, victim: Charge, pod: PendingPod) -> None:
-        """A pod was told to leave its node for another."""
+        """Report that a pod was preempted by another."""
         subject = _bound(victim, controller=pod.scheduler)
         self._events.put(
             Event(
@@ -136,6 +136,6 @@ class Reporter:
 
 
 def _bound(charge: Charge, controller: str = names.OPERATOR) -> Subject:
-    """Return a bound pod as a subject."""
+    """Return the subject for a bound pod."""
     namespace, name = keys.split(charge.pod)
     return Subject(namespace=namespace, name=name, uid=charge.uid, controller=controller)

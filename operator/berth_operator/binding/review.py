@@ -1,8 +1,8 @@
-"""Have parked pods decided again now and then, so that the reasons that they show are those of the present.
+"""Decide parked pods again from time to time, so that their status shows current reasons.
 
-A pod is woken only by what may help it. Its reason may change all the same: a node joins that has no room, or another
-is tainted. After anything has changed each parked kind is woken once, a kind at a time, and only while there is nothing
-else to decide. It takes a twentieth of the loop's time at most.
+A pod is woken only by changes that may help it. Other changes can still make its reason out of date: a full node is
+added, or a node is tainted. After a change, each parked class is woken once, one class at a time, and only while the
+active queue is empty. Reviews take a twentieth of the loop's time at most.
 """
 
 from collections.abc import Hashable
@@ -11,28 +11,28 @@ from typing import Final
 from berth_operator.state.cluster import Cluster
 
 INTERVAL: Final = 4.0
-"""Seconds from the beginning of a review to that of the next one."""
+"""Seconds between the starts of two reviews."""
 SHARE: Final = 20.0
-"""How many times as long as it took to decide a kind the next one is left alone."""
+"""The pause before the next class, as a multiple of the time that deciding the last one took."""
 SHORTEST_PAUSE: Final = 0.005
 LONGEST_PAUSE: Final = 10.0
-"""Seconds between two kinds."""
+"""Seconds between two classes."""
 
 
 class Review:
-    """Wakes parked kinds whose failure may be out of date."""
+    """Wakes parked classes whose failure may be out of date."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._version = cluster.version
         self._kinds: list[Hashable] = []
-        """Those parked before anything changed that are still to be woken."""
+        """Classes that were parked before the last change and are still to be woken."""
         self._next_review = self._next_kind = cluster.clock()
         self._woken_at: float | None = None
-        """When the last kind was woken, until it has been decided."""
+        """When the last class was woken; None once it has been decided."""
 
     def wakes_one(self) -> bool:
-        """Wake a kind, if there is one and it is time; to be called when there is nothing to decide."""
+        """Wake a class if one is due, and return whether one was; call it while the active queue is empty."""
         now = self._cluster.clock()
         if self._woken_at is not None:
             pause = SHARE * (now - self._woken_at)
@@ -45,7 +45,7 @@ class Review:
         return True
 
     def due_in(self) -> float:
-        """Return the seconds until there may be a kind to wake; infinity if nothing has changed."""
+        """Return the seconds until a class may be due; infinity if nothing has changed."""
         if self._kinds:
             return self._next_kind - self._cluster.clock()
         if self._version == self._cluster.version:
@@ -53,7 +53,7 @@ class Review:
         return max(self._next_review, self._next_kind) - self._cluster.clock()
 
     def _begins(self, now: float) -> bool:
-        """Begin a review if anything has changed since the last one began; return whether there are kinds to wake."""
+        """Begin a review if anything has changed since the last one; return whether there are classes to wake."""
         if now < self._next_review or self._version == self._cluster.version:
             return False
         self._version, self._next_review = self._cluster.version, now + INTERVAL

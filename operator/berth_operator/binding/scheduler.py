@@ -1,7 +1,7 @@
 """The scheduling loop: take the next pod, decide, assume, and bind concurrently.
 
-Deciding is serial, since each decision must see the one before; binding is not, since an assumed charge already
-keeps the cards. The loop runs for one term of leadership and sends nothing once that has ended.
+Deciding is serial, because each decision must see the one before. Binding is concurrent, because an assumed charge
+already keeps the cards. The loop runs for one term of leadership and sends nothing once the term has ended.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
 BATCH: Final = 32
-"""Decisions before the loop lets binds and watches have a turn."""
+"""Decisions before the loop yields to binds and watches."""
 DRAIN: Final = 5.0
-"""Seconds that an ending process waits for answers to its binds."""
+"""Seconds that a process waits for answers to its binds before it exits."""
 SHORTEST_WAIT: Final = 0.001
-"""Seconds: what is left of a back-off may be less than the loop's clock can tell."""
+"""Seconds; the rest of a back-off may be shorter than the resolution of the loop's clock."""
 MAX_BINDS: Final = 256
-"""Binds under way at once; deciding waits beyond that."""
+"""Binds in flight at once; deciding waits while there are more."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class Scheduler:
         term: Callable[[], int | None],
         work: asyncio.Event,
     ) -> None:
-        """`work` is set whenever a pod may be decided."""
+        """Create a scheduler; `work` is set whenever a pod may be decided."""
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._review, self._work = Review(cluster), work
@@ -61,11 +61,11 @@ class Scheduler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._complaints: dict[str, str] = {}
-        """Type of devices -> what was logged last of its plug-in."""
+        """Device type -> the last failure of its plug-in that was logged."""
         self._unanswered = False
-        """Whether a Binding was given up that may still be executed."""
+        """Whether a Binding without an answer may still be executed."""
         self.turn_at = cluster.clock()
-        """When the loop last had its turn, for the liveness probe."""
+        """When the loop last ran, for the liveness probe."""
         self._gangs = GangBinder(
             cluster=cluster,
             preemptor=preemptor,
@@ -91,14 +91,14 @@ class Scheduler:
                 await self._wait()
 
     async def drain(self) -> bool:
-        """Let binds under way get their answers; tell whether all did. Nobody waits for volumes any more."""
+        """Stop waiting for volumes, wait for the binds in flight, and return whether all were answered."""
         self._volumes.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=DRAIN)
         return not self._tasks and not self._unanswered
 
     async def _wait(self) -> None:
-        """Sleep until there is work, a back-off ends, or a second has passed (to look at the term)."""
+        """Sleep until there is work or a back-off ends, for a second at most, to check the term."""
         due, seconds = self._cluster.queue.next_due(), self._review.due_in()
         if due is not None:
             seconds = min(seconds, due - self._cluster.clock())
@@ -110,9 +110,9 @@ class Scheduler:
             pass
 
     async def _decide_some(self, epoch: int) -> bool:
-        """Decide up to a batch; tell whether there may be more."""
+        """Decide up to `BATCH` units; return whether the queue may have more."""
         for _ in range(BATCH):
-            # Before a pod is taken: nothing may change it between the queue and its decision.
+            # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
             unit = self._cluster.queue.pop(self._cluster.clock())
             if unit is None or not self._decide(unit, epoch):
@@ -122,16 +122,16 @@ class Scheduler:
         return True
 
     def _decide(self, unit: PendingPod | Gang, epoch: int) -> bool:
-        """Decide one unit; tell whether a pod's bind is under way."""
+        """Decide one unit; return whether a pod's bind was started."""
         try:
             return self._decide_unit(unit, epoch)
         except PluginFailedError as error:
-            # Nothing has been assumed or evicted: those who were asked only look.
+            # Nothing has been assumed or evicted yet: plug-ins only read the state.
             self._put_off(unit, error)
             return False
 
     def _put_off(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
-        """Let a unit wait for a while at which a plug-in failed; nothing is kept for it meanwhile."""
+        """Back off a unit for which a plug-in failed, and withdraw its nominations."""
         counters.PLUGIN_FAILURES.labels(error.kind).inc()
         self._complain(error)
         if isinstance(unit, Gang):
@@ -142,19 +142,19 @@ class Scheduler:
             self._reporter.unschedulable(pod, plugin_failure(error))
 
     def _complain(self, error: PluginFailedError) -> None:
-        """Log a failure once, not for each pod and at each try."""
+        """Log a plug-in's failure once, not for every pod and attempt."""
         if self._complaints.get(error.kind) != str(error):
             self._complaints[error.kind] = str(error)
             log.error("plug-in failed", why=str(error), exc_info=error)
 
     def _decide_unit(self, unit: PendingPod | Gang, epoch: int) -> bool:
         if isinstance(unit, Gang):
-            self._gangs.decide(unit, epoch)  # each of its members waits for its own turn to be bound
+            self._gangs.decide(unit, epoch)  # each member acquires its own turn to bind
             return False
         return self._decide_pod(unit, epoch)
 
     def _decide_pod(self, pod: PendingPod, epoch: int) -> bool:
-        """Decide one pod; tell whether a bind is under way."""
+        """Decide one pod; return whether its bind was started."""
         parked = self._cluster.queue.parked_failure(pod)
         outcome = parked or decide(self._cluster.fleet, pod, self._policy(pod.scheduler))
         counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
@@ -167,7 +167,7 @@ class Scheduler:
         try:
             body = binding(outcome, epoch, self._lease)
         except RecordError as error:
-            # No fault of its class: a sibling may have fewer annotations of its own.
+            # Not parked with its class: another pod of the class may have fewer annotations and fit.
             self._cluster.queue.back_off(pod, self._cluster.clock())
             self._reporter.refused(pod, str(error))
             return False
@@ -185,25 +185,25 @@ class Scheduler:
         self.start(bind(placement, body, epoch))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the decisions; a mistake in it ends the process."""
+        """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def leads(self, epoch: int) -> bool:
-        """Return whether the term still lasts."""
+        """Return whether we still lead in this term."""
         return self._term() == epoch
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A mistake of ours: `run` raises it, and the process starts anew.
+            # A bug: `run` raises it, which restarts the process.
             self._broken = error
             self._work.set()
 
     async def _bind_claims_first(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Bind a pod's claims, and then the pod."""
-        # It may take minutes, and must not keep others from being bound.
+        # Binding claims may take minutes, and must not block the binds of other pods.
         self._binds.release()
         try:
             await self._volumes.bind(placement, lambda: self.leads(epoch))
@@ -217,7 +217,7 @@ class Scheduler:
             await self._bind(placement, body, epoch)
 
     async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
-        """Send a Binding, and act on the answer."""
+        """Send a Binding, and apply its outcome."""
         try:
             if (answer := await self._answer(placement, body, epoch)) is not None:
                 self.settle(placement, *answer)
@@ -228,7 +228,7 @@ class Scheduler:
     async def send(
         self, placement: Placement, body: dict[str, object], epoch: int
     ) -> tuple[binder.Outcome, str] | None:
-        """Send a Binding in its turn, and give the answer; None if the term has ended."""
+        """Send a Binding in its turn and return the answer; None if the term has ended."""
         async with self._binds:
             self._reporter.in_flight_binds.begin()
             try:
@@ -239,7 +239,7 @@ class Scheduler:
     async def _answer(
         self, placement: Placement, body: dict[str, object], epoch: int
     ) -> tuple[binder.Outcome, str] | None:
-        """Send a Binding until the answer is definite or the term has ended."""
+        """Send a Binding until the answer is definite; return None if the term has ended."""
         pause = binder.FIRST_PAUSE
         while self.leads(epoch):
             outcome, why = await binder.send(self._pods, placement, body)
@@ -252,7 +252,7 @@ class Scheduler:
         return None
 
     def settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
-        """Act on the answer to a Binding."""
+        """Apply the outcome of a Binding: finish it, or forget the pod and report the reason."""
         pod = placement.pod
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.Outcome.BOUND:
@@ -261,6 +261,6 @@ class Scheduler:
             return
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
         self._cluster.placements.forget(pod.uid)
-        # After our term a pod is the next leader's to report; it may be bound by now.
+        # After our term the next leader reports the pod, which may be bound by now.
         if outcome in binder.REFUSALS and self._term() is not None:
             self._reporter.refused(pod, why)

@@ -1,12 +1,12 @@
 """Bind a pod's claims before the pod itself.
 
-The decision has chosen, for each claim that waits for its first consumer, a volume or the node for which one is to be
-made. That is written to the API server; Kubernetes' volume controller and the drivers do the rest, which takes from a
-moment to minutes. Until then the pod's charge and what it was promised stay assumed.
+For each claim that waits for its first consumer, the decision has chosen a volume, or a node for which one is to be
+provisioned. This module writes that choice to the API server. Kubernetes' volume controller and the drivers do the
+rest, which takes up to minutes. Until then the pod's charge and its volumes stay assumed.
 
-Each write names the version that the decision was made on, so that a claim or volume that somebody else changed in
-between is not overwritten. Nothing is taken back on a failure: the claim will be bound, and the pod's next decision
-goes by that.
+Each write names the resourceVersion that the decision was based on, so that a claim or volume that changed in between
+is not overwritten. A failure is not rolled back: the claim will be bound, and the pod's next decision takes that into
+account.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from berth_operator.state.cluster import Cluster
 from berth_operator.state.volumes import SELECTED_NODE
 
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
-"""Tells the volume controller that no user set the volume aside."""
+"""Annotation that marks a volume as bound by a controller, not reserved by a user."""
 LOOK: Final = 1.0
-"""Seconds between two looks at things of which no event tells: the term, the pod, the node."""
+"""Seconds between two checks of what sends no event here: the term, the pod, the node."""
 
 
 class Api(Protocol):
-    """What is needed of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Patch an object by JSON merge patch."""
@@ -40,38 +40,42 @@ class VolumeError(Exception):
 
 
 class GoneError(Exception):
-    """There is nothing left to do: the pod is gone, or our term."""
+    """The pod is gone or our term has ended, so there is nothing left to do."""
 
 
 class VolumeBinder:
-    """Binds the claims of many pods at once."""
+    """Binds the claims of many pods concurrently."""
 
     def __init__(self, *, api: Api, cluster: Cluster, timeout: float) -> None:
         self._api, self._cluster, self._timeout = api, cluster, timeout
         self._volumes = cluster.fleet.volumes
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
-        """Claim -> who waits for it."""
+        """Claim -> events to set when it changes."""
         self._writes: dict[str, asyncio.Task[int]] = {}
-        """Path -> a write for a pod whose claims are being bound; others that share the claim write nothing."""
+        """Path -> the write of a bind in progress; other pods that share the claim await it."""
         self._ended = False
 
     def changed(self, claim: str) -> None:
-        """A claim or its volume changed."""
+        """Wake the binds that wait for a claim, because it or its volume changed."""
         for event in self._waiting.get(claim, ()):
             event.set()
 
     def end(self) -> None:
-        """Return up all that is under way: the process ends."""
+        """Give up all binds in progress, because the process ends."""
         self._ended = True
         for claim in tuple(self._waiting):
             self.changed(claim)
 
     async def bind(self, placement: Placement, holds: Callable[[], bool]) -> None:
-        """Write what the placement chose, and wait until its claims are bound; `holds` tells whether we still lead.
+        """Write the placement's volumes, and wait until its claims are bound.
+
+        Args:
+            placement: a placement that is assumed.
+            holds: returns whether we still lead.
 
         Raises:
-            VolumeError: it failed, or took too long.
-            GoneError: the pod or our term is gone.
+            VolumeError: a claim could not be bound, or not in time.
+            GoneError: the pod is gone, or our term has ended.
         """
         begun: list[str] = []
         try:
@@ -87,10 +91,10 @@ class VolumeBinder:
                 del self._writes[path]
 
     def check(self, placement: Placement) -> None:
-        """Check that the pod's node reaches the volumes of its claims, which may have been bound for other pods.
+        """Check that the volumes of the pod's claims, which may have been bound for other pods, are usable on its node.
 
         Raises:
-            VolumeError: it does not.
+            VolumeError: the node affinity of a volume excludes the node.
         """
         for use in placement.pod.request.mounts.claims:
             if volume := self._claim(use.claim).volume:
@@ -99,7 +103,7 @@ class VolumeBinder:
     # --- writing ----------------------------------------------------------------------------------------------
 
     async def _write(self, placement: Placement, holds: Callable[[], bool], begun: list[str]) -> dict[str, int]:
-        """Write all of it; give the version that each claim or volume has since, and note the paths."""
+        """Write all claims and volumes; return the version of each, and add the paths of the writes to `begun`."""
         written: dict[str, int] = {}
         for key, name in placement.volumes.bindings:
             self._check(placement, holds)
@@ -117,10 +121,10 @@ class VolumeBinder:
         return written
 
     async def _once(self, path: str, body: dict[str, Any], begun: list[str]) -> int:
-        """Write it, unless that is being done for another pod: what is promised of a claim is the same to all."""
+        """Write a patch, or await the same write by another pod; return the new version."""
         if path not in self._writes:
             self._writes[path] = asyncio.create_task(self._patch(path, body))
-            # Who waits for it may be gone by the time it fails.
+            # Retrieve the exception here: the pods that wait may be gone when the write fails.
             self._writes[path].add_done_callback(lambda task: task.cancelled() or task.exception())
             begun.append(path)
         return await asyncio.shield(self._writes[path])
@@ -164,12 +168,12 @@ class VolumeBinder:
         if int(claim.version or 0) < written.get(key, 0):
             return False
         if claim.selected_node != placement.node:
-            # That is how a provisioner says that it cannot.
+            # A provisioner that fails removes or changes the annotation.
             raise VolumeError(f'binding volumes: provisioning failed for PVC "{keys.split(key)[1]}"')
         if claim.volume:
             volume = self._volumes.volumes.get(claim.volume)
             if volume is None:
-                return False  # its watch is behind
+                return False  # the watch of volumes is behind
             self._check_reach(placement, volume)
         return claim.bound
 
@@ -204,7 +208,7 @@ def _claims(placement: Placement) -> Iterable[str]:
 
 
 def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
-    """Return the change that sets a volume aside for a claim."""
+    """Return the patch that reserves a volume for a claim."""
     namespace, name = keys.split(claim.key)
     metadata: dict[str, Any] = {"resourceVersion": volume.version}
     if not volume.is_for(claim):
@@ -221,7 +225,7 @@ def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
 
 
 def _for_node(claim: Claim, node: str) -> dict[str, Any]:
-    """Return the change that has a volume made for a claim, for a node."""
+    """Return the patch that requests provisioning of a claim's volume for a node."""
     return {"metadata": {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: node}}}
 
 

@@ -1,14 +1,14 @@
 """What waiting pods show: PodScheduled condition, nominated node and an Event, at a bounded cost.
 
-Each pod has one record with the latest of what is to be written, and at most one write in flight. Reasons of a pod
-come and go as often as anything in the cluster changes, so they are held back:
+Each pod has one record of what is to be written, and at most one write in flight. A pod's reason may change whenever
+anything in the cluster changes, so writes are held back:
 
 * the first reason is written as soon as the bucket allows, before any later one;
 * another reason is written once it has stood for `SETTLE` seconds, or after `LONGEST_HOLD` seconds of change, and
   `QUIET` seconds after the last write of this pod;
 * a changed spec or nominated node is written at once.
 
-A write that fails is tried again as long as the pod waits, so conditions end up with the current reason.
+A failed write is retried as long as the pod waits, so conditions end up with the current reason.
 
 Events form series as in client-go's recorder: the second occurrence and, when the series ends, the last count are
 written; those between are only counted. There is one record for each waiting pod and nothing else that grows.
@@ -31,29 +31,29 @@ from berth_operator.clients.bucket import Bucket
 from berth_operator.core.values.request import PendingPod
 
 RATE: Final = 250.0
-"""Reports a second, of one status and one Event each; as many at once."""
+"""Reports a second, of one status and one Event each; also the largest burst."""
 WRITERS: Final = 16
 """Reports in flight: at 250 a second each may take 64 ms."""
 PATIENCE: Final = 0.25
-"""Seconds that a report lets binds go first: a first report is to come within one."""
+"""Seconds that a report lets binds go first; a pod's first report should come within one second."""
 QUIET: Final = 10.0
 """Seconds between two reports of a pod."""
 SETTLE: Final = 3.0
-"""Seconds for which a changed reason must stand: one that flaps is not worth a write each time."""
+"""Seconds for which a changed reason must last before it is written, so that flapping costs no writes."""
 LONGEST_HOLD: Final = 30.0
-"""Seconds after which a changed reason is written, although it changes all the time."""
+"""Seconds after which a changed reason is written even if it keeps changing."""
 SERIES: Final = 360.0
-"""Seconds that a series of Events lasts, as client-go's `finishTime`."""
+"""Seconds that a series of Events lasts, like client-go's `finishTime`."""
 LOOK: Final = 0.5
-"""Seconds between two looks at reports that are held back."""
+"""Seconds between two checks of the reports that are held back."""
 LONGEST_RETRY: Final = 60.0
-"""Seconds between two tries of a report that fails."""
+"""Seconds between two attempts at a report that fails."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Api(EventApi, Protocol):
-    """What this needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def patch_event(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Patch an events.k8s.io/v1 Event."""
@@ -84,7 +84,7 @@ class _Series:
     """The count that the API server shows; 0 while there is no Event."""
 
     def due(self) -> float:
-        """Return when the count is to be written; infinity if it has been."""
+        """Return when to write the count; infinity if it has been written."""
         if self.recorded == self.count:
             return math.inf
         return -math.inf if self.recorded < 2 else self.began + SERIES  # noqa: PLR2004 - a series begins with two
@@ -96,21 +96,21 @@ class _Series:
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """A waiting pod: what is to be written, and what has been."""
+    """A waiting pod: what is to be written, and what has been written."""
 
     pod: PendingPod
     written: str
     """The message of the condition; empty while there is none."""
     generation: int
-    """The pod's generation when that was written."""
+    """The pod's generation when the condition was written."""
     reason: Reason | None = None
     nomination: str | None = None
     """The nominated node to write; None if it has been written."""
     reported_at: float = -math.inf
     changed_at: float = -math.inf
-    """When the reason became what it is."""
+    """When the reason last changed."""
     differs_since: float = -math.inf
-    """When the reason became another than the written one."""
+    """When the reason began to differ from the written one."""
     series: dict[str, _Series] = field(default_factory=dict)
     """Event reason -> its series: at most one for each `Reason.event`."""
     counted: str = ""
@@ -122,7 +122,7 @@ class _Record:
 
     @property
     def is_first(self) -> bool:
-        """Return whether nothing has ever been reported of this pod."""
+        """Return whether nothing has been reported about this pod yet."""
         return not self.written
 
     @property
@@ -144,7 +144,7 @@ class _Record:
         return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + LONGEST_HOLD))
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
-        """Take another reason."""
+        """Set the pod's current reason."""
         differed, self.pod = self.differs, pod
         if self.reason is None or self.reason.message != reason.message:
             self.reason, self.changed_at = reason, now
@@ -162,7 +162,7 @@ class _Record:
         series.count += 1
 
     def patch(self) -> dict[str, Any]:
-        """Return the change of the pod's status, empty if there is none."""
+        """Return the patch of the pod's status, empty if nothing differs."""
         status: dict[str, Any] = {}
         if self.nomination is not None:
             status["nominatedNodeName"] = self.nomination or None
@@ -172,21 +172,21 @@ class _Record:
 
 
 class WaitingPods:
-    """The records of all pods that wait, and the writers of what they show."""
+    """The records of all waiting pods, and the tasks that write them."""
 
     def __init__(self, *, api: Api, instance: str, calm: InFlightBinds, clock: Callable[[], float]) -> None:
         self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
         self._records: dict[str, _Record] = {}
-        """UID -> record of a pod that waits; `_first`, `_again` and `_held` hold some of them."""
+        """UID -> record of a waiting pod; `_first`, `_again` and `_held` are subsets."""
         self._first: dict[str, _Record] = {}
-        """Ready to be written, and never reported; the longest ready comes first."""
+        """Ready for the pod's first report; the longest ready comes first."""
         self._again: dict[str, _Record] = {}
-        """Ready to be written."""
+        """Ready for a later report."""
         self._held: dict[str, _Record] = {}
-        """To be written later."""
+        """Due later."""
         self._ready = asyncio.Event()
         self._turn = asyncio.Lock()
-        """Held by the writer that takes the next record."""
+        """Held by the task that takes the next record."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -198,13 +198,13 @@ class WaitingPods:
         self._plan(record)
 
     def nominated(self, pod: PendingPod) -> None:
-        """Report the node that others leave for a pod, or that there is none any more."""
+        """Report a pod's nominated node, or that it has none any more."""
         record = self._record(pod)
         record.nomination = pod.nominated
         self._plan(record)
 
     def dismiss(self, uid: str) -> None:
-        """Report nothing more of a pod: it waits no more."""
+        """Drop the record of a pod that no longer waits."""
         for records in (self._records, self._first, self._again, self._held):
             records.pop(uid, None)
 
@@ -216,7 +216,7 @@ class WaitingPods:
     # --- when -------------------------------------------------------------------------------------------------
 
     def _plan(self, record: _Record) -> None:
-        """Put a record where it belongs by when it is due; one in flight is looked at again when that has ended."""
+        """Sort a record into the subset for its due time; a record in flight is sorted when its write has ended."""
         uid = record.pod.uid
         if record.in_flight or self._records.get(uid) is not record:
             return
@@ -241,7 +241,7 @@ class WaitingPods:
                 self._plan(record)
 
     async def _next(self, bucket: Bucket) -> _Record:
-        """Wait for a record that is ready, and for a token; take the record only then, so that it is the right one."""
+        """Wait for a ready record and a token; the record is taken last, so that it is the most urgent one."""
         async with self._turn:
             while True:
                 while not (ready := self._first or self._again):
@@ -269,7 +269,7 @@ class WaitingPods:
             record.count(self._clock())
             try:
                 await self._write_status(record)
-                # The first condition of another pod is worth more than an Event; what is owed then comes later.
+                # Another pod's first condition is more urgent than an Event, which is then written later.
                 if not self._first:
                     await self._write_events(record)
             except CallError as error:
@@ -283,18 +283,18 @@ class WaitingPods:
         pod, reason, nomination = record.pod, record.reason, record.nomination
         if not (status := record.patch()):
             return
-        # The UID keeps the reason of one pod off another one of its name.
+        # The UID prevents writing to a new pod of the same name.
         patch = {"metadata": {"uid": pod.uid}, "status": status}
         await self._api.patch_pod_status(pod.namespace, pod.name, patch)
         if record.nomination == nomination:
             record.nomination = None
         if reason is not None and "conditions" in status:
             record.written, record.generation = reason.message, pod.generation
-            # What changed meanwhile is another reason from now on.
+            # A reason that changed during the write counts as different from now on.
             record.reported_at = record.differs_since = self._clock()
 
     async def _write_events(self, record: _Record) -> None:
-        """Write the counts that are due, unless the pod waits no more."""
+        """Write the counts that are due, unless the pod no longer waits."""
         for series in list(record.series.values()):
             if series.due() <= self._clock() and self._records.get(record.pod.uid) is record:
                 await self._write_event(series)
@@ -307,18 +307,18 @@ class WaitingPods:
             except ApiError as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
-                series.recorded = 0  # somebody deleted it
+                series.recorded = 0  # the Event was deleted
         if not series.recorded:
             try:
                 await self._api.create_event(event.subject.namespace, event.body(self._instance) | series.shown())
             except ApiError as error:
                 if error.status != HTTPStatus.CONFLICT:
                     raise
-                count = 1  # an answer got lost, and the Event is as it was sent first
+                count = 1  # an answer was lost, and the Event exists as it was first sent
         series.recorded = count
 
     def _failed(self, record: _Record, error: CallError) -> None:
-        """Drop the record if its pod is gone or bound, and try again later otherwise."""
+        """Drop the record if its pod is gone or bound; otherwise retry later."""
         pod = record.pod
         if isinstance(error, ApiError) and _is_over(error):
             log.debug("report no longer needed", pod=pod.key, error=str(error))
@@ -352,7 +352,7 @@ def _event(pod: PendingPod, reason: Reason) -> Event:
 
 
 def _condition(pod: PendingPod, reason: Reason, *, first: bool) -> dict[str, Any]:
-    """Return the condition as kube-scheduler writes it; one that stands keeps its transition time."""
+    """Return the condition as kube-scheduler writes it; an existing one keeps its transition time."""
     condition: dict[str, Any] = {
         "type": "PodScheduled",
         "status": "False",
