@@ -1,8 +1,8 @@
-"""What pods want of other pods, as the API has it, read into values of the core.
+"""Pod affinity, anti-affinity and topology spread constraints, read from the API into values of the core.
 
-`matchLabelKeys` and `mismatchLabelKeys` of affinity terms stand in the label selector already: the API server merges
-them when the pod is created. Those of topology spread constraints it merges too, but kube-scheduler adds them once
-more by the labels that the pod has now, and so do we.
+The API server merges `matchLabelKeys` and `mismatchLabelKeys` of affinity terms into the label selector when the pod is
+created. It also merges those of topology spread constraints, but kube-scheduler applies them once more with the pod's
+current labels, and so do we.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,30 +20,30 @@ Object = Mapping[str, Any]
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _SPREAD: Final = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1", "ReplicationController")})
-"""Controllers whose replicas kube-scheduler spreads unless told otherwise."""
+"""Controllers whose replicas kube-scheduler spreads by default."""
 
 
 def identity(pod: Object) -> Identity:
-    """Read what others see of a pod."""
+    """Read what the constraints of other pods see of a pod: namespace, labels and controller."""
     metadata = pod["metadata"]
     return identity_of(metadata["namespace"], metadata.get("labels") or {}, controller(metadata))
 
 
 def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> Identity:
-    """Return what others see of a pod with these labels."""
-    # A Binding's labels are copied onto the pod: with this one every pod would change as soon as it is bound.
+    """Return the identity of a pod with these labels."""
+    # A Binding's labels are copied to the pod; without this exception every pod's identity would change when bound.
     seen = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
     return _identity(namespace, seen, controller)
 
 
 @lru_cache(maxsize=16384)
 def _identity(namespace: str, labels: Labels, controller: str) -> Identity:
-    """Keep one value for all replicas: there are ten thousands of them."""
+    """Return one shared value for all replicas, to save memory in clusters with ten thousands of pods."""
     return Identity(namespace=namespace, labels=labels, controller=controller)
 
 
 def controller(metadata: Object) -> str:
-    """Read whose replica a pod is: a UID, or nothing where its controller is of a kind that nobody spreads."""
+    """Read the UID of a pod's controller; empty if kube-scheduler does not spread replicas of its kind."""
     for each in metadata.get("ownerReferences") or ():
         if each.get("controller"):
             return str(each["uid"]) if (each.get("apiVersion"), each["kind"]) in _SPREAD else ""
@@ -51,14 +51,14 @@ def controller(metadata: Object) -> str:
 
 
 def of_pod(pod: Object) -> Affinity:
-    """Read what a pod wants of other pods."""
+    """Read a pod's affinity, anti-affinity and topology spread constraints."""
     spec = pod["spec"]
     affinity = spec.get("affinity") or {}
     near, apart = affinity.get("podAffinity"), affinity.get("podAntiAffinity")
     spreads = spec.get("topologySpreadConstraints")
     if not (near or apart or spreads):
         return NO_AFFINITY
-    # Labels only matter to keys that spread constraints take from them; without, replicas share one value.
+    # Only labels in matchLabelKeys of spread constraints matter; without the others, replicas share one value.
     keys = {key for each in spreads or () for key in each.get("matchLabelKeys") or ()}
     labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key in keys}
     read = (pod["metadata"]["namespace"], labels, near, apart, spreads)
@@ -66,7 +66,7 @@ def of_pod(pod: Object) -> Affinity:
 
 
 def of_placed(pod: Object) -> Affinity:
-    """Read what a placed pod wants of others; what cannot be read is nobody else's trouble."""
+    """Read the same of a placed pod; none if it is invalid, so that it does not affect other pods."""
     try:
         return of_pod(pod)
     except ValueError:
@@ -75,7 +75,7 @@ def of_placed(pod: Object) -> Affinity:
 
 @lru_cache(maxsize=4096)
 def _read(body: bytes) -> Affinity:
-    """Read the same wishes once: a Deployment's pods share one value, which is compared by being the same."""
+    """Parse equal constraints once: a Deployment's pods share one value, which is compared by identity."""
     namespace, labels, near, apart, spreads = orjson.loads(body)
     near, apart, spreads = near or {}, apart or {}, spreads or ()
     return Affinity(
@@ -118,20 +118,20 @@ def _spreads(raw: Iterable[Object], labels: Mapping[str, str], unsatisfiable: st
 
 
 def _narrowed(found: LabelSelector, keys: Iterable[str], labels: Mapping[str, str]) -> LabelSelector:
-    """Add to a selector that its pods have the same values as this one; keys that it lacks count for nothing."""
+    """Return a selector that also requires this pod's values of `matchLabelKeys`; keys that it lacks are ignored."""
     more = tuple(Requirement(key=key, operator=IN, values=(labels[key],)) for key in keys if key in labels)
     return LabelSelector(requirements=selectors.canonical((*found.requirements, *more)))
 
 
 def selector(raw: Object | None) -> LabelSelector:
-    """Read a label selector: one that is null matches nothing, an empty one everything.
+    """Read a label selector: null matches nothing, an empty one matches everything.
 
     Raises:
-        SelectorError: it is none.
+        SelectorError: the selector is invalid.
     """
     return NOTHING if raw is None else selectors.read(raw)
 
 
 def selected(service: Object) -> Labels:
-    """Read which labels a Service selects; none if it selects nothing."""
+    """Read the labels that a Service selects; empty if it has no selector."""
     return tuple(sorted((service["spec"].get("selector") or {}).items()))

@@ -1,8 +1,8 @@
 """What pods are charged for: their allocation, corrected by what kubelet gave.
 
-A pod's *promised* charge is what its allocation says; its *effective* charge is what it takes by everything that is
-known. The Fleet has effective charges, and this tracker keeps the promised one of each pod for which the two differ. It
-also charges what pods that are gone still hold, and what processes outside Kubernetes use.
+A pod's *promised* charge is what its allocation names; its *effective* charge also takes the agents' reports into
+account. The Fleet has effective charges, and this tracker keeps the promised charge of each pod for which the two
+differ. It also charges what deleted pods still hold, and what processes outside Kubernetes use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,14 +38,14 @@ class AllocationTracker:
     """Keeps the charges of a Fleet in agreement with what agents report."""
 
     def __init__(self, *, fleet: Fleet, waker: Waker, listener: Listener, charges_foreign: bool) -> None:
-        """`charges_foreign`: whether cards that processes outside Kubernetes use are charged."""
+        """Create a tracker; `charges_foreign`: whether cards that processes outside Kubernetes use are charged."""
         self._fleet, self._waker, self._listener = fleet, waker, listener
         self._charges_foreign = charges_foreign
         self._reports = KubeletReports()
         self._promised: dict[str, Charge] = {}
-        """UID -> the promised charge of a pod that is charged for something else."""
+        """UID -> promised charge, for pods whose effective charge differs."""
         self.drifted: dict[str, Mismatch] = {}
-        """UID -> a pod that holds other devices than it was promised."""
+        """UID -> promised and actual devices, for pods where they differ."""
 
     # --- what agents report -----------------------------------------------------------------------------------
 
@@ -63,14 +63,14 @@ class AllocationTracker:
             self._update(given.node, given.uid)
 
     def apply_report(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
-        """Apply what a node's agent reports of kubelet; `known` is its Device as it was before."""
+        """Apply an agent's report about kubelet; `known` is the node's Device as it was before."""
         name, before = record.name, () if known is None else known.agent_report.withheld
         if known is not None or record.agent_report.boot_id:
-            # An agent that puts a deleted Device back reports its inventory first, and only then what is held.
+            # An agent that creates a deleted Device again reports the inventory first, and held devices later.
             self._reports.put_report(name, record.agent_report)
         self._update_node(name)
         if known is None or known.agent_report is not record.agent_report:
-            # Its minors are of the inventory that the agent saw then; from here on those cards count by their ids.
+            # Its minors refer to the inventory of the report; from here on those cards are identified by their ids.
             used = self._reports.foreign(name) if self._charges_foreign else ()
             self._set_charge(kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign(self._fleet, name, used))
         if before or record.agent_report.withheld:
@@ -78,7 +78,7 @@ class AllocationTracker:
             self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
 
     def put_boot(self, node: str, boot_id: str) -> None:
-        """Set in which boot a node is: what was held before it is free."""
+        """Set a node's boot ID; what was held before that boot is free."""
         if self._reports.put_boot(node, boot_id):
             self._update_node(node)
 
@@ -91,11 +91,11 @@ class AllocationTracker:
     # --- pods -------------------------------------------------------------------------------------------------
 
     def effective_charge(self, promised: Charge) -> Charge:
-        """Return what a pod is charged for, given what it was promised."""
+        """Return a pod's effective charge for a promised one."""
         return self._effective(promised, self._reports.given(promised))
 
     def track(self, promised: Charge) -> Charge:
-        """Return a pod's effective charge on the cards as they are now, and keep its promise if that differs."""
+        """Return a pod's effective charge on the current cards, and keep its promised one if they differ."""
         promised = self._fleet.resolved(promised)
         given = self._reports.given(promised)
         effective = self._effective(promised, given)
@@ -114,8 +114,8 @@ class AllocationTracker:
             self._listener.status_changed(StatusKind.GPU_POD, charge.pod)
 
     def release(self, charge: Charge) -> None:
-        """Release the charge of a pod that is gone; what its containers still hold stays charged."""
-        # First: between the two no other pod may take what its containers still use.
+        """Release the charge of a deleted pod; what its containers still hold stays charged."""
+        # Charged before the release, so that no other pod can take it in between.
         left_uid = kubelet_allocation.left_uid(charge.node, charge.uid)
         self._set_charge(left_uid, self._left_behind(charge.node, charge.uid))
         self._fleet.release(charge.uid)
@@ -124,7 +124,7 @@ class AllocationTracker:
             self._drift_changed(charge)
         self._update_drifted(charge.node)
 
-    # --- what others ask --------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------
 
     def gpu_pod(self, key: str) -> GpuPodRecord | None:
         """Return a GpuPod by namespace/name."""
@@ -145,7 +145,7 @@ class AllocationTracker:
         return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
 
     def to_be_rewritten(self, node: str) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
-        """Return the pods of a node whose allocations are to be rewritten, with the grant that replaces each id."""
+        """Return the pods of a node whose allocations need a rewrite, each with {device id: its replacement}."""
         consistent = (
             charge
             for charge in self._fleet.on_node(node)
@@ -165,7 +165,7 @@ class AllocationTracker:
         return self._promised.get(known.uid, known)
 
     def _is_claimed(self, promised: Charge, given: ActualAllocation) -> bool:
-        """Return whether a pod holds what was promised to another that kubelet has given nothing yet."""
+        """Return whether a pod holds devices promised to another pod to which kubelet has given none yet."""
         unexpected = kubelet_allocation.surprising(promised, given)
         return bool(unexpected) and any(
             kubelet_allocation.is_of(grant, device)
@@ -176,12 +176,12 @@ class AllocationTracker:
         )
 
     def _left_behind(self, node: str, uid: str) -> Charge | None:
-        """Return the charge of what a pod that is gone still holds, if anything."""
+        """Return the charge for what a deleted pod still holds; None if it holds nothing."""
         given = self._reports.held(node).get(uid)
         return None if given is None else kubelet_allocation.left_behind(self._fleet, given)
 
     def _update_node(self, node: str) -> None:
-        """Correct the charge of every pod about which anything is or was reported on a node."""
+        """Correct the charges of all pods on a node with a current or previous report."""
         on_node = self._fleet.on_node(node)
         has_gpu_pod = self._reports.has_gpu_pod_of
         reported = {charge.uid for charge in on_node if has_gpu_pod(charge.uid) or charge.uid in self._promised}
@@ -190,7 +190,7 @@ class AllocationTracker:
             self._update(node, uid)
 
     def _update(self, node: str, uid: str) -> None:
-        """Correct what a pod, or what it has left behind, is charged for on a node."""
+        """Correct the charge of a pod on a node, or of what a deleted pod still holds there."""
         known, left_uid = self._fleet.charges.get(uid), kubelet_allocation.left_uid(node, uid)
         if known is None or known.node != node:
             self._set_charge(left_uid, self._left_behind(node, uid))
@@ -200,12 +200,12 @@ class AllocationTracker:
         self._update_drifted(node)
 
     def _update_drifted(self, node: str) -> None:
-        """Correct the charges of pods that drifted: what they keep of their promise depends on other pods."""
+        """Correct the charges of drifted pods: which promised devices they keep depends on other pods."""
         for case in self._drifted_on(node) if self.drifted else ():
             self._set_charge(case.actual.uid, self.track(case.promised))
 
     def _set_charge(self, uid: str, wanted: Charge | None) -> None:
-        """Charge this under a UID, in place of what is; None to charge nothing."""
+        """Replace the charge of a UID; None releases it."""
         known = self._fleet.charges.get(uid)
         wanted = None if wanted is None else self._fleet.resolved(wanted)
         if wanted is None:

@@ -1,12 +1,12 @@
-"""What is believed of the allocation that a bound pod carries.
+"""Which part of a bound pod's allocation is trusted.
 
-It is an annotation, and whoever creates a pod writes its annotations. That our Binding wrote this one shows by a mark
-which the API server lets nobody else set (`manifests/base/protection.yaml`): the annotation `berth.dev/epoch`. Pods of
-other schedulers have no such mark; theirs counts if their scheduler is trusted, because the same policy lets only the
-accounts that it lists write it.
+The allocation is an annotation, and a pod's creator can write annotations. The annotation `berth.dev/epoch` proves that
+our Binding wrote the allocation: the API server allows no other account to set it (`manifests/base/protection.yaml`).
+Pods of other schedulers lack it; their allocations are trusted if their scheduler is in `trusted_schedulers`, because
+the same policy allows only the accounts that it lists to write allocations.
 
-Even then it says only which devices a pod holds. How many, and how much of each GPU, the pod's requests say, which
-nobody can change after the pod was created.
+A trusted allocation only selects the devices. Their number, and the amounts on each GPU, come from the pod's requests,
+which are immutable.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ from berth_api.request import INSTANCE, PLUGIN_UNIT, REPLICA, Kinds, Part, Reque
 
 Object = Mapping[str, Any]
 Believed = tuple[tuple[Grant, ...], tuple[str, ...]]
-"""What a pod holds, and the device types of which it may hold any device of its node."""
+"""Grants that a pod holds, and the device types of which it may hold any device of its node."""
 
 _SIMPLE: Final = (RDMA, FPGA)
 _MIG_ID: Final = "MIG-"
@@ -28,17 +28,17 @@ _MIG_ID: Final = "MIG-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """What a pod's requests leave to its allocation."""
+    """What a pod requests, against which its allocation is checked."""
 
     types: tuple[str, ...] = ()
     gpus: tuple[Part, ...] | None = None
-    """None if only the allocation says how much: the pod asks by labels, which anybody may change later."""
+    """None if only the allocation has the amounts: the pod requests by labels, which can change later."""
     least: tuple[tuple[str, int], ...] = ()
-    """(type, hundredths) of NICs and FPGAs. Hints make more of a request, and are annotations themselves."""
+    """(type, hundredths) of NICs and FPGAs, as a minimum: hints, which are annotations, can increase the request."""
 
 
 def requested(total: Mapping[str, int], kinds: Kinds) -> Requested:
-    """Return what a pod's total of resource requests leaves to its allocation."""
+    """Return what a pod with these total resource requests asks of each device type."""
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
@@ -51,7 +51,7 @@ def requested(total: Mapping[str, int], kinds: Kinds) -> Requested:
 
 
 def _parts(gpus: Mapping[str, int]) -> tuple[Part, ...]:
-    """Return the parts of a request for GPUs; none if it means nothing, for no allocation can satisfy it."""
+    """Return the parts of a request for GPUs; empty if it is invalid, so that no allocation satisfies it."""
     try:
         return request.of_resources(gpus).parts
     except RequestError:
@@ -59,11 +59,10 @@ def _parts(gpus: Mapping[str, int]) -> tuple[Part, ...]:
 
 
 def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Believed:
-    """Return what a bound pod holds by its allocation.
+    """Return the grants of a bound pod's allocation, and the types for which it is unknown.
 
-    A type that is requested, and of which the allocation is missing, cannot be read, was written by somebody who is not
-    trusted, or names too few devices, is unknown: the pod may hold any device of it. Types that are not requested do
-    not count, whatever is written.
+    A requested type is unknown if its allocation is missing, cannot be read, was written by an untrusted scheduler or
+    names too few devices: the pod may then hold any device of that type. Types that are not requested are ignored.
     """
     annotations = pod["metadata"].get("annotations") or {}
     wanted = requested if requested.types else _by_label(annotations, pod["metadata"].get("labels") or {})
@@ -82,7 +81,7 @@ def _is_trusted(pod: Object, annotations: Mapping[str, str], trusted: Collection
 
 
 def _by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Requested:
-    """Return the same of a pod that requests no device; one that Berth gave some keeps them, whatever its labels."""
+    """Return what a pod without device requests asks by labels; devices that Berth allocated stay allocated."""
     is_given = names.EPOCH in annotations and names.ALLOCATED in annotations
     return Requested(types=(GPU,)) if is_given or any(name in labels for name in request.LABELS) else Requested()
 
@@ -100,7 +99,7 @@ def _believed(claims: Sequence[Grant], wanted: Requested) -> Believed:
 
 
 def _is_enough(kind: str, grants: Sequence[Grant], wanted: Requested) -> bool:
-    """Return whether grants are all that a pod requests of a type; what a plug-in's request means, only it knows."""
+    """Return whether grants satisfy a pod's request of a type; for a plug-in's type, any grant does."""
     if kind == GPU and wanted.gpus is not None:
         return 0 < sum(part.count for part in wanted.gpus) == len(grants)
     if (least := dict(wanted.least).get(kind)) is not None:
@@ -109,7 +108,7 @@ def _is_enough(kind: str, grants: Sequence[Grant], wanted: Requested) -> bool:
 
 
 def _of_gpus(claims: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
-    """Return as many claims as are requested, each with what is requested of a card."""
+    """Return as many claims as are requested, each with the requested amounts."""
     return [
         _of_part(grant, part)
         for part in parts
@@ -118,7 +117,7 @@ def _of_gpus(claims: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
 
 
 def _may_be_of(grant: Grant, part: Part) -> bool:
-    """Return whether a grant is of the unit that is requested: an instance, a replica, or else a card."""
+    """Return whether a grant is of the requested unit: a MIG instance, a replica, or else a card."""
     if not grant.is_subdevice:
         return part.unit not in (REPLICA, INSTANCE)
     is_named = grant.id.startswith(_MIG_ID) or allocation.REPLICA_MARK in grant.id
@@ -129,7 +128,7 @@ def _may_be_of(grant: Grant, part: Part) -> bool:
 
 def _of_part(grant: Grant, part: Part) -> Grant:
     if grant.is_subdevice or grant.amounts == part.amounts:
-        return grant  # how large a replica or an instance is, the Device says
+        return grant  # the size of a replica or an instance comes from the Device
     return Grant(
         type=grant.type,
         minor=grant.minor,

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets from the API, read once at the edge."""
+"""PodDisruptionBudgets, parsed from the API."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +15,9 @@ def key(raw: Object) -> str:
 
 
 def budget(raw: Object) -> Budget:
-    """Read a PodDisruptionBudget: without a selector it protects nobody, with an empty one its whole namespace.
+    """Read a PodDisruptionBudget: without a selector it protects no pods, with an empty one its whole namespace.
 
-    kube-scheduler takes the empty one for none, unlike the API and the controller that counts what may go.
+    kube-scheduler treats an empty selector as none, unlike the API and the disruption controller.
     """
     status = raw.get("status") or {}
     return Budget(

@@ -1,4 +1,4 @@
-"""The cards of a Device, as its spec tells, checked against each other."""
+"""The cards of a Device, read from its spec and checked for contradictions."""
 
 import itertools
 import operator
@@ -20,13 +20,13 @@ Amounts = tuple[tuple[str, int], ...]
 Instances = tuple[tuple[str, str], ...]
 
 ALIKE: Final = 1024
-"""Kinds of cards of which what was read is remembered: a fleet has few."""
+"""Entries of each cache of parsed values: a fleet has few different cards."""
 _NOWHERE: Final = Topology()
 _LINK: Final = operator.attrgetter("minor", "type", "count")
 
 
 def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
-    """Return the cards, and what contradicts itself, each naming the field; those cards are not handed out."""
+    """Return the cards, and the contradictions, each with its field; cards with contradictions are not allocated."""
     problems = _problems(spec)
     usable = zip(spec.devices, problems, strict=True)
     found = tuple(_card(each, usable=not wrong, strategy=spec.mig_strategy) for each, wrong in usable)
@@ -61,7 +61,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
 
 @lru_cache(maxsize=ALIKE)
 def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
-    """Return the device's own labels, and what is known of every device, so that a selector finds some to ask."""
+    """Return the device's own labels and those that every device has, for selectors."""
     known = (
         (names.DEVICE_MODEL, model),
         (names.DEVICE_NUMA_NODE, str(numa) if numa >= 0 else ""),
@@ -72,7 +72,7 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
 
 @lru_cache(maxsize=ALIKE)
 def _links(told: tuple[tuple[int, str, int], ...]) -> Links:
-    """Return how good the way to each other card is."""
+    """Return the link score to each linked card, by its minor."""
     return tuple((minor, NVLINK * max(count, 1) if kind == "NVLink" else LINKS[kind]) for minor, kind, count in told)
 
 
@@ -91,7 +91,7 @@ def _is_divided(device: DeviceInfo, strategy: MigStrategy) -> bool:
 
 
 def _instances(device: DeviceInfo, strategy: MigStrategy) -> Instances:
-    """Return what of a card's instances can be handed out: one slice of each where they are sliced, before a second."""
+    """Return (id, resource) of each allocatable MIG instance, or of its replicas: one of each instance first."""
     found = device.mig.instances if device.mig else ()
     offered = [(each, sys.intern(name)) for each in found if (name := _resource(each, strategy))]
     turns = range(max((each.replicas for each, _ in offered), default=0))
@@ -103,15 +103,15 @@ def _piece(instance: MigInstance, number: int) -> str:
 
 
 def _resource(instance: MigInstance, strategy: MigStrategy) -> str:
-    """Return what pods ask for to get an instance or a slice of it; nothing where no plugin offers it to them."""
+    """Return the resource that pods request for an instance or its replicas; empty if no device plugin offers it."""
     if strategy == "single":
-        # It is a `nvidia.com/gpu`, unless kubelet knows only `nvidia.com/gpu.shared` of it.
+        # Its name is `nvidia.com/gpu`; where it is renamed to `nvidia.com/gpu.shared`, it is not offered.
         return mig.resource(instance.profile) if instance.replica_resource in ("", NVIDIA_GPU) else ""
     return "" if mig.is_part(instance.profile) else instance.replica_resource or mig.resource(instance.profile)
 
 
 def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
-    """Return how many replicas, instances and virtual functions a card has."""
+    """Return the number of replicas, MIG instances and virtual functions of a card."""
     if not instances and device.replicas == 1 and not device.vf_groups:
         return ()
     found = Counter(resource for _, resource in instances)
@@ -124,14 +124,14 @@ def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
 
 @lru_cache(maxsize=ALIKE)
 def _amounts(kind: str, resources: Resources) -> Amounts:
-    """Return what a card offers; one that does not say so is 100 hundredths of itself."""
+    """Return a card's amounts; where the spec has none, a card counts as 100 hundredths."""
     whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
     found = {allocation.short(name): quantity.parse(value) for name, value in resources}
     return tuple(sorted({**dict.fromkeys(whole, 100), **found}.items()))
 
 
 def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
-    """Return what is wrong with each device."""
+    """Return the contradictions of each device, in the order of the spec."""
     unlike = _unlike(spec) if spec.mig_strategy == "single" else ""
     ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
     ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
@@ -146,7 +146,7 @@ def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
 
 
 def _unlike(spec: DeviceSpec) -> str:
-    """Return why `nvidia.com/gpu` would not be the same whatever instance or card is given for it; empty if it is."""
+    """Return why `nvidia.com/gpu` would stand for different instances or cards in MIG strategy single; empty if not."""
     gpus = [each for each in spec.devices if each.type == names.GPU]
     in_mig_mode = [each.mig for each in gpus if each.mig is not None and each.mig.enabled]
     profiles = sorted({instance.profile for each in in_mig_mode for instance in each.instances})
@@ -179,7 +179,7 @@ def _problems_of(
     if device.vf_groups:
         yield from _function_problems(device)
     if device.replicas > 1 and kind != names.GPU:
-        yield f"replicas: {device.replicas}; only GPUs can be sliced"
+        yield f"replicas: {device.replicas} of a device that is no GPU; allowed is 1"
     yield from _resource_problems(kind, tuple(device.resources.items()), healthy=device.health)
 
 
@@ -200,7 +200,7 @@ def _function_problems(device: DeviceInfo) -> Iterator[str]:
 
 @lru_cache(maxsize=ALIKE)
 def _resource_problems(kind: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
-    """Return what is wrong with what a card offers: most cards offer the same."""
+    """Return the contradictions in a card's resources; cached, since most cards offer the same."""
     return tuple(_contradictions(kind, resources, healthy=healthy))
 
 
@@ -213,10 +213,10 @@ def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterat
             yield f"resources.{name}: {error}"
             return
         if amount < 0:
-            yield f"resources.{name}: {value} is negative"
+            yield f"resources.{name}: {value} is negative; allowed are quantities from 0"
         if seen.setdefault(allocation.short(name), amount) != amount:
-            yield f"resources.{name}: {value}; under its other prefix it is another amount"
+            yield f"resources.{name}: {value}; its other prefix has another amount; allowed are equal amounts"
         if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
-            yield f"resources.{name}: {value}; a card has 100"
+            yield f"resources.{name}: {value}; allowed is 100 for a card"
     if kind == names.GPU and healthy and not seen.get(names.GPU_MEMORY):
         yield f"resources: a healthy GPU has no {names.PREFIX}{names.GPU_MEMORY}"

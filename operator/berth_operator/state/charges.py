@@ -1,4 +1,4 @@
-"""What tells two charges of one pod apart."""
+"""Comparison of two charges of one pod."""
 
 from dataclasses import replace
 
@@ -7,12 +7,12 @@ from berth_operator.core.values.verdict import Change
 
 
 def is_same(known: Charge, charge: Charge) -> bool:
-    """Return whether two charges take the same; what the Fleet filled in by itself does not count."""
+    """Return whether two charges take the same; fields that the Fleet filled in are ignored."""
     if known == charge:
         return True
     if replace(known, grants=()) != replace(charge, grants=(), volumes=known.volumes):
         return False
-    # The annotation has the types in another order than the decision.
+    # The annotation and the decision list the types in different orders.
     before, after = _by_card(known), _by_card(charge)
     return len(before) == len(after) and all(
         old[:-1] == new[:-1] and new[-1].items() <= old[-1].items() for old, new in zip(before, after, strict=True)
@@ -20,7 +20,7 @@ def is_same(known: Charge, charge: Charge) -> bool:
 
 
 def change(known: Charge, charge: Charge) -> Change:
-    """Return what it means to other pods that a pod takes something else than before."""
+    """Return the changes to wake other pods for when a pod's charge changes."""
     relabelled = replace(known, identity=charge.identity, terminating=charge.terminating)
     return Change.POD_LABELS if is_same(relabelled, charge) else Change.POD_LABELS | Change.CAPACITY_FREED
 

@@ -1,7 +1,7 @@
 """The state of the cluster: API events are applied here, and decisions, binds and reports read its parts.
 
-Everything happens in the scheduler's loop, one event at a time, so nothing here needs a lock. Each part knows only
-parts above it in this list:
+Everything runs in the scheduler's event loop, one event at a time, so nothing here needs a lock. Each part depends only
+on parts above it in this list:
 
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others.
@@ -40,7 +40,7 @@ NO_LISTENER: Final = NoListener()
 
 
 class Cluster:
-    """Takes the events of the API server, and has the parts of the state for everything else."""
+    """Applies the events of the API server, and gives access to the parts of the state."""
 
     def __init__(
         self,
@@ -54,25 +54,31 @@ class Cluster:
         listener: Listener = NO_LISTENER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make an empty state.
+        """Create an empty state.
 
-        `grace`: seconds after the end of its Lease at which an agent counts as dead. `confined`: whether a node
-        selector leaves Nodes to other instances. `charges_foreign`: whether cards that processes outside Kubernetes
-        use are charged. `trusted_schedulers`: other schedulers whose allocations count.
+        Args:
+            grace: seconds after the end of its Lease at which an agent counts as dead.
+            gang_timeout: seconds that a gang may stay bound in part, where its PodGroup sets none.
+            confined: whether a node selector leaves Nodes to other instances.
+            fleet: a Fleet to use; by default an empty one.
+            charges_foreign: whether cards that processes outside Kubernetes use are charged.
+            trusted_schedulers: other schedulers whose allocations are trusted.
+            listener: is called when the state changes.
+            clock: monotonic seconds.
         """
         self.clock = clock
         self.fleet = Fleet() if fleet is None else fleet
         self.kinds = self.fleet.kinds
-        """The types of devices that there are."""
+        """The device types."""
         self.trusted_schedulers = frozenset(trusted_schedulers)
         self.queue: Queue[PendingPod | Gang] = Queue()
         self.gang_tracker = GangTracker(timeout=gang_timeout)
         self.budgets = Budgets()
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
-        """UID -> pod, all that have no node on the API server."""
+        """UID -> pod, for all pods that have no node on the API server."""
         self._device_classes: dict[str, str] = {}
-        """Name -> the extended resource that it provides."""
+        """Name of a DeviceClass -> the extended resource that it provides."""
         self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=listener)
         self.nominator = Nominator(
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=listener
@@ -126,7 +132,7 @@ class Cluster:
 
     @property
     def version(self) -> int:
-        """Return a number that grows with every change that may change why a pod waits."""
+        """Return a counter of the changes that may change why a pod waits."""
         return self.waker.version
 
     # --- events -----------------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ class Cluster:
         self._pending_pods.put(raw)
 
     def remove_pending(self, uid: str) -> None:
-        """Remove a pod that waits no more: it is bound, or gone."""
+        """Remove a pod that no longer waits: it is bound, or deleted."""
         self._pending_pods.remove(uid)
 
     def put_bound(self, raw: Object) -> None:
@@ -168,7 +174,7 @@ class Cluster:
         self.node_cache.put_node(raw)
 
     def remove_node(self, name: str) -> None:
-        """Remove a Node that is gone, or no longer ours."""
+        """Remove a Node that was deleted, or that our node selector no longer matches."""
         self.node_cache.remove_node(name)
 
     def put_device(self, raw: Object) -> None:
@@ -196,12 +202,12 @@ class Cluster:
         self.allocations.remove_gpu_pod(key)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Set the labels of a namespace; none if it is gone."""
+        """Set the labels of a namespace; empty if it was deleted."""
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 
     def put_device_class(self, name: str, resource: str) -> None:
-        """Set the extended resource that a DeviceClass provides; empty if it is gone or names none."""
+        """Set the extended resource that a DeviceClass provides; empty if it was deleted or names none."""
         before = self._device_classes.pop(name, "")
         if resource:
             self._device_classes[name] = resource

@@ -1,4 +1,4 @@
-"""Devices from the API, read once at the edge, and checked against themselves."""
+"""Devices, parsed from the API and checked for contradictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,19 +15,19 @@ from berth_operator.state import cards, kubelet
 Object = Mapping[str, Any]
 
 LASTING: Final = frozenset({"UntilReset", "UntilReboot"})
-"""Reasons by which an agent says of a card's fault that it ends by no other means (docs/agent.md)."""
+"""Reasons of a card's fault that only a reset or a reboot clears (docs/agent.md)."""
 _CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What is read of a Device's labels and annotations: they change without its generation."""
+    """What is read from a Device's labels and annotations, which can change without its generation."""
 
     vendor: str = DEFAULT_VENDOR
     table: str | None = None
-    """Its partitions, as text."""
+    """The partition table, as text."""
     honors: bool | None = None
-    """What its label says of its own table; without one its Node's label counts, as in Koordinator."""
+    """Its label for the partition policy; None without a table, where the Node's label counts, as in Koordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +39,26 @@ class DeviceRecord:
     generation: int
     inventory: DeviceInventory
     spec_problems: tuple[str, ...]
-    """What contradicts itself in the spec, each naming the field; those cards are not handed out."""
+    """Contradictions in the spec, each with its field; the cards concerned are not allocated."""
     problems: tuple[str, ...] = ()
-    """That, and what cannot be read of its annotations and of what its agent tells of kubelet."""
+    """`spec_problems`, `mark_problems` and `report_problems`."""
     mark_problems: tuple[str, ...] = ()
     report_problems: tuple[str, ...] = ()
     marks: Marks = Marks()
     agent_report: kubelet.AgentReport = kubelet.NO_WORD
     report_text: bytes = kubelet.NOTHING
-    """What it was read from."""
+    """The part of the status that `agent_report` was read from."""
     reported: bytes
-    """The status as JSON: nobody decides by it, and as objects those of a large fleet take a hundred megabytes."""
+    """The status as JSON: decisions do not read it, and as objects a large fleet's would take a hundred megabytes."""
     conditions: tuple[Condition, ...]
-    """Those of the status."""
+    """The conditions of the status."""
     driver_version: str = ""
     lost: frozenset[tuple[str, str]] = frozenset()
     """(type, id) of cards that only a reset or a reboot brings back."""
 
     @property
     def status(self) -> DeviceStatus:
-        """Read the status; one that we cannot read counts as empty, and is written anew."""
+        """Read the status; one that cannot be read counts as empty, and is written again."""
         try:
             return DeviceStatus.model_validate_json(self.reported)
         except ValidationError:
@@ -66,7 +66,7 @@ class DeviceRecord:
 
 
 def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
-    """Read a Device; of one whose spec is still the one that is known only the rest is read."""
+    """Read a Device; an unchanged spec is taken from `known`."""
     metadata, status = device["metadata"], device.get("status") or {}
     told, conditions = orjson.dumps(status), _conditions(status)
     marks = _marks(metadata)
@@ -90,7 +90,7 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
 
 
 def _with_word(read: DeviceRecord, status: Object) -> DeviceRecord:
-    """Read what the agent tells of kubelet, if that is not what is known: it changes without the generation."""
+    """Read the agent's report about kubelet if it has changed, which it can do without the generation."""
     text = kubelet.text(status)
     if text == read.report_text:
         return read
@@ -123,7 +123,7 @@ def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
 
 
 def _table(marks: Marks, found: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
-    """Return the partitions, and what is wrong with them; who writes a bad table did not want the one built in."""
+    """Return the partition table and its problems; an invalid table is not replaced by the built-in one."""
     if marks.table is None:
         gpus = [card for card in found if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
         models, minors = {card.model for card in gpus}, [card.minor for card in gpus]
@@ -131,11 +131,11 @@ def _table(marks: Marks, found: Sequence[CardInfo]) -> tuple[partitions.Table, t
     try:
         return partitions.parse(marks.table), ()
     except partitions.PartitionError as error:
-        return (), (f"metadata.annotations.{names.PARTITIONS}: {error}; the node counts as one without partitions",)
+        return (), (f"metadata.annotations.{names.PARTITIONS}: {error}; the node is treated as having no partitions",)
 
 
 def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
-    """Read the spec; one that the CRD of another version let through, but that we cannot read, counts as empty."""
+    """Read the spec; one that cannot be read, accepted by another version of the CRD, counts as empty."""
     try:
         return DeviceSpec.model_validate(device.get("spec") or {}), ()
     except ValidationError as error:
@@ -145,7 +145,7 @@ def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
 
 
 def _conditions(status: Object) -> tuple[Condition, ...]:
-    """Read the conditions; where one cannot be read, there are none."""
+    """Read the conditions; empty if one of them cannot be read."""
     try:
         return _CONDITIONS.validate_python(status.get("conditions") or ())
     except ValidationError:

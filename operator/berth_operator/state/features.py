@@ -1,4 +1,4 @@
-"""Features of kubelet that a pod cannot do without; nodes declare theirs in `status.declaredFeatures`."""
+"""Features of kubelet that a pod requires; nodes declare theirs in `status.declaredFeatures`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,7 +10,7 @@ USERS_ON_HOST_NETWORK: Final = "UserNamespacesHostNetworkSupport"
 
 
 def of_pod(spec: Object) -> tuple[str, ...]:
-    """Name the features that a pod needs."""
+    """Return the names of the features that a pod requires."""
     needed = {RESTART_ALL: _restarts_all(spec), USERS_ON_HOST_NETWORK: _maps_users_on_host_network(spec)}
     return tuple(name for name, is_needed in needed.items() if is_needed)
 

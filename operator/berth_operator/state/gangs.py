@@ -1,4 +1,4 @@
-"""PodGroups and the gangs of pods: what the API server shows of them, and the units that they put into the queue."""
+"""PodGroups and the gangs of pods, as the API server shows them, and their units in the queue."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ Object = Mapping[str, Any]
 
 
 class Gangs:
-    """All gangs. After every change of one, the queue has its waiting members as one unit, or nothing of it."""
+    """All gangs. After every change of a gang, its waiting members are in the queue as one unit, or not at all."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Gangs:
         self._waker, self._listener, self._clock = waker, listener, clock
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, tuple[Group, Object]] = {}
-        """namespace/name of a PodGroup -> the PodGroup and its status, as they were read."""
+        """namespace/name of a PodGroup -> the PodGroup and its status."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
-        """Set the scheduler names whose gangs are ours; at first those of all are."""
+        """Set the scheduler names whose gangs are ours; until then all gangs are."""
         self._schedulers = names
 
     def is_ours(self, gang: Membership) -> bool:
-        """Return whether we schedule a gang; another scheduler's gangs are its own business."""
+        """Return whether we schedule a gang; gangs of other schedulers are ignored."""
         return self._schedulers is None or gang.scheduler in self._schedulers
 
     # --- PodGroups --------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Gangs:
         self.gather(gang)
 
     def release(self, uid: str, gang: Membership) -> None:
-        """Record that a member has no node any more."""
+        """Record that a member no longer has a node."""
         self._gang_tracker.release(uid)
         self.gather(gang)
 
@@ -114,7 +114,7 @@ class Gangs:
     # --- units ------------------------------------------------------------------------------------------------
 
     def unit(self, gang: Membership) -> Gang | None:
-        """Return a gang's waiting members as they are decided; None if they are too few."""
+        """Return a gang's waiting members as a unit to decide; None if there are too few."""
         return self._gang_tracker.ready(gang, self._clock())
 
     def gather(self, gang: Membership) -> None:
@@ -133,16 +133,16 @@ class Gangs:
             self._gang_tracker.begin(gang, self._clock())
 
     def back_off(self, gang: Membership) -> None:
-        """Let a gang wait for its back-off once it is gathered again."""
+        """Back off a gang; this takes effect when it is next gathered."""
         self._gang_tracker.back_off(gang, self._clock())
 
     def put_off(self, gang: Membership) -> None:
-        """Decide a gang again after its back-off: it can be neither bound nor helped as it was decided."""
+        """Decide a gang again after its back-off, because its last decision cannot be carried out."""
         self.back_off(gang)
         self.gather(gang)
 
     def abort(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
-        """Return up completing a gang whose time is up; return why, and the members that are to be deleted."""
+        """Stop completing a gang whose timeout has passed; return the reason and the members to delete."""
         aborted = self._gang_tracker.abort(gang, self._clock(), keep=keep)
         self.gather(gang)
         return aborted

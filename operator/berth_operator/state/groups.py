@@ -1,4 +1,4 @@
-"""Gangs from the API: which one a pod belongs to, and PodGroups."""
+"""Gangs, parsed from the API: a pod's membership, and PodGroups."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,18 +11,18 @@ from berth_operator.core.values.request import Membership
 Object = Mapping[str, Any]
 
 FORMED: Final = ("Scheduled", "Running", "Finished", "Failed")
-"""Phases of groups whose needed members were all bound."""
+"""Phases of groups that have had their minimum of bound members."""
 
 
 class GroupError(ValueError):
-    """A pod does not say clearly which gang it belongs to; the text names the field and what is allowed."""
+    """A pod's gang is ambiguous or invalid; the text names the field and what is allowed."""
 
 
 def of_pod(pod: Object) -> Membership | None:
-    """Read to which gang a pod belongs.
+    """Read which gang a pod belongs to; None if it belongs to none.
 
     Raises:
-        GroupError: it names several, or a minimum that means nothing.
+        GroupError: the pod names several gangs, or an invalid minimum.
     """
     metadata, scheduler = pod["metadata"], pod["spec"].get("schedulerName") or names.SCHEDULER
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -39,7 +39,7 @@ def of_pod(pod: Object) -> Membership | None:
 
 
 def of_placed(pod: Object) -> Membership | None:
-    """Read the same of a pod that has a node; one that is not clear belongs to none."""
+    """Read which gang a placed pod belongs to; None if its annotations or labels are invalid."""
     try:
         return of_pod(pod)
     except GroupError:
@@ -64,7 +64,7 @@ def _annotated(annotations: Object, labelled: Object) -> tuple[str, int]:
 
 
 def group(raw: Object) -> Group:
-    """Read a PodGroup; what is wrong with it stands in its `problem`."""
+    """Read a PodGroup; `problem` explains why it is invalid."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     name = f"{metadata['namespace']}/{metadata['name']}"
     minimum = spec.get("minMember") or 0
@@ -83,7 +83,7 @@ def group(raw: Object) -> Group:
 
 
 def keep_ended(pod: dict[str, Any]) -> dict[str, Any]:
-    """Keep of a pod that has ended what tells to which gang it belonged: there may be very many."""
+    """Return a pod that has ended with only the fields that name its gang: there may be very many such pods."""
     metadata = pod["metadata"]
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):

@@ -1,9 +1,9 @@
-"""Which agents are alive, by the renewals of their Leases that we saw ourselves.
+"""Which agents are alive, by the observed renewals of their Leases.
 
-Only our own clock counts: a Lease's renewTime is compared with what it was, never with the time of day, since the
-agent's clock may be wrong. A node is alive while its last observed renewal is no older than the Lease's duration
-plus a grace. Before the first observed renewal (we have just started, or the Device is new) what the Device said
-last decides: Unknown stays Unknown until a renewal is seen; anything else is believed for one duration.
+Only our own clock counts: a Lease's renewTime is compared with its previous value, never with the time of day, since
+the agent's clock may be wrong. A node is alive while its last observed renewal is no older than the Lease's duration
+plus a grace. Before the first observed renewal (after our start, or for a new Device) the Device's Ready condition
+decides: Unknown stays Unknown until a renewal is observed; any other status is trusted for one duration.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_DURATION: Final = 40.0
-"""Seconds, for a Lease that names none."""
+"""Seconds, for a Lease without a duration."""
 LONGEST_DURATION: Final = 3600.0
 
 
@@ -20,18 +20,18 @@ class Heartbeat:
     """What is known of one node's agent."""
 
     renew_time: str | None = None
-    """As the Lease has it; None where there is no Lease."""
+    """The Lease's renewTime; None if there is no Lease."""
     duration: float = DEFAULT_DURATION
     renewed_at: float | None = None
-    """When we last saw it change, by our clock."""
+    """When we last observed a change of `renew_time`, by our clock."""
     expected_at: float | None = None
-    """When we first saw the Device, by our clock."""
+    """When we first observed the Device, by our clock."""
     doubted: bool = False
-    """Whether the Device was Unknown then."""
+    """Whether the Device's Ready condition was Unknown then."""
 
 
 class Heartbeats:
-    """The agents of all nodes; `now` is a clock in seconds that never goes back."""
+    """The agents of all nodes; `now` is a reading of a monotonic clock in seconds."""
 
     def __init__(self, *, grace: float) -> None:
         self._grace = grace
@@ -42,18 +42,21 @@ class Heartbeats:
         return [name for name, beat in self._beats.items() if beat.expected_at is not None]
 
     def expect(self, node: str, now: float, *, doubted: bool) -> None:
-        """A Device exists, so its agent's Lease should be renewed; `doubted` if the Device says Unknown."""
+        """Record that a Device exists, so that its agent's Lease should be renewed.
+
+        `doubted`: whether the Device's Ready condition is Unknown.
+        """
         beat = self._beats.setdefault(node, Heartbeat())
         if beat.expected_at is None:
             beat.expected_at, beat.doubted = now, doubted
 
     def dismiss(self, node: str) -> None:
-        """The Device is gone."""
+        """Record that the Device was deleted."""
         if (beat := self._beats.get(node)) is not None:
             beat.expected_at = None
 
     def observe(self, node: str, renew_time: str, duration: float | None, now: float) -> None:
-        """The Lease was seen; it counts as renewed if its time changed since we first saw it."""
+        """Record the Lease; it counts as renewed if its renewTime has changed since we first observed it."""
         beat = self._beats.setdefault(node, Heartbeat())
         if beat.renew_time is not None and beat.renew_time != renew_time:
             beat.renewed_at = now
@@ -61,12 +64,12 @@ class Heartbeats:
         beat.duration = min(max(duration or DEFAULT_DURATION, 1.0), LONGEST_DURATION)
 
     def lost(self, node: str) -> None:
-        """The Lease is gone: nothing will be renewed, and a new one counts as a renewal."""
+        """Record that the Lease was deleted; a new one will count as a renewal."""
         if (beat := self._beats.get(node)) is not None:
             beat.renew_time = ""
 
     def alive(self, node: str, now: float) -> bool:
-        """Return whether the node's devices may be handed out."""
+        """Return whether the node's agent is alive, so that its devices may be allocated."""
         beat = self._beats.get(node)
         if beat is None or beat.expected_at is None:
             return False

@@ -1,4 +1,4 @@
-"""Container images as the API has them, of nodes and of pods."""
+"""Container images of nodes and pods, parsed from the API."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ Object = Mapping[str, Any]
 
 
 def of_node(status: Object) -> tuple[tuple[str, int], ...]:
-    """Read (name, bytes) of a node's images; names are shared, since most nodes have the same."""
+    """Read (name, bytes) of a node's images; names are interned, since most nodes have the same."""
     found = status.get("images") or ()
     return tuple(
         (sys.intern(str(name)), int(each.get("sizeBytes") or 0)) for each in found for name in each.get("names") or ()
@@ -29,5 +29,5 @@ def _of_volumes(spec: Object) -> Iterator[str]:
 
 
 def _normal(name: str) -> str:
-    """Add the tag that is meant where none is named; a colon before the last slash is a port."""
+    """Add the default tag to a name without one; a colon before the last slash is a port."""
     return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"

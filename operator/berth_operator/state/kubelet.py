@@ -1,4 +1,4 @@
-"""What agents tell of kubelet, read once at the edge: GpuPods, and their part of a Device's status."""
+"""The agents' reports about kubelet, parsed from the API: GpuPods, and the agent's part of a Device's status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Devic
 Object = Mapping[str, Any]
 
 FIELDS: Final = ("held", "bootID", "withheld", "foreign")
-"""Of a Device's status, all that its agent writes beside conditions."""
+"""Fields of a Device's status that its agent writes, in addition to conditions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReport:
-    """What an agent says of its node."""
+    """What an agent reports about its node."""
 
     boot_id: str = ""
     held: Mapping[str, ActualAllocation]
-    """UID of a pod, be it gone or not -> what kubelet says that it holds."""
+    """UID of a pod, also of a deleted one -> what it holds according to kubelet."""
     withheld: tuple[int, ...] = ()
-    """Minors of GPUs that kubelet does not give out."""
+    """Minors of GPUs that are reported to kubelet as unhealthy because pods hold shares of them."""
     foreign: tuple[Device, ...] = ()
     """Cards that processes outside Kubernetes use."""
 
@@ -45,13 +45,13 @@ class GpuPodRecord:
     key: str
     """namespace/name, of the GpuPod and of its pod."""
     uid: str
-    """The object's own."""
+    """UID of the GpuPod itself."""
     actual: ActualAllocation
     conditions: tuple[Object, ...] = ()
 
 
 def gpu_pod(obj: Object) -> GpuPodRecord:
-    """Read a GpuPod; a spec that the CRD of another version let through, but that we cannot read, counts as empty."""
+    """Read a GpuPod; a spec that cannot be read, accepted by another version of the CRD, counts as empty."""
     metadata = obj["metadata"]
     key = f"{metadata['namespace']}/{metadata['name']}"
     try:
@@ -68,7 +68,7 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
 
 
 def text(status: Object) -> bytes:
-    """Return the agent's part of a Device's status as text: it is compared faster than it is read."""
+    """Return the agent's part of a Device's status as JSON, because comparing text is faster than parsing."""
     return orjson.dumps([status.get(name) for name in FIELDS])
 
 
@@ -76,13 +76,13 @@ NOTHING: Final = text({})
 
 
 def word(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...]]:
-    """Read the agent's part of a Device's status, and tell what cannot be read of it."""
+    """Read the agent's part of a Device's status; return the report, and what cannot be read."""
     try:
         told = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
-        return NO_WORD, (f"status{place}: {first['msg']}; nothing counts of what the agent tells of kubelet",)
+        return NO_WORD, (f"status{place}: {first['msg']}; the agent's report about kubelet is ignored",)
     foreign = tuple(Device(type=each.type, minor=each.minor, id="") for each in told.foreign)
     return AgentReport(
         boot_id=told.boot_id, held=_held(node, told.held), withheld=tuple(told.withheld), foreign=foreign

@@ -1,7 +1,7 @@
 """What kubelet gave, as agents report it, node by node.
 
-GpuPods report what living pods hold; a Device's `held` also reports what pods hold that are gone. Both may arrive
-before the pod that they are about, and after it.
+GpuPods report what existing pods hold; a Device's `held` also reports what deleted pods still hold. Both may arrive
+before or after the pod itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,17 +13,17 @@ from berth_operator.state.kubelet import NO_WORD, AgentReport, GpuPodRecord
 
 
 class KubeletReports:
-    """The latest reports."""
+    """The latest report of each node and pod."""
 
     def __init__(self) -> None:
         self._gpu_pods: dict[str, GpuPodRecord] = {}
-        """By namespace/name."""
+        """namespace/name -> GpuPod."""
         self._by_pod: dict[str, GpuPodRecord] = {}
-        """By the UID of the pod."""
+        """UID of the pod -> GpuPod."""
         self._words: dict[str, AgentReport] = {}
-        """By node."""
+        """Node -> report in the status of its Device."""
         self._boots: dict[str, str] = {}
-        """Node -> the id of its boot."""
+        """Node -> its boot ID."""
 
     def put_gpu_pod(self, record: GpuPodRecord) -> ActualAllocation | None:
         """Add or update a GpuPod; return what it reported before."""
@@ -57,7 +57,7 @@ class KubeletReports:
         self._words[node] = word
 
     def put_boot(self, node: str, boot_id: str) -> bool:
-        """Set in which boot a node is; return whether it was another before."""
+        """Set a node's boot ID; return whether it has changed."""
         before, self._boots[node] = self._boots.get(node), boot_id
         return before != boot_id
 
@@ -67,12 +67,12 @@ class KubeletReports:
         self._boots.pop(node, None)
 
     def held(self, node: str) -> Mapping[str, ActualAllocation]:
-        """Return what pods hold on a node, also those that are gone; what was held before its last boot is free."""
+        """Return {UID: what the pod holds} for a node, also for deleted pods; empty for a report of an earlier boot."""
         word, boot_id = self._words.get(node, NO_WORD), self._boots.get(node)
         return {} if boot_id and word.boot_id and boot_id != word.boot_id else word.held
 
     def reported_on(self, node: str) -> AbstractSet[str]:
-        """Return the UIDs of pods that a node's Device reports, even of an earlier boot."""
+        """Return the UIDs of the pods in a node's report, even one of an earlier boot."""
         return self._words.get(node, NO_WORD).held.keys()
 
     def foreign(self, node: str) -> tuple[Device, ...]:
@@ -80,7 +80,7 @@ class KubeletReports:
         return self._words.get(node, NO_WORD).foreign
 
     def given(self, promised: Charge) -> ActualAllocation | None:
-        """Return what kubelet gave a pod; None if unknown, or if the report is about another name or node."""
+        """Return what kubelet gave a pod; None if unknown, or if the report names another pod or node."""
         record = self._by_pod.get(promised.uid)
         given = record.actual if record is not None and record.actual.devices else None
         if given is None:

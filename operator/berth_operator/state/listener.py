@@ -1,4 +1,4 @@
-"""Who is called when the state changes."""
+"""The interface of what is called when the state changes."""
 
 from typing import Protocol
 
@@ -8,29 +8,29 @@ from berth_operator.state.views import StatusKind
 
 
 class Listener(Protocol):
-    """Is called in the scheduler's loop, in the middle of a change: it must return at once and change no state."""
+    """Called in the scheduler's loop, in the middle of a change; must return at once and must not change the state."""
 
     def work_ready(self) -> None:
-        """A pod may be decided."""
+        """Handle that a pod may be decided."""
 
     def status_changed(self, kind: StatusKind, name: str) -> None:
-        """The status of an object may have to be written."""
+        """Handle that the status of an object may have to be written."""
 
     def drift_changed(self) -> None:
-        """A pod began or ceased to hold other devices than it was allocated."""
+        """Handle that a pod began or ceased to hold other devices than it was allocated."""
 
     def allocation_unknown(self, charge: Charge) -> None:
-        """The allocation of a bound pod is missing or not trusted."""
+        """Handle that the allocation of a bound pod is missing or not trusted."""
 
     def pod_settled(self, uid: str) -> None:
-        """A pod no longer waits for a node."""
+        """Handle that a pod no longer waits for a node."""
 
     def nomination_withdrawn(self, pod: PendingPod) -> None:
-        """A pod no longer waits for a node in particular."""
+        """Handle that a pod's nomination was withdrawn."""
 
 
 class NoListener:
-    """Ignores all changes: for a state that is only read."""
+    """Ignores all changes, for a state that is only read."""
 
     def work_ready(self) -> None:
         """Do nothing."""

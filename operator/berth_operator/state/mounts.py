@@ -1,4 +1,4 @@
-"""The volumes of a pod as the API has them."""
+"""The volumes of pods, parsed from the API."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,14 +15,14 @@ _KINDS: Final = {
     "cinder": ("kubernetes.io/cinder", "volumeID"),
     "portworxVolume": ("kubernetes.io/portworx-volume", "volumeID"),
 }
-"""Kinds that Kubernetes leaves to a driver nowadays -> their provisioner's old name, and the field that names the disk;
-the same in pods and in PersistentVolumes."""
+"""Volume types that are migrated to CSI -> their in-tree provisioner, and the field that names the disk; the same in
+pods and in PersistentVolumes."""
 MATTER: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
-"""Kinds of volumes that scheduling minds."""
+"""Volume types that scheduling depends on."""
 
 
 def of_pod(pod: Object) -> Mounts:
-    """Read a pod's volumes; those that scheduling has nothing to do with are left out."""
+    """Read the pod's volumes that scheduling depends on."""
     volumes = mattering(pod["spec"])
     if not volumes:
         return NO_MOUNTS
@@ -37,12 +37,12 @@ def of_pod(pod: Object) -> Mounts:
 
 
 def mattering(spec: Object) -> list[Object]:
-    """Return the volumes that scheduling minds: most pods have their token alone, which it does not."""
+    """Return the volumes that scheduling depends on; most pods have only their token, which is not among them."""
     return [each for each in spec.get("volumes") or () if not MATTER.isdisjoint(each)]
 
 
 def attachable(source: Object) -> Attachable | None:
-    """Read the disk of a kind that is left to a driver."""
+    """Read the disk of a volume type that is migrated to CSI; None for other types."""
     for kind, (provisioner, name) in _KINDS.items():
         if kind in source:
             return Attachable(driver=MIGRATED[provisioner], handle=source[kind].get(name) or "")
@@ -66,7 +66,7 @@ def _disks(volume: Object) -> Iterator[Disk]:
     if disk := volume.get("iscsi"):
         yield Disk(kind="iscsi", id=disk["iqn"], read_only=bool(disk.get("readOnly")))
     if disk := volume.get("rbd"):
-        # One monitor in common makes two images the same.
+        # Two images with one common monitor count as the same.
         for monitor in disk["monitors"]:
             image = f"{monitor} {disk.get('pool') or 'rbd'} {disk['image']}"
             yield Disk(kind="rbd", id=image, read_only=bool(disk.get("readOnly")))

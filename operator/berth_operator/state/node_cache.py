@@ -39,7 +39,7 @@ class NodeCache:
         grace: float,
         confined: bool,
     ) -> None:
-        """`confined`: whether a node selector leaves Nodes to other instances."""
+        """Create a cache; `confined`: whether a node selector leaves Nodes to other instances."""
         self._fleet, self._kinds, self._allocations = fleet, kinds, allocations
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
@@ -63,7 +63,7 @@ class NodeCache:
         self._changed(info.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a Node that is gone, or no longer ours."""
+        """Remove a Node that was deleted, or that our node selector no longer matches."""
         known = self.nodes.pop(name, None)
         self._fleet.remove_node(name)
         self._forget_if_gone(name)
@@ -130,10 +130,10 @@ class NodeCache:
         if alive:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
 
-    # --- what others ask --------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the names of all that have a Node or a Device, sorted."""
+        """Return the names of all nodes that have a Node or a Device, sorted."""
         return sorted({*self.nodes, *self.devices})
 
     def is_complete(self, name: str) -> bool:
@@ -149,7 +149,7 @@ class NodeCache:
         return self._heartbeats.alive(name, self._clock())
 
     def view(self, name: str) -> NodeView:
-        """Return what is known of a node, even if that is nothing."""
+        """Return what is known of a node, even if it has neither Node nor Device."""
         return NodeView(
             name=name,
             node=self.nodes.get(name),

@@ -1,4 +1,4 @@
-"""Nodes from the API, read once at the edge."""
+"""Nodes, parsed from the API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ class NodeRecord:
     info: NodeInfo
     capacity: Mapping[str, int]
     allocatable: Mapping[str, int]
-    """Sums of devices that the Node shows; the rest is in `info`."""
+    """Device resources that the Node shows; other resources are in `info`."""
 
 
 _KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo")
 
 
 def keep(node: dict[str, Any]) -> dict[str, Any]:
-    """Drop from a node what nobody here reads."""
+    """Drop the fields of a node that the operator does not read."""
     without_managed_fields(node)
     status = node.get("status") or {}
     node["status"] = {name: status[name] for name in _KEPT if name in status}
@@ -40,13 +40,13 @@ def keep(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def boot_id(node: Object) -> str:
-    """Return which boot of its machine a Node is in; nothing where no kubelet tells."""
+    """Return a Node's boot ID; empty until kubelet has reported it."""
     told = (node.get("status") or {}).get("nodeInfo") or {}
     return str(told.get("bootID") or "")
 
 
 def record(node: Object, kinds: Kinds = BUILT_IN) -> NodeRecord:
-    """Read a Node, with the sums of devices that it shows."""
+    """Read a Node, with the device resources that it shows."""
     return NodeRecord(
         uid=node["metadata"]["uid"],
         info=info(node, kinds),
@@ -56,7 +56,7 @@ def record(node: Object, kinds: Kinds = BUILT_IN) -> NodeRecord:
 
 
 def info(node: Object, kinds: Kinds = BUILT_IN) -> NodeInfo:
-    """Read a Node; the sums that Berth writes there are left out, since decisions count those devices on cards."""
+    """Read a Node without the device resources that Berth writes, since decisions count devices on cards."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     shown = status.get("allocatable") or {}
     counted = {name: value for name, value in shown.items() if request.is_counted_on_node(name, kinds)}
@@ -78,12 +78,12 @@ def _taint(raw: Object) -> Taint:
 
 
 def _readiness(status: Object) -> str:
-    """Return the Ready condition; a node that has none yet carries a taint that says so."""
+    """Return the status of the Ready condition; empty without one, when the node has a not-ready taint."""
     return next((str(each["status"]) for each in status.get("conditions") or () if each["type"] == "Ready"), "")
 
 
 def change(old: NodeInfo | None, new: NodeInfo) -> Change:
-    """Return what is different."""
+    """Return the changes to wake pods for."""
     if old is None:
         return Change.NODE_ADDED
     found = Change(0)
@@ -101,7 +101,7 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
 
 
 def changed_labels(old: NodeInfo | None, new: NodeInfo | None) -> frozenset[str]:
-    """Return the keys of labels that were added, changed or removed; of a node that comes or goes, all."""
+    """Return the keys of labels that were added, changed or removed; all keys if the node was added or removed."""
     before, after = (set(node.labels.items()) if node else set() for node in (old, new))
     return frozenset(key for key, _ in before ^ after)
 
@@ -111,6 +111,6 @@ def _repelling(node: NodeInfo) -> tuple[object, ...]:
 
 
 def device_sums(node: Object, field: str, kinds: Kinds = BUILT_IN) -> dict[str, int]:
-    """Return the sums of devices that the Node shows in `capacity` or `allocatable`."""
+    """Return the device resources that the Node shows in `capacity` or `allocatable`."""
     shown = (node.get("status") or {}).get(field) or {}
     return {name: quantity.parse(value) for name, value in shown.items() if request.is_device(name, kinds)}

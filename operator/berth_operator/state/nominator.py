@@ -1,4 +1,4 @@
-"""Pods for which a node's capacity is kept until other pods have left it."""
+"""Nominated pods, for which a node's capacity is kept until other pods have left it."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from berth_operator.state.waker import Waker
 
 
 class Nominator:
-    """Nominates nodes for pending pods, in the Fleet and in what is known of the pod."""
+    """Nominates nodes for pending pods, in the Fleet and in the pending pods."""
 
     def __init__(
         self,
@@ -22,7 +22,10 @@ class Nominator:
         waker: Waker,
         listener: Listener,
     ) -> None:
-        """`pending` has all pods that wait, by UID; a pod that is nominated, or no longer is, is replaced there."""
+        """Create a nominator.
+
+        `pending` has all waiting pods by UID; a pod whose nomination changes is replaced there.
+        """
         self._fleet, self._pending, self._gang_tracker = fleet, pending, gang_tracker
         self._waker, self._listener = waker, listener
 
@@ -32,22 +35,22 @@ class Nominator:
         return self._replaced(pod, charge.node)
 
     def withdraw(self, pod: PendingPod) -> PendingPod:
-        """Keep nothing for a pod any more; return the pod without a nomination."""
+        """Withdraw a pod's nomination; return the pod without it."""
         self.release(pod.uid)
         return self._replaced(pod, "")
 
     def release(self, uid: str) -> None:
-        """Keep nothing any more for a pod that no longer waits."""
+        """Release the capacity that is kept for a pod, which no longer waits."""
         if (nominee := self._fleet.withdraw(uid)) is not None:
             self._waker.pod_left(nominee)
 
     def of_gang(self, gang: Membership) -> list[Charge]:
-        """Return what is kept for the members of a gang."""
+        """Return the nominees among a gang's members."""
         nominees = self._fleet.nominees.values()
         return [nominee for nominee in nominees if nominee.gang is not None and nominee.gang.key == gang.key]
 
     def withdraw_gang(self, gang: Membership) -> None:
-        """Keep nothing for a gang any more: either all that it needs is kept, or nothing."""
+        """Withdraw the nominations of all members: capacity is kept for a whole gang, or not at all."""
         for nominee in self.of_gang(gang):
             self._listener.nomination_withdrawn(self.withdraw(self._pending[nominee.uid]))
 

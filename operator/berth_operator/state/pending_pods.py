@@ -1,4 +1,4 @@
-"""Pods that wait for a node, as the API server shows them."""
+"""Pods that wait for a node, as shown by the API server."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Object = Mapping[str, Any]
 
 
 class PendingPods:
-    """Puts pods into the queue while they wait, alone or with their gang."""
+    """Puts waiting pods into the queue, alone or with their gang."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class PendingPods:
         waker: Waker,
         listener: Listener,
     ) -> None:
-        """`by_uid` is kept up to date: it has every pod that has no node on the API server."""
+        """Create the collection; it keeps `by_uid` up to date with all pods that have no node on the API server."""
         self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
         self._arrivals = itertools.count()
 
     def get(self, uid: str) -> PendingPod | None:
-        """Return a pod that waits."""
+        """Return a waiting pod; None if there is none with this UID."""
         return self._by_uid.get(uid)
 
     def put(self, raw: Object) -> None:
@@ -69,7 +69,7 @@ class PendingPods:
         return replace(pod, arrived=known.arrived, nominated=known.nominated)
 
     def remove(self, uid: str) -> None:
-        """Remove a pod that waits no more: it is bound, or gone."""
+        """Remove a pod that no longer waits: it is bound, or deleted."""
         if (pod := self._by_uid.pop(uid, None)) is not None:
             self._queue.remove(uid)
             self._listener.pod_settled(uid)

@@ -1,6 +1,6 @@
-"""Pods that have a node, whether decided here or shown by the API server.
+"""Pods that have a node, by our decision or as shown by the API server.
 
-The states of a pod, as in kube-scheduler's cache. It is charged to its node in each of them but the first:
+These are the states of a pod, as in kube-scheduler's cache. It is charged to its node in each of them but the first:
 
                      assume              finish_binding
       no node ----------------> assumed ----------------> bound
@@ -15,9 +15,9 @@ The states of a pod, as in kube-scheduler's cache. It is charged to its node in 
        +------- remove_bound ------+  | | put_bound
                                       +-+
 
-The answer to a Binding and the watch race each other, so each event may come in a state that has no arrow for it:
-finish_binding and forget then change nothing. In particular a pod that the watch has shown bound stays, whatever the
-answer to its Binding was.
+The answer to a Binding and the watch race each other, so an event may arrive in a state without an arrow for it:
+finish_binding and forget then change nothing. In particular, a pod that the watch has shown as bound stays charged,
+whatever the answer to its Binding was.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -62,12 +62,12 @@ class Placements:
         self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
         self._waker, self._listener, self._clock = waker, listener, clock
         self._assumed: dict[str, float | None] = {}
-        """UID of a pod that is assumed or bound -> when its Binding succeeded; None while that is not known."""
+        """UID of a pod that is assumed or bound -> when its Binding succeeded; None until then."""
 
     # --- decisions --------------------------------------------------------------------------------------------
 
     def assume(self, placement: Placement) -> None:
-        """Charge a decision at once, so that the next one sees it."""
+        """Charge a placement at once, so that the next decision sees it."""
         pod, charge = placement.pod, placement.charge
         self._assumed[pod.uid] = None
         nominee = self._fleet.withdraw(pod.uid)
@@ -75,7 +75,7 @@ class Placements:
         if pod.gang is not None:
             self._gangs.assume(charge, pod.gang)
         if nominee is not None and not charges.is_same(nominee, charge):
-            # Also on the same node: it may take other cards than were kept for it.
+            # Even on the nominated node it may take other cards than were kept for it.
             self._waker.pod_left(nominee)
         self._waker.pod_assigned(charge)
 
@@ -111,13 +111,13 @@ class Placements:
     # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_bound(self, raw: Object) -> None:
-        """Add or update a pod that has a node, by whichever scheduler."""
+        """Add or update a pod that has a node, from any scheduler."""
         uid = raw["metadata"]["uid"]
         charge, known = self._read(raw), self._fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:
             self._gangs.release(uid, known.gang)
         if charge.gang is not None:
-            # Before it is removed from the waiting pods: its gang would look smaller in between.
+            # Before it is removed from the waiting pods, so that its gang never looks smaller in between.
             self._gangs.bind(charge, charge.gang, running=pods.is_running(raw))
         self._count_for_workload(raw, charge)
         self._pending.remove(uid)
@@ -148,26 +148,26 @@ class Placements:
         return self._allocations.track(charge)
 
     def _count_for_workload(self, raw: Object, charge: Charge) -> None:
-        """Count a pod for the typical mix that was not seen while it waited."""
+        """Count a bound pod for the typical workload, unless it was counted while it waited."""
         if charge.grants and self._pending.get(charge.uid) is None and charge.uid not in self._fleet.charges:
             self._fleet.workload.see(pods.wanted(raw, self._kinds))
 
     def _confirm(self, charge: Charge) -> None:
-        # The watch may be faster than the answer to the Binding, which then changes nothing.
+        # The watch may be faster than the answer to the Binding, which then has no effect.
         del self._assumed[charge.uid]
         self._listener.status_changed(StatusKind.NODE, charge.node)
         self._waker.pod_bound()
 
     def _refresh(self, known: Charge, charge: Charge) -> None:
-        """Keep a charge that is the same."""
+        """Update an equal charge with what the API server now shows."""
         if known.volumes:
-            # The API server itself now shows the volumes that were chosen.
+            # The API server now shows the volumes that the decision chose.
             self._fleet.charge(charge)
         elif known.started != charge.started:
             self._fleet.started(charge.uid, charge.started)
 
     def _charge(self, known: Charge | None, charge: Charge) -> None:
-        """Charge a pod, in place of what it is known to take."""
+        """Charge a pod, in place of its known charge."""
         self._unknown.discard(charge.uid)
         self._fleet.charge(charge)
         self._listener.status_changed(StatusKind.NODE, charge.node)
@@ -180,18 +180,18 @@ class Placements:
         if charge.unknown:
             self._unknown.add(charge.uid)
 
-    # --- what others ask --------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------
 
     def is_assumed(self, uid: str) -> bool:
         """Return whether a pod is assumed or bound, and not yet confirmed."""
         return uid in self._assumed
 
     def unconfirmed(self) -> Collection[str]:
-        """Return the UIDs of assumed pods: their Bindings are under way."""
+        """Return the UIDs of assumed pods, whose Bindings are in flight."""
         return [uid for uid, bound_at in self._assumed.items() if bound_at is None]
 
     def unseen(self, seconds: float) -> list[Charge]:
-        """Return what was bound at least so long ago and is not confirmed."""
+        """Return the charges of pods that were bound at least `seconds` ago and are not confirmed."""
         before = self._clock() - seconds
         return [
             self._fleet.charges[uid]
@@ -200,5 +200,5 @@ class Placements:
         ]
 
     def may_be_bound_since(self, uid: str, requested_at: float) -> bool:
-        """Return whether a pod may have been bound after a list was requested, which then need not show it."""
+        """Return whether a pod may have been bound after a list was requested, so that the list need not show it."""
         return uid in self._assumed and ((at := self._assumed[uid]) is None or at >= requested_at)

@@ -1,8 +1,9 @@
-"""Every pod that waits for us or holds something, by watches of which each shows pods that no other shows.
+"""Watches for all pods that wait for us or hold something; no two watches show the same pod.
 
-Each scheduler name of ours has a watch of its pods, waiting or bound, so that a bind is one event; one more shows the
-bound pods of all others. A field selector cannot say "one of these", so names cannot share a watch. Names come and go
-while the operator runs: a pod then passes from one watch to another, and is not gone by that.
+Each of our scheduler names has a watch for its pods, waiting or bound, so that a bind is one event. One more watch
+shows the bound pods of all other schedulers. A field selector cannot express "one of these", so names cannot share a
+watch.
+When scheduler names change at run time, a pod moves from one watch to another without being removed.
 """
 
 import asyncio
@@ -19,16 +20,16 @@ from berth_operator.state.sinks import Listing
 Object = dict[str, Any]
 
 ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of pods that hold something, or will."""
+"""Field selector for pods that have not ended."""
 BOUND: Final = f"spec.nodeName!=,{ALIVE}"
-"""Those of them that have a node."""
+"""Field selector for pods that have not ended and have a node."""
 ENDED: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
-"""Field selector of the others."""
+"""Field selector for pods that have ended."""
 OTHERS: Final = "pods of others"
 
 
 class PodTable:
-    """Remembers which pods exist, whoever schedules them."""
+    """Remembers which pods exist, of all schedulers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -36,7 +37,7 @@ class PodTable:
         """UID -> scheduler name."""
 
     def put(self, pod: Object) -> str:
-        """Take a pod; give its UID."""
+        """Add or update a pod; return its UID."""
         uid = str(pod["metadata"]["uid"])
         self._known[uid] = pod["spec"].get("schedulerName") or names.SCHEDULER
         if pod["spec"].get("nodeName"):
@@ -46,13 +47,13 @@ class PodTable:
         return uid
 
     def remove(self, uid: str) -> None:
-        """Know that a pod is gone, or has ended."""
+        """Remove a pod that was deleted or has ended."""
         self._known.pop(uid, None)
         self.cluster.remove_pending(uid)
         self.cluster.remove_bound(uid)
 
     def listed(self, shown: Callable[[str], bool], found: set[str], requested_at: float) -> None:
-        """Know that a list of the pods of some scheduler names has shown no others."""
+        """Remove the pods of these scheduler names that a complete list has not shown."""
         for uid in [uid for uid, name in self._known.items() if shown(name) and uid not in found]:
             if self.cluster.placements.may_be_bound_since(uid, requested_at):
                 self.cluster.remove_pending(uid)
@@ -60,7 +61,7 @@ class PodTable:
                 self.remove(uid)
 
     def leave(self, scheduler: str) -> None:
-        """Forget the waiting pods of a scheduler name; binds under way go on, and what is bound stays charged."""
+        """Remove the waiting pods of a scheduler name; binds in flight go on, and bound pods stay charged."""
         for uid in [uid for uid, pod in self.cluster.pending.items() if pod.scheduler == scheduler]:
             self.cluster.remove_pending(uid)
 
@@ -72,11 +73,11 @@ class Selection:
         self._table, self._shown = table, shown
 
     def listing(self, *, requested_at: float) -> Listing:
-        """Begin to take the whole truth about these names."""
+        """Begin a complete list of the pods of these scheduler names."""
         return Listing(self._table.put, lambda found: self._table.listed(self._shown, found, requested_at))
 
     def apply(self, kind: Kind, obj: Object) -> None:
-        """Take one change."""
+        """Apply one change."""
         if kind == "DELETED":
             self._table.remove(str(obj["metadata"]["uid"]))
         else:
@@ -88,14 +89,14 @@ class PodWatches:
 
     def __init__(self, *, api: Api, cluster: Cluster) -> None:
         self.reflectors: Mapping[str, Reflector] = {}
-        """By what they reflect; replaced and never changed, since probes read it from another thread."""
+        """What is reflected -> reflector. Replaced, never mutated, since probes read it from another thread."""
         self._api, self._table = api, PodTable(cluster)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, sinks.Table] = {}
         """Scheduler name -> its pods that have ended."""
 
     def follow(self, schedulers: Collection[str], tasks: asyncio.TaskGroup) -> None:
-        """Decide for the pods of these scheduler names and no others."""
+        """Watch the pods of these scheduler names as ours, and stop watching those of other names as ours."""
         wanted = frozenset(schedulers)
         if self._running and wanted == self._ended.keys():
             return
@@ -135,5 +136,5 @@ def _of_others(schedulers: Collection[str]) -> Source:
 
 
 def pods_where(selector: str) -> Source:
-    """Return the pods that a field selector picks."""
+    """Return the source for the pods that a field selector matches."""
     return Source(path="/api/v1/pods", params={"fieldSelector": selector}, keep=pods.keep)

@@ -1,4 +1,4 @@
-"""Pods from the API, read once at the edge: what waits, and what is taken."""
+"""Pods, parsed from the API: pending pods, and the charges of bound ones."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,13 +29,13 @@ _UNREAD: Final = (
     "readinessProbe",
     "startupProbe",
 )
-"""Of a container: large, and nothing to scheduling."""
+"""Fields of a container that are large and that scheduling does not read."""
 _VOLUMES: Final = mounts.MATTER | {"image"}
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
-"""Of a container's status: what it holds while it is resized."""
+"""Fields of a container's status that are read during a resize."""
 TEMPLATES: Final = 4096
-"""Specs of which what was read is remembered: the replicas of an application have the same."""
+"""Entries of the caches of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = (
     names.ALLOCATE_HINT,
     names.JOINT_ALLOCATE,
@@ -46,21 +46,21 @@ _ANNOTATIONS: Final = (
     names.MODEL_EXACT,
     names.MODEL_GLOBS,
 )
-"""All that are read of a pod that waits."""
+"""The annotations that are read from a waiting pod."""
 _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
-"""Of a spec: what differs between the replicas of an application."""
+"""Fields of a spec that differ between the replicas of an application."""
 
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Of resources that name a DeviceClass, with nothing in the class that says so."""
+"""Prefix of resources that name a DeviceClass implicitly, without `extendedResourceName` in the class."""
 
 
 class PodError(ValueError):
-    """A pod's annotation or label cannot be read; the text names it and what is allowed."""
+    """A pod's annotation or label is invalid; the text names it and what is allowed."""
 
 
 def keep(pod: dict[str, Any]) -> dict[str, Any]:
-    """Drop from a pod what nobody here reads, so that equal pods look equal."""
+    """Drop the fields of a pod that the operator does not read, so that pods of equal scheduling compare equal."""
     without_managed_fields(pod)
     spec = pod.get("spec", {})
     for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
@@ -86,22 +86,22 @@ def _kept(status: Object) -> Object:
     return {name: status[name] for name in _KEPT if name in status}
 
 
-# --- what waits ---------------------------------------------------------------------------------------------
+# --- pending pods -------------------------------------------------------------------------------------------
 
 
 def is_gated(pod: Object) -> bool:
-    """Return whether the pod is not to be scheduled yet, or no more."""
+    """Return whether the pod must not be scheduled: it has scheduling gates, or is being deleted."""
     return bool(pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"))
 
 
 def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
-    """Read a pod that waits; what is wrong with it stands in its `error`."""
+    """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]
     try:
         wanted, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
         _check_gang(gang, wanted, kinds)
     except ValueError as wrong:
-        # By itself, so that it is told what is wrong with it; its gang waits for a member.
+        # Without its gang, so that the error is reported on this pod; the gang waits for a member.
         wanted, weight, gang, error = PodRequest(), 0, None, str(wrong)
     return PendingPod(
         uid=metadata["uid"],
@@ -131,7 +131,7 @@ def _check_gang(gang: Membership | None, wanted: PodRequest, kinds: Kinds) -> No
 
 
 def wanted(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
-    """Read what a bound pod asked for while it waited; nothing, if it means nothing."""
+    """Read what a bound pod requested while it waited; an empty request if it is invalid."""
     try:
         return _request(pod, kinds)
     except ValueError:
@@ -151,7 +151,7 @@ def _annotations(pod: Object) -> Object:
 
 
 def _template(pod: Object, *more: Object | str) -> bytes:
-    """Return what is the same in all replicas of an application, as text: it is compared faster than it is read."""
+    """Return what all replicas of an application have in common, as JSON, which is a fast cache key."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
     spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
     return orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS)
@@ -212,11 +212,11 @@ def _weight(metadata: Object) -> int:
 
 
 def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
-    """Name the fields and resources that would have to be honoured, and are not yet."""
+    """Yield the fields and resources that Berth does not support yet."""
     yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
     yield from (f"{name} (dynamic resource allocation)" for name in total if name.startswith(DEVICE_CLASS_PREFIX))
     if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
-        # Its device plugin divides an NPU by the name of a template, which Berth does not write.
+        # The NPU's device plugin needs the name of a template, which Berth does not write.
         yield f"a part of an NPU ({request.NPU_CORE} by a template)"
     pieces = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
     if devices.joint is not None and devices.joint.same_pcie and pieces:
@@ -224,7 +224,7 @@ def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest)
 
 
 def _said(pod: Object) -> str:
-    """Return the message that a scheduler left; that of scheduling gates is none."""
+    """Return the message of the PodScheduled condition; empty if scheduling gates caused it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition.get("reason") == "SchedulingGated":
@@ -233,7 +233,7 @@ def _said(pod: Object) -> str:
     return ""
 
 
-# --- what is taken ------------------------------------------------------------------------------------------
+# --- bound pods ---------------------------------------------------------------------------------------------
 
 
 def is_running(pod: Object) -> bool:
@@ -242,11 +242,11 @@ def is_running(pod: Object) -> bool:
 
 
 OnCards = Callable[[str, str, tuple[Grant, ...]], tuple[Grant, ...]]
-"""(UID, node, grants) -> the same grants on the cards that have their ids now, as `Fleet.on_cards` finds them."""
+"""(UID, node, grants) -> the grants with the minors that their cards have now, like `Fleet.on_cards`."""
 
 
 def as_recorded(_uid: str, _node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
-    """Return grants on the cards that the allocation names."""
+    """Return the grants unchanged, with the minors in the allocation."""
     return grants
 
 
@@ -255,7 +255,11 @@ def charge(
 ) -> Charge:
     """Return what a bound pod takes of its node.
 
-    `trusted` are the other schedulers whose allocations are believed; `on_cards` finds the cards of grants.
+    Args:
+        pod: the pod from the API.
+        kinds: the device types.
+        trusted: other schedulers whose allocations are trusted.
+        on_cards: finds the current minors of the grants' cards.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
@@ -287,7 +291,7 @@ def _started(status: Object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """What replicas take alike of their nodes."""
+    """What each replica of an application takes of its node."""
 
     resources: tuple[tuple[str, int], ...]
     nonzero_requested: tuple[int, int]
@@ -297,7 +301,7 @@ class _Taken:
 
 
 def _resizing(status: Object) -> Object:
-    """Return what a status tells about a resize in place."""
+    """Return the fields of a status about an in-place resize."""
     return {name: status[name] for name in resize.READS if status.get(name)}
 
 

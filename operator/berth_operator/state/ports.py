@@ -1,4 +1,4 @@
-"""The host ports of a pod as the API has it."""
+"""The host ports of pods, parsed from the API."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ Object = Mapping[str, Any]
 
 
 def of_pod(spec: Object) -> tuple[HostPort, ...]:
-    """Read the host ports of a pod's containers and sidecars; init containers that end hold none."""
+    """Read the host ports of a pod's containers and sidecars; other init containers hold none."""
     sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
     containers = (*sidecars, *(spec.get("containers") or ()))
     found = {_host_port(port) for each in containers for port in each.get("ports") or () if port.get("hostPort")}

@@ -1,4 +1,4 @@
-"""Where the reflectors put what they see: one small table a kind, all alike but for key and consumer."""
+"""Sinks of the reflectors: one table for each kind, with its key and its consumer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ Object = dict[str, Any]
 
 
 class Table:
-    """Remembers which keys exist, so that a full list also tells what is gone."""
+    """Remembers which keys exist, so that a complete list also shows which objects were deleted."""
 
     def __init__(
         self,
@@ -24,25 +24,25 @@ class Table:
         self._key, self._put, self._remove = key, put, remove
         self._known: set[str] = set()
 
-    def listing(self, *, requested_at: float) -> "Listing":  # noqa: ARG002 - others mind what may be newer
-        """Begin to take the whole truth."""
+    def listing(self, *, requested_at: float) -> "Listing":  # noqa: ARG002 - only pods need it
+        """Begin a complete list."""
         return Listing(self.put, self.listed)
 
     def put(self, obj: Object) -> str:
-        """Take one object; give its key."""
+        """Add or update an object; return its key."""
         key = self._key(obj)
         self._known.add(key)
         self._put(obj)
         return key
 
     def listed(self, found: set[str]) -> None:
-        """Know that there are no others."""
+        """Remove the objects that a complete list has not shown."""
         for key in self._known - found:
             self._remove(key)
         self._known = found
 
     def apply(self, kind: Kind, obj: Object) -> None:
-        """Take one change."""
+        """Apply one change."""
         if kind == "DELETED":
             key = self._key(obj)
             self._known.discard(key)
@@ -52,41 +52,41 @@ class Table:
 
 
 class Listing:
-    """One list on its way into a table: what it shows is put at once, and what it does not show goes at its end."""
+    """One list on its way into a table: its objects are put at once, and all others are removed at its end."""
 
     def __init__(self, put: Callable[[Object], str], listed: Callable[[set[str]], None]) -> None:
         self._put, self._listed = put, listed
         self._found: set[str] = set()
 
     def put(self, objects: list[Object]) -> None:
-        """Take a page."""
+        """Put the objects of a page."""
         self._found.update(map(self._put, objects))
 
     def end(self, _version: str, /) -> None:
-        """Know that it was the last."""
+        """End the list: remove the objects that it has not shown."""
         self._listed(self._found)
 
 
 class Once:
-    """Passes the objects of one list on, for a reflector that only reads it."""
+    """Passes on the objects of a single list, for a reflector that does not watch."""
 
     def __init__(self, put: Callable[[Object], None]) -> None:
         self._put = put
 
     def listing(self, *, requested_at: float) -> "Once":  # noqa: ARG002 - there is but one list
-        """Begin to take it."""
+        """Begin the list."""
         return self
 
     def put(self, objects: list[Object]) -> None:
-        """Take a page."""
+        """Put the objects of a page."""
         for each in objects:
             self._put(each)
 
     def end(self, _version: str, /) -> None:
-        """Know that it was the last."""
+        """Do nothing."""
 
     def apply(self, kind: Kind, obj: Object) -> None:
-        """Take no change."""
+        """Raise an error: there is no watch."""
         raise AssertionError(f"nothing is watched: {kind} {obj['metadata']['name']}")
 
 
@@ -103,12 +103,12 @@ def _key(obj: Mapping[str, Any]) -> str:
 
 
 def ended_pods(cluster: Cluster) -> Table:
-    """Fold pods that have ended."""
+    """Return the table for pods that have ended."""
     return Table(key=_uid, put=cluster.put_ended, remove=cluster.remove_ended)
 
 
 def pod_groups(cluster: Cluster) -> Table:
-    """Fold PodGroups."""
+    """Return the table for PodGroups."""
     return Table(
         key=_key,
         put=cluster.put_group,
@@ -117,27 +117,27 @@ def pod_groups(cluster: Cluster) -> Table:
 
 
 def nodes(cluster: Cluster) -> Table:
-    """Fold Nodes."""
+    """Return the table for Nodes."""
     return Table(key=_name, put=cluster.put_node, remove=cluster.remove_node)
 
 
 def devices(cluster: Cluster) -> Table:
-    """Fold Devices."""
+    """Return the table for Devices."""
     return Table(key=_name, put=cluster.put_device, remove=cluster.remove_device)
 
 
 def gpu_pods(cluster: Cluster) -> Table:
-    """Fold GpuPods."""
+    """Return the table for GpuPods."""
     return Table(key=_key, put=cluster.put_gpu_pod, remove=cluster.remove_gpu_pod)
 
 
 def leases(cluster: Cluster) -> Table:
-    """Fold the agents' Leases."""
+    """Return the table for the agents' Leases."""
     return Table(key=_name, put=cluster.put_lease, remove=cluster.remove_lease)
 
 
 def namespaces(cluster: Cluster) -> Table:
-    """Fold the labels of namespaces."""
+    """Return the table for the labels of namespaces."""
     return Table(
         key=_name,
         put=lambda obj: cluster.put_namespace(_name(obj), obj["metadata"].get("labels") or {}),
@@ -146,7 +146,7 @@ def namespaces(cluster: Cluster) -> Table:
 
 
 def device_classes(cluster: Cluster) -> Table:
-    """Fold DeviceClasses."""
+    """Return the table for DeviceClasses."""
     return Table(
         key=_name,
         put=lambda obj: cluster.put_device_class(_name(obj), obj["spec"].get("extendedResourceName") or ""),
@@ -155,7 +155,7 @@ def device_classes(cluster: Cluster) -> Table:
 
 
 def services(cluster: Cluster) -> Table:
-    """Fold what Services select."""
+    """Return the table for the selectors of Services."""
     known = cluster.fleet.affinity_index.services
     return Table(
         key=_key,
@@ -165,7 +165,7 @@ def services(cluster: Cluster) -> Table:
 
 
 def disruption_budgets(cluster: Cluster) -> Table:
-    """Fold PodDisruptionBudgets."""
+    """Return the table for PodDisruptionBudgets."""
     return Table(
         key=budgets.key,
         put=lambda obj: cluster.budgets.put(budgets.key(obj), budgets.budget(obj)),

@@ -1,8 +1,7 @@
-"""A snapshot of the cluster that can be written down, and read back into the state by the same code as live objects.
+"""A snapshot of the cluster that can be saved, and loaded into the state by the same code as live objects.
 
-It holds what scheduling reads and nothing else: `KEPT` names every field, so that neither the environment and commands
-of containers nor parameters of storage classes get into a file. Of annotations those are kept that are named for
-scheduling.
+It contains only what scheduling reads: `KEPT` lists every field, so that a file has neither the environment and
+commands of containers nor the parameters of storage classes. Only annotations for scheduling are kept.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -19,7 +18,7 @@ from berth_operator.state.storage import Storage
 
 Object = dict[str, Any]
 Tree = Mapping[str, Any]
-"""Field -> tree of what is kept below it, `...` for all; of a list the same for each element."""
+"""Field -> tree of what is kept below it, or `...` for everything; applied to each element of a list."""
 
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
@@ -34,7 +33,7 @@ ANNOTATIONS: Final = (
     "pv.kubernetes.io/bind-completed",
     "storageclass.kubernetes.io/",
 )
-"""How the annotations begin that are kept."""
+"""Prefixes of the annotations that are kept."""
 
 _METADATA: Final = {
     **dict.fromkeys(("name", "namespace", "uid", "labels", "generation", "resourceVersion"), ...),
@@ -57,7 +56,7 @@ _VOLUME: Final = {
     **_DISKS,
     "name": ...,
     "persistentVolumeClaim": {"claimName": ...},
-    # That it is there is all that counts.
+    # Only its presence matters.
     "ephemeral": {},
     "image": {"reference": ...},
     "iscsi": {"iqn": ..., "readOnly": ...},
@@ -122,11 +121,11 @@ KEPT: Final[Mapping[str, Tree]] = {
     ENDED_PODS: {"spec": {"schedulerName": ...}, "status": {"phase": ...}},
     PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
 }
-"""By the name of what is read: what is kept beside the metadata."""
+"""Name of a kind -> what is kept in addition to the metadata."""
 
 
 def kept(of: str, obj: Object) -> Object:
-    """Return what is kept of an object."""
+    """Return an object of a kind in `KEPT`, reduced to the fields that are kept."""
     found = _pruned(obj, {"metadata": _METADATA, **KEPT[of]})
     annotations = found["metadata"].get("annotations") or {}
     found["metadata"]["annotations"] = {
@@ -144,13 +143,13 @@ def _pruned(value: Any, tree: Any) -> Any:
 
 
 async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
-    """Read the cluster: give (of what, object), one kind after the other.
+    """Read the cluster and yield (name of the kind, object), one kind after the other.
 
     Raises:
-        ApiError: a list was refused.
-        Unreachable: nobody answered.
+        ApiError: the API server refused a list.
+        Unreachable: the API server did not answer.
     """
-    # Only where to read is asked here; nobody reads into this state.
+    # Only the sources are used; this state stays empty.
     nowhere = Storage(Cluster(grace=0.0))
     beside = sources.beside_pods(nowhere, node_selector=node_selector, agent_namespace=agent_namespace)
     found = {
@@ -168,7 +167,7 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
 
 
 class Snapshot:
-    """The state after a snapshot was read into it; the clock stands still."""
+    """A state that a snapshot is loaded into; its clock stands still."""
 
     def __init__(
         self,
@@ -184,9 +183,9 @@ class Snapshot:
         self.cluster.gangs.set_schedulers(schedulers)
         self._schedulers = schedulers
         self.placed: dict[str, Object] = {}
-        """UID -> pod that has a node."""
+        """UID -> pod, for pods that have a node."""
         self.priority_classes: dict[str, Object] = {}
-        """By name."""
+        """Name -> PriorityClass."""
         beside = sources.beside_pods(Storage(self.cluster), node_selector="", agent_namespace="")
         self._put: dict[str, Callable[[Object], object]] = {
             **{name: table.put for name, (_, table) in beside.items()},
@@ -196,11 +195,11 @@ class Snapshot:
         }
 
     def put(self, of: str, obj: Object) -> None:
-        """Take an object of one of the kinds in `KEPT`."""
+        """Add an object of one of the kinds in `KEPT`."""
         self._put[of](obj)
 
     def put_priority_class(self, obj: Object) -> None:
-        """Take a PriorityClass."""
+        """Add a PriorityClass."""
         self.priority_classes[obj["metadata"]["name"]] = obj
 
     def _put_pod(self, pod: Object) -> None:

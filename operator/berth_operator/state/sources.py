@@ -1,4 +1,4 @@
-"""What is read of the cluster beside pods, and where it goes."""
+"""What the operator reads from the cluster in addition to pods, and the tables that it goes into."""
 
 from berth_api import names
 from berth_client.reflector import Source
@@ -9,7 +9,7 @@ Sources = dict[str, tuple[Source, Table]]
 
 
 def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str) -> Sources:
-    """Return all that decisions read beside pods."""
+    """Return {name of the kind: (source, table)} for all that decisions read, except pods."""
     cluster = to.cluster
     selected = {"labelSelector": node_selector} if node_selector else {}
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"

@@ -1,4 +1,4 @@
-"""Claims, volumes and what provides them: API events folded into the Fleet's volumes, and the pods woken by them."""
+"""Claims, volumes and their provisioners: applies API events to the Fleet's volumes, and wakes pods."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -21,15 +21,15 @@ _STORAGE: Final = "/apis/storage.k8s.io/v1"
 
 
 class Storage:
-    """One API object after the other."""
+    """Applies the API events about storage."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.volumes, self._waker = cluster, cluster.fleet.volumes, cluster.waker
         self.on_claim: Callable[[str], None] = lambda _key: None
-        """Called with the claim (namespace/name) that changed, or whose volume did."""
+        """Called with each claim (namespace/name) that changed, or whose volume changed."""
 
     def put_claim(self, raw: Object) -> None:
-        """A claim exists or changed."""
+        """Add or update a PersistentVolumeClaim."""
         claim = volumes.claim(raw)
         known = self.volumes.claims.get(claim.key)
         self.volumes.put_claim(claim)
@@ -38,13 +38,13 @@ class Storage:
         self.on_claim(claim.key)
 
     def remove_claim(self, key: str) -> None:
-        """A claim is gone."""
+        """Remove a PersistentVolumeClaim (namespace/name)."""
         self._waker.note_change()
         self.volumes.remove_claim(key)
         self.on_claim(key)
 
     def put_volume(self, raw: Object) -> None:
-        """A volume exists or changed."""
+        """Add or update a PersistentVolume."""
         volume = volumes.volume(raw)
         known = self.volumes.volumes.get(volume.name)
         self.volumes.put_volume(volume)
@@ -53,21 +53,21 @@ class Storage:
         self._tell_claims(known, volume)
 
     def remove_volume(self, name: str) -> None:
-        """A volume is gone."""
+        """Remove a PersistentVolume."""
         self._waker.note_change()
         known = self.volumes.volumes.get(name)
         self.volumes.remove_volume(name)
         self._tell_claims(known, None)
 
     def put_class(self, raw: Object) -> None:
-        """A StorageClass exists or changed."""
+        """Add or update a StorageClass."""
         storage_class = volumes.storage_class(raw)
         if self.volumes.classes.get(storage_class.name) != storage_class:
             self.volumes.put_class(storage_class)
             self._changed(Change.STORAGE_CLASS, lambda claim: self.volumes.is_of_class(claim, storage_class.name))
 
     def put_capacity(self, raw: Object) -> None:
-        """A driver says how much it can make for some nodes."""
+        """Add or update a CSIStorageCapacity."""
         capacity = volumes.capacity(raw)
         known = self.volumes.capacities.get(capacity.storage_class, {}).get(capacity.key)
         self.volumes.put_capacity(capacity)
@@ -76,7 +76,7 @@ class Storage:
             self._changed(Change.STORAGE_CAPACITY, lambda claim: self.volumes.is_of_class(claim, name))
 
     def put_driver(self, raw: Object) -> None:
-        """A CSIDriver exists or changed."""
+        """Add or update a CSIDriver."""
         name = _name(raw)
         if volumes.tracks_capacity(raw):
             self.volumes.tracked.add(name)
@@ -84,33 +84,33 @@ class Storage:
             self.remove_driver(name)
 
     def remove_driver(self, name: str) -> None:
-        """A driver is gone, or no longer says how much it can make."""
+        """Record that a CSIDriver was deleted, or no longer tracks storage capacity."""
         if name in self.volumes.tracked:
             self.volumes.tracked.discard(name)
             self._waker.changed(Change.STORAGE_CAPACITY)
 
     def put_limits(self, raw: Object) -> None:
-        """A CSINode exists or changed."""
+        """Add or update a CSINode."""
         self.volumes.put_limits(_name(raw), volumes.limits(raw))
         self._more_volumes(_name(raw))
 
     def remove_limits(self, node: str) -> None:
-        """A CSINode is gone: the node has no limits."""
+        """Remove a CSINode; its node then has no volume limits."""
         self.volumes.put_limits(node, {})
         self._more_volumes(node)
 
     def put_attachment(self, raw: Object) -> None:
-        """A volume is attached to a node, or about to be."""
+        """Add or update a VolumeAttachment."""
         if (attachment := volumes.attachment(raw)) is not None:
             self.volumes.put_attachment(attachment)
 
     def remove_attachment(self, name: str) -> None:
-        """A volume is no longer attached."""
+        """Remove a VolumeAttachment."""
         if (attachment := self.volumes.remove_attachment(name)) is not None:
             self._more_volumes(attachment.node)
 
     def _more_volumes(self, node: str) -> None:
-        """Wake the pods for which a node may hold more volumes now."""
+        """Wake the pods that need more volumes on this node."""
         self._waker.happened(ClusterEvent(change=Change.VOLUME_LIMITS, node=node))
 
     def _changed(self, change: Change, concerns: Callable[[str], bool]) -> None:
@@ -128,7 +128,7 @@ class Storage:
 
 
 def sources(storage: Storage) -> dict[str, tuple[Source, Table]]:
-    """Return what is to be reflected, and where it goes."""
+    """Return {name of the kind: (source, table)} for storage."""
     fleet, to = storage.volumes, storage
     return {
         "claims": _source("/api/v1/persistentvolumeclaims", to.put_claim, to.remove_claim, key=volumes.key),

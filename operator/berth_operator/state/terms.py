@@ -1,4 +1,4 @@
-"""Conditions on labels and nodes as the API has them, read into values of the core."""
+"""Label requirements and node selector terms, read from the API into values of the core."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,7 +13,7 @@ NEVER: Final = Requirement(key="", values=())
 
 
 def requirement(raw: Object) -> Requirement:
-    """Read one condition."""
+    """Read one label requirement."""
     return Requirement(key=raw["key"], operator=raw["operator"], values=tuple(sorted(raw.get("values") or ())))
 
 
@@ -30,12 +30,12 @@ def node_term(raw: Object) -> NodeTerm:
     )
     if all(_has_meaning(each) for each in term.labels):
         return term
-    # The API server accepts a bound that is no number; to kube-scheduler the term matches no node, but names some.
+    # The API server accepts a Gt or Lt value that is no number; kube-scheduler then lets the term match no node.
     return NodeTerm(labels=(NEVER,), names=term.names) if term.names else NodeTerm()
 
 
 def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:
-    """Read what a pod's `spec.affinity` requires of nodes; None where it requires nothing."""
+    """Read the required node affinity of a pod's `spec.affinity`; None if there is none."""
     required = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return None
@@ -43,7 +43,7 @@ def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:
 
 
 def preferred_nodes(affinity: Object) -> tuple[tuple[NodeTerm, int], ...]:
-    """Read what a pod's `spec.affinity` prefers of nodes."""
+    """Read the preferred node affinity of a pod's `spec.affinity`, as (term, weight)."""
     found = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     return tuple((node_term(each.get("preference") or {}), each["weight"]) for each in found)
 

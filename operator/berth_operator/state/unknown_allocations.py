@@ -1,4 +1,4 @@
-"""Bound pods whose allocation is missing or not trusted: they block devices of their node, and are reported."""
+"""Bound pods whose allocation is missing or not trusted: they block devices of their node and are reported."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,23 +9,23 @@ from berth_operator.state.listener import Listener
 from berth_operator.state.node_cache import NodeCache
 
 KUBELET_SECONDS: Final = 5.0
-"""How long kubelet and its node's agent may take to report what a pod was given."""
+"""Seconds that kubelet and the node's agent may take to report a pod's devices."""
 
 
 class UnknownAllocations:
-    """Reports each such pod once; lists arrive in any order, so only once its Node and its Device are known, too."""
+    """Reports each such pod once, and not before its Node and Device are known, since lists arrive in any order."""
 
     def __init__(self, *, fleet: Fleet, node_cache: NodeCache, listener: Listener, clock: Callable[[], float]) -> None:
         self._fleet, self._node_cache, self._listener, self._clock = fleet, node_cache, listener, clock
         self._since: dict[str, float] = {}
-        """UID of a pod that is still to be reported -> since when."""
+        """UID of a pod that is still to be reported -> when it was added."""
 
     def add(self, uid: str) -> None:
-        """Report a pod later, should its devices still be unknown then."""
+        """Report a pod later if its devices are still unknown then."""
         self._since[uid] = self._clock()
 
     def discard(self, uid: str) -> None:
-        """Do not report a pod."""
+        """Drop a pod without a report."""
         self._since.pop(uid, None)
 
     def report(self) -> None:

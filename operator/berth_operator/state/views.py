@@ -1,4 +1,4 @@
-"""What the operator's status writer reads of the state: immutable values, safe to hand to another thread."""
+"""Views of the state for the status writer: immutable values that are safe to pass to another thread."""
 
 import enum
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ class StatusKind(enum.Enum):
     """The kinds of objects whose status the operator writes."""
 
     NODE = "node"
-    """A Node and the Device of its name."""
+    """A Node and the Device of the same name."""
     POD_GROUP = "podgroup"
-    """By namespace/name."""
+    """Named namespace/name."""
     GPU_POD = "gpupod"
-    """By namespace/name."""
+    """Named namespace/name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class NodeView:
     node: NodeRecord | None
     device: DeviceRecord | None
     ours: bool
-    """Whether this instance may write the Device: another instance's Devices may have no Node that we see."""
+    """Whether this instance may write the Device: other instances' Devices have no Node that we watch."""
     alive: bool
     charges: tuple[Charge, ...]
     kinds: Kinds = BUILT_IN
@@ -44,7 +44,7 @@ class GroupView:
 
     group: Group
     status: Mapping[str, Any]
-    """As the API server has it."""
+    """The status on the API server."""
     counts: Counts
 
 
@@ -54,7 +54,7 @@ class GpuPodView:
 
     record: GpuPodRecord
     consistency: Consistency | None
-    """None if its pod is not known."""
+    """None if the pod is not known."""
 
 
 View = NodeView | GroupView | GpuPodView

@@ -1,4 +1,4 @@
-"""Claims, volumes and what provides them as the API has them, read once at the edge."""
+"""Claims, volumes, storage classes and drivers, parsed from the API."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -18,7 +18,7 @@ BOUND_ANNOTATION: Final = "pv.kubernetes.io/bind-completed"
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 
 _ALWAYS: Final = Requirement(key="", operator=DOES_NOT_EXIST)
-"""Holds on every node: no label is named so."""
+"""Matches every node, since no label has an empty key."""
 _NEVER: Final = Requirement(key="")
 
 
@@ -100,19 +100,19 @@ def capacity(raw: Object) -> Capacity:
 
 
 def tracks_capacity(raw: Object) -> bool:
-    """Tell of a CSIDriver whether it says how much it can still make."""
+    """Return whether a CSIDriver tracks storage capacity."""
     return bool((raw.get("spec") or {}).get("storageCapacity"))
 
 
 def limits(raw: Object) -> dict[str, int]:
-    """Read from a CSINode how many volumes of each driver it can hold."""
+    """Read {driver: volumes that the node can hold} from a CSINode."""
     drivers = (raw.get("spec") or {}).get("drivers") or ()
     counts = ((each["name"], (each.get("allocatable") or {}).get("count")) for each in drivers)
     return {name: count for name, count in counts if count is not None}
 
 
 def attachment(raw: Object) -> Attachment | None:
-    """Read a VolumeAttachment; one of a volume without an object of its own counts nowhere."""
+    """Read a VolumeAttachment; None for an inline volume, which has no PersistentVolume."""
     spec = raw.get("spec") or {}
     name = (spec.get("source") or {}).get("persistentVolumeName")
     if not name or not spec.get("attacher"):
@@ -149,7 +149,7 @@ def _affinity(raw: Object) -> Terms | None:
 
 
 def _without_names(term: NodeTerm) -> NodeTerm:
-    """Resolve conditions on the node's name: where volumes are concerned, kube-scheduler sees nodes without names."""
+    """Resolve conditions on the node's name: for volumes, kube-scheduler evaluates them against an empty name."""
     names = (_NEVER if each.operator == IN else _ALWAYS for each in term.names)
     return NodeTerm(labels=(*term.labels, *names))
 
@@ -162,14 +162,14 @@ def _topology(raw: Object) -> NodeTerm:
 
 
 def _of_all(requirements: Iterable[Requirement]) -> NodeTerm:
-    """Make a term of conditions; without any it matches all nodes, not none."""
+    """Return a term that requires all of these; without requirements it matches all nodes, not none."""
     return NodeTerm(labels=(*requirements, _ALWAYS))
 
 
 def _zones(labels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for name in LABELS:
         values = tuple(sorted({each.strip() for each in labels.get(name, "").split("__")}))
-        # One that leaves a value out means nothing, and is not looked at.
+        # A label with an empty value in its list is ignored.
         if all(values):
             yield name, values
 

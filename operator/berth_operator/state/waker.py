@@ -1,4 +1,4 @@
-"""Wakes parked pods when something happens that may help them."""
+"""Wakes parked pods on events that may help them."""
 
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import WithoutLowerPriority
@@ -20,20 +20,20 @@ class Waker:
     def __init__(self, *, fleet: Fleet, queue: Queue[Unit], listener: Listener) -> None:
         self._fleet, self._queue, self._listener = fleet, queue, listener
         self.version = 0
-        """Grows with every change that may change why a pod waits; nominations do not count."""
+        """Counts the changes that may change why a pod waits; nominations do not count."""
 
     def put(self, unit: Unit) -> None:
-        """Put a unit into the queue, or replace what the queue has of it."""
+        """Put a unit into the queue, or update it there."""
         self._queue.put(unit)
         self._listener.work_ready()
 
     def back_off(self, pod: PendingPod, now: float) -> None:
-        """Let a pod wait for its back-off."""
+        """Back off a pod."""
         self._queue.back_off(pod, now)
         self._listener.work_ready()
 
     def note_change(self) -> None:
-        """Record a change that wakes no pod, but may change why it waits."""
+        """Record a change that wakes no pod, but may change why pods wait."""
         self.version += 1
 
     def changed(self, change: Change) -> None:
@@ -43,7 +43,7 @@ class Waker:
         self._listener.work_ready()
 
     def changed_for(self, change: Change, hint: Hint[Unit]) -> None:
-        """Wake those of the pods that wait for a change which the hint finds helped."""
+        """Wake the pods that wait for a change, if the queueing hint finds that it may help them."""
         self.version += 1
         if self._queue.wake(change, hint):
             self._listener.work_ready()
@@ -53,25 +53,25 @@ class Waker:
         self.version += 1
         if not self._queue.awaits(event.change):
             return
-        # What is kept on the node for a pod must not let that pod sleep, nor one above it.
+        # Without the node's nominees: their kept capacity must not hide the event from them or from higher priorities.
         with self._fleet.without(self._nominees(event.node)):
             woken = self._queue.wake(event.change, EventHint(self._fleet, event))
         if woken:
             self._listener.work_ready()
 
     def pod_assigned(self, charge: Charge) -> None:
-        """Wake the pods that wait for such a pod."""
+        """Wake the pods that wait for an assigned pod, such as those with pod affinity."""
         self.happened(ClusterEvent(change=Change.POD_ASSIGNED, node=charge.node, after=charge))
 
     def pod_bound(self) -> None:
-        """Wake the pods that could evict none because a bind was under way."""
+        """Wake the pods that could not preempt because a bind was in flight."""
         if self._queue.wake(Change.BOUND):
             self._listener.work_ready()
 
     def pod_left(self, gone: Charge) -> None:
-        """Wake the pods that may fit, or may evict others, after a pod has left its node."""
+        """Wake the pods that may fit, or may preempt others, after a pod has left its node."""
         change = Change.POD_DELETED | Change.CAPACITY_FREED
-        # The volumes that were chosen for it are free again.
+        # The volumes that its decision chose are free again.
         self.happened(
             ClusterEvent(change=change | Change.VOLUME if gone.volumes else change, node=gone.node, before=gone)
         )

@@ -540,17 +540,19 @@ CONTRADICTIONS = [
         "no-resources", card(resources={}), "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory"
     ),
     contradiction(
-        "core-50", amount(50, K + "gpu-core"), "spec.devices[0].resources.kubernetes.io/gpu-core: 50; a card has 100"
+        "core-50",
+        amount(50, K + "gpu-core"),
+        "spec.devices[0].resources.kubernetes.io/gpu-core: 50; allowed is 100 for a card",
     ),
     contradiction(
         "ratio-200",
         amount("200", K + "gpu-memory-ratio"),
-        "spec.devices[0].resources.kubernetes.io/gpu-memory-ratio: 200; a card has 100",
+        "spec.devices[0].resources.kubernetes.io/gpu-memory-ratio: 200; allowed is 100 for a card",
     ),
     contradiction(
         "core-other-prefix",
         amount(1, KOORDINATOR + "gpu-core"),
-        "spec.devices[0].resources.koordinator.sh/gpu-core: 1; a card has 100",
+        "spec.devices[0].resources.koordinator.sh/gpu-core: 1; allowed is 100 for a card",
     ),
     contradiction(
         "link-to-nowhere",

@@ -420,7 +420,7 @@ def test_a_word_that_cannot_be_read_is_told() -> None:
     assert record.agent_report.withheld == ()
     [problem] = record.problems
     assert problem.startswith("status.withheld[0]: Input should be a valid integer")
-    assert problem.endswith("; nothing counts of what the agent tells of kubelet")
+    assert problem.endswith("; the agent's report about kubelet is ignored")
     assert devices.record(device("node", entry(0)), record).problems == ()
 
 

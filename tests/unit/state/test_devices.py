@@ -108,25 +108,27 @@ CONTRADICTIONS = [
     ),
     pytest.param(
         [with_resources(0, memory="-1Gi"), entry(1)],
-        [f"spec.devices[0].resources.{MEMORY}: -1Gi is negative"],
+        [f"spec.devices[0].resources.{MEMORY}: -1Gi is negative; allowed are quantities from 0"],
         [1],
         id="negative memory",
     ),
     pytest.param(
         [with_resources(0, memory="1Gi", core="200"), entry(1)],
-        [f"spec.devices[0].resources.{CORE}: 200; a card has 100"],
+        [f"spec.devices[0].resources.{CORE}: 200; allowed is 100 for a card"],
         [1],
         id="two cards' core",
     ),
     pytest.param(
         [with_resources(0, memory="1Gi", ratio="50"), entry(1)],
-        [f"spec.devices[0].resources.{RATIO}: 50; a card has 100"],
+        [f"spec.devices[0].resources.{RATIO}: 50; allowed is 100 for a card"],
         [1],
         id="half a card's ratio",
     ),
     pytest.param(
         [with_resources(0, memory="1Gi", other="2Gi"), entry(1)],
-        ["spec.devices[0].resources.koordinator.sh/gpu-memory: 2Gi; under its other prefix it is another amount"],
+        [
+            "spec.devices[0].resources.koordinator.sh/gpu-memory: 2Gi; its other prefix has another amount; allowed are equal amounts"
+        ],
         [1],
         id="two amounts under two prefixes",
     ),
@@ -397,7 +399,7 @@ PART_CONTRADICTIONS = [
     ),
     pytest.param(
         entry(0, type="rdma", id="R", resources={}, replicas=2),
-        "spec.devices[0].replicas: 2; only GPUs can be sliced",
+        "spec.devices[0].replicas: 2 of a device that is no GPU; allowed is 1",
         id="a sliced NIC",
     ),
     pytest.param(
