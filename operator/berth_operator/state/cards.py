@@ -215,7 +215,7 @@ def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterat
         if amount < 0:
             yield f"resources.{name}: {value} is negative; allowed are quantities from 0"
         if seen.setdefault(allocation.short(name), amount) != amount:
-            yield f"resources.{name}: {value}; its other prefix has another amount; allowed are equal amounts"
+            yield f"resources.{name}: {value} differs from the amount under the other prefix"
         if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
             yield f"resources.{name}: {value}; allowed is 100 for a card"
     if kind == names.GPU and healthy and not seen.get(names.GPU_MEMORY):

@@ -126,9 +126,7 @@ CONTRADICTIONS = [
     ),
     pytest.param(
         [with_resources(0, memory="1Gi", other="2Gi"), entry(1)],
-        [
-            "spec.devices[0].resources.koordinator.sh/gpu-memory: 2Gi; its other prefix has another amount; allowed are equal amounts"
-        ],
+        ["spec.devices[0].resources.koordinator.sh/gpu-memory: 2Gi differs from the amount under the other prefix"],
         [1],
         id="two amounts under two prefixes",
     ),
