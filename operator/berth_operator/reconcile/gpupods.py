@@ -1,4 +1,4 @@
-"""What a GpuPod shows: whether its pod holds what it was allocated."""
+"""The status of a GpuPod: whether its pod holds what it was allocated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ def path(name: str) -> str:
 
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:
-    """Return the merge patch that shows its condition, on this very object; None if it is shown, or there is none."""
+    """Return the merge patch of the GpuPod's condition, with its UID; None if nothing has to be written."""
     before = next((each for each in view.record.conditions if each.get("type") == names.CONSISTENT), {})
     if view.consistency is None or view.consistency == tuple(
         before.get(name) for name in ("status", "reason", "message")

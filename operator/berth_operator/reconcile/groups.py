@@ -1,4 +1,4 @@
-"""What a PodGroup shows: how far its gang has come, in the words of scheduler-plugins' own controller."""
+"""The status of a PodGroup, with the phases of scheduler-plugins' controller."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -17,13 +17,13 @@ def path(name: str) -> str:
 
 
 def concerns_us(view: GroupView) -> bool:
-    """Return whether the group has members of ours; another scheduler's groups are left alone."""
+    """Return whether the group has members of ours; groups of other schedulers are not written."""
     counts = view.counts
     return bool(counts.waiting or counts.bound or counts.succeeded or counts.failed)
 
 
 def wanted(view: GroupView) -> dict[str, Any]:
-    """Return what the status should count."""
+    """Return the phase and the counts that the status should show."""
     counts = view.counts
     return {
         "phase": phase(counts, view.group.minimum),
@@ -35,7 +35,7 @@ def wanted(view: GroupView) -> dict[str, Any]:
 
 
 def phase(counts: Counts, minimum: int) -> str:
-    """Return how far a gang has come. One that has formed never shows less, so that the next leader knows it has."""
+    """Return the phase; a gang that has formed keeps a formed phase, by which the next leader knows that it has."""
     done = counts.succeeded
     if done and done >= minimum:
         return "Finished"
@@ -49,7 +49,7 @@ def phase(counts: Counts, minimum: int) -> str:
 
 
 def patch(view: GroupView, status: Mapping[str, Any], now: Callable[[], str]) -> dict[str, Any]:
-    """Return the merge patch that shows a status, on this very object."""
+    """Return the merge patch for a status, with the PodGroup's UID."""
     started = (
         {} if view.status.get("scheduleStartTime") or status["phase"] == "Pending" else {"scheduleStartTime": now()}
     )
@@ -57,6 +57,6 @@ def patch(view: GroupView, status: Mapping[str, Any], now: Callable[[], str]) ->
 
 
 def shows(view: GroupView, status: Mapping[str, Any]) -> bool:
-    """Return whether the PodGroup shows a status already; a count that is missing is 0."""
+    """Return whether the PodGroup already shows a status; a missing count is 0."""
     empty = {"phase": ""}
     return all((view.status.get(name) or empty.get(name, 0)) == status[name] for name in COUNTED)

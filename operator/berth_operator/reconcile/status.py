@@ -1,4 +1,4 @@
-"""What a Device shows: readiness, and what is taken and free on each card."""
+"""The status of a Device: conditions, and what is held and free on each card."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,17 +16,17 @@ from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.views import NodeView
 
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
-"""The conditions that the operator writes; the agent has its own."""
+"""The conditions that the operator writes; the agent writes others."""
 BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
-"""What the agent writes, as it is where nobody has."""
+"""The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
 MAX_ID: Final = 160
 SLICES: Final = 7
-"""Of a card whose instances nobody tells any more."""
+"""Compute slices of a GPU, for a card whose MIG instances are no longer reported."""
 
 
 def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
-    """Return the status that the Device should show; `now` gives the time of day for conditions that flip."""
+    """Return the status that the Device should show; `now` returns the time for conditions that change."""
     assert view.device is not None  # noqa: S101 - the caller looked
     gpus = [card for card in view.device.inventory.cards if card.type == GPU]
     return DeviceStatus(
@@ -42,7 +42,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
 
 
 def shown(view: NodeView) -> DeviceStatus:
-    """Return what the Device shows now of what the operator writes."""
+    """Return the operator's part of the status that the Device shows now."""
     assert view.device is not None  # noqa: S101 - the caller looked
     status = view.device.status
     mine = sorted((each for each in status.conditions if each.type in OWNED), key=lambda each: OWNED.index(each.type))
@@ -50,7 +50,7 @@ def shown(view: NodeView) -> DeviceStatus:
 
 
 def body(name: str, status: DeviceStatus) -> dict[str, Any]:
-    """Return the object to apply."""
+    """Return the Device for a server-side apply."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "Device",
@@ -60,7 +60,7 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
 
 
 def _allocated(view: NodeView) -> str:
-    """Return the number of GPUs in use, to hundredths; of a card in MIG mode the slices that instances in use have."""
+    """Return the number of allocated GPUs, to hundredths; a card in MIG mode counts by its allocated slices."""
     assert view.device is not None  # noqa: S101 - the caller looked
     slices = {card.minor: _slices(card.amounts) for card in view.device.inventory.cards if card.instances}
     grants = [grant for charge in view.charges for grant in charge.grants if grant.type == GPU]
@@ -79,7 +79,7 @@ def _slices(amounts: Iterable[tuple[str, int]]) -> int:
 
 
 def _others(view: NodeView) -> str:
-    """Return how many devices of each type but GPUs pods hold something of, and how many there are."""
+    """Return `type held/total` for each type except GPUs; a device counts as held if a pod holds any part of it."""
     assert view.device is not None  # noqa: S101 - the caller looked
     there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
     held = Counter(kind for kind, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants})
@@ -94,13 +94,13 @@ def _uses(view: NodeView) -> list[DeviceUse]:
     for charge in sorted(view.charges, key=lambda each: each.pod):
         for grant in charge.grants:
             holders.setdefault((grant.type, shown[grant.type, grant.minor]), []).append((charge, grant))
-    # Cards that exist come first: there may be no room for all that annotations name.
+    # Existing cards first: annotations may name more cards than `MAX_DEVICES`.
     keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
     return [_use(key, totals.get(key, {}), holders.get(key, [])) for key in keys]
 
 
 def _totals(card: CardInfo) -> dict[str, int]:
-    """Return what there is to be had of a card: where it is divided, only instances."""
+    """Return the allocatable amounts of a card; in MIG mode only its instances."""
     amounts = dict(card.amounts)
     return {name: amount for name, amount in amounts.items() if mig.is_resource(name)} if card.instances else amounts
 
@@ -108,7 +108,7 @@ def _totals(card: CardInfo) -> dict[str, int]:
 def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, Grant]]) -> DeviceUse:
     kind, minor = key
     counted, taken = _shown_amounts(kind, total), Counter[str]()
-    # What others use the agent tells itself, in `foreign`.
+    # The agent itself reports what processes outside Kubernetes use, in `foreign`.
     pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
     for _, grant in held:
         taken.update(dict(grant.amounts))
@@ -133,7 +133,7 @@ def _holder(charge: Charge, grant: Grant) -> Holder:
 
 
 def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:
-    """Return the amounts that are counted on such a card and have the name of a resource."""
+    """Return the amounts that are counted on cards of a type and have a resource name."""
     return {name: amount for name, amount in amounts.items() if is_counted(kind, name) and name != allocation.FUNCTIONS}
 
 
@@ -155,7 +155,7 @@ def _ready(view: NodeView) -> _Verdict:
             names.READY,
             "Unknown",
             "AgentNotHeard",
-            "the node's Lease is not renewed; its devices are not handed out",
+            "the node's Lease is not renewed; its devices are not allocated",
         )
     if view.node is None:
         return names.READY, "False", "NodeMissing", "there is no Node of this name, or it is not selected"
@@ -179,14 +179,14 @@ def _valid(view: NodeView) -> _Verdict:
 def _accounted(view: NodeView) -> _Verdict:
     if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
         message = (
-            "no device is handed out: the allocation of these pods is missing, cannot be read, names too few devices "
+            "no device is allocated: the allocation of these pods is missing, cannot be read, names too few devices "
             "or was not written by a trusted scheduler: "
         )
         return names.ACCOUNTED, "False", "AllocationUnknown", (message + ", ".join(unknown))[:MAX_TEXT]
     held = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
     if unlocated := sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant)):
         message = (
-            "no MIG device is handed out: these pods hold MIG devices that the Device lists no more, and their "
+            "no MIG device is allocated: these pods hold MIG devices that the Device no longer lists, and their "
             "allocations do not name the GPU (delete the pods to end this): "
         )
         return names.ACCOUNTED, "False", "ParentUnknown", (message + ", ".join(unlocated))[:MAX_TEXT]

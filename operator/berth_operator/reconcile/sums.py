@@ -1,8 +1,8 @@
 """What a Node shows of its devices: sums in capacity and allocatable, and labels.
 
-kubelet admits the running pods again against these sums when it restarts, and kills what no longer fits. So they hold
-the healthy cards plus what live pods hold on others, and never less than live pods request. Decisions read cards, not
-sums.
+When kubelet restarts, it admits the running pods again against these sums, and kills pods that no longer fit. The sums
+are therefore the healthy cards plus what pods hold on other cards, and never less than the pods request. Decisions read
+cards, not sums.
 """
 
 import re
@@ -20,12 +20,12 @@ from berth_operator.state.views import NodeView
 
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in SUMMED)
-"""Every name that Berth writes whatever plug-ins there are; others are not touched."""
+"""The resource names that Berth always writes; plug-ins add others. No other names are changed."""
 
 MANAGED: Final = "berth.dev/devices"
-"""Label on every Node whose sums Berth keeps; it stays until they have been taken away again."""
+"""Label on every Node whose sums Berth writes; it stays until the sums have been removed."""
 MODEL_PREFIX: Final = "model.berth.dev/"
-"""`model.berth.dev/NVIDIA-A100-SXM4-80GB: "4"`: cards of each model, also where a node has several."""
+"""Prefix of labels such as `model.berth.dev/NVIDIA-A100-SXM4-80GB: "4"`, the number of cards of each model."""
 
 
 def wanted(view: NodeView) -> dict[str, int]:
@@ -43,13 +43,13 @@ def wanted(view: NodeView) -> dict[str, int]:
     for charge in view.charges:
         requested.update(dict(charge.plugin_requests))
     for kind in view.kinds.added:
-        # They are counted in hundredths of a device.
+        # Their amounts are hundredths of a device.
         found.update({name: found[kind.name] * whole // CARD for name, whole in kind.resources.items()})
     return {name: most for name in _ours(view) if (most := max(found[_base(name)], requested[name]))}
 
 
 def _ours(view: NodeView) -> tuple[str, ...]:
-    """Return every name that Berth writes on this Node."""
+    """Return the resource names that Berth writes on this Node."""
     return (*OURS, *(name for kind in view.kinds.added if kind.summed for name in kind.resources))
 
 
@@ -66,7 +66,7 @@ def _grants(view: NodeView) -> Iterator[Grant]:
 def _offered(card: CardInfo, kinds: Kinds) -> Mapping[str, int]:
     amounts = dict(card.amounts)
     if card.type == GPU:
-        # A card can be one of a hundred pods' shares; the count only has to be no obstacle.
+        # A card has at most a hundred shares; this count must never be what limits them.
         amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
     return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
 
@@ -74,14 +74,14 @@ def _offered(card: CardInfo, kinds: Kinds) -> Mapping[str, int]:
 def _held(grant: Grant, kinds: Kinds) -> Mapping[str, int]:
     amounts = dict(grant.amounts)
     if any(map(mig.is_resource, amounts)):
-        return {}  # these sums are of cards that are not in MIG mode
+        return {}  # the sums leave out cards in MIG mode
     if grant.type == GPU:
         amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
     return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
 
 
 def status_patch(view: NodeView) -> dict[str, Any] | None:
-    """Return the merge patch that brings the Node's sums up to date, both fields at once; None if they are."""
+    """Return the merge patch of the Node's capacity and allocatable; None if they are up to date."""
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
     sums = wanted(view)
@@ -96,7 +96,7 @@ def status_patch(view: NodeView) -> dict[str, Any] | None:
 
 
 def label_patch(view: NodeView) -> dict[str, Any] | None:
-    """Return the merge patch that brings the Node's labels up to date; None if they are."""
+    """Return the merge patch of the Node's labels; None if they are up to date."""
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
     shown, desired = view.node.info.labels, _labels(view)
@@ -109,7 +109,7 @@ def label_patch(view: NodeView) -> dict[str, Any] | None:
 
 def _labels(view: NodeView) -> dict[str, str]:
     if view.device is None:
-        # Without a Device the mark stays while sums do, so that a restart does not forget to take them away.
+        # Without a Device the label stays as long as the sums do, so that they are removed even after a restart.
         return {MANAGED: "false"} if view.node and MANAGED in view.node.info.labels and wanted(view) else {}
     models = Counter(_safe(card.model) for card in view.device.inventory.cards if card.type == GPU)
     labels = {MANAGED: "true"} | {MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
@@ -122,5 +122,5 @@ def _labels(view: NodeView) -> dict[str, str]:
 
 
 def _safe(value: str) -> str:
-    """Turn a text into one that a label can hold."""
+    """Return a text as a valid label value."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63].strip("-._")

@@ -1,10 +1,10 @@
-"""Writes what Nodes, Devices, PodGroups and GpuPods should show, as fast as a token bucket allows.
+"""Writes the status of Nodes, Devices, PodGroups and GpuPods, at the rate of a token bucket.
 
-An object is marked when anything about it may have changed; what it should show is computed from one view of it when
-its turn comes, and written only where it differs from what it shows. Sums come before statuses, since kubelet acts on
-them, and statuses let binds go first; one that has waited for `PATIENCE` does neither any more, and takes turns with
-the sums. Of the statuses the longest unwritten comes first, so that those that change all the time delay no other.
-Nothing here decides anything, and nothing that decides reads it.
+An object is marked when anything about it may have changed. When its turn comes, its status is computed from one view
+and written only if it differs. The sums of Nodes come before other statuses, because kubelet acts on them, and statuses
+let binds go first. A status that has waited for `PATIENCE` no longer waits for binds, and takes turns with the sums.
+Among statuses, the one written longest ago comes first, so that those that change all the time do not delay others.
+Decisions do not read anything that is written here.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from berth_operator.reconcile import gpupods, groups, status, sums
 from berth_operator.state.views import GpuPodView, GroupView, NodeView, StatusKind, View
 
 RETRY: Final = 2.0
-"""Seconds before a failed write is tried again."""
+"""Seconds before a failed write is retried."""
 CONFLICT_RETRY: Final = 30.0
-"""The same where another manager owns a field: only a person can mend that."""
+"""Seconds before a retry if another manager owns a field, which only a person can resolve."""
 PATIENCE: Final = 5.0
-"""Seconds that statuses let sums and binds go first: half of the ten within which a change is to show."""
+"""Seconds that statuses let sums and binds go first: half of the ten seconds within which they should be current."""
 RECENT: Final = 60.0
-"""Seconds for which it is remembered when a status was written."""
+"""Seconds for which the time of a write is remembered."""
 LOOK: Final = 0.1
-"""Seconds between two looks whether binds are still under way."""
+"""Seconds between two checks whether binds are in flight."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -43,17 +43,17 @@ _Status = tuple[StatusKind, str]
 
 
 class Api(Protocol):
-    """What the writer needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that the writer uses."""
 
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a JSON merge patch."""
 
     async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> object:
-        """Apply an object on the server's side, without force."""
+        """Send a server-side apply, without force."""
 
 
 class Writer:
-    """Keeps Nodes and Devices current; lives in one event loop."""
+    """Keeps statuses up to date; used in one event loop."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class Writer:
         self._nodes: dict[str, None] = {}
         """Names of Nodes whose sums are marked, the longest-marked first."""
         self._statuses: dict[_Status, float] = {}
-        """Marked statuses and since when, the longest-marked first."""
+        """Marked status -> since when, the longest-marked first."""
         self._written: dict[_Status, float] = {}
-        """When statuses were written of late, the longest ago first."""
+        """Recently written status -> when, the longest ago first."""
         self._status_is_next = False
         """Whether an overdue status goes before the next sums."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
-        """PodGroup -> its UID and what we wrote: a definition that is not ours may not keep all of it."""
+        """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
         self._marked = asyncio.Event()
 
     def mark(self, kind: StatusKind, name: str) -> None:
-        """Record that what an object shows may be out of date."""
+        """Mark an object whose status may be out of date."""
         if kind is StatusKind.NODE:
             self._nodes[name] = None
         self._mark_status((kind, name))
@@ -104,13 +104,13 @@ class Writer:
                 await self._write_status()
 
     def _is_overdue(self) -> bool:
-        """Return whether a status has waited for long."""
+        """Return whether a status has waited for `PATIENCE`."""
         now = asyncio.get_running_loop().time()
         return bool(self._statuses) and now - next(iter(self._statuses.values())) >= PATIENCE
 
     async def _write_sums(self) -> None:
         name = next(iter(self._nodes))
-        # Before the view is taken: what changes from here on marks the node again.
+        # Before the view is read, so that later changes mark the node again.
         del self._nodes[name]
         await self._turn(name, self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
 
