@@ -1,8 +1,8 @@
-"""Test the fence: whether the API server binds pods in this term, and in no other. See decision 0002.
+"""Test the fence: whether the API server accepts Bindings of this term, and of no other. See decision 0002.
 
 The API server needs up to 30 s to load a policy whose parameter is of a new kind, and a moment for a new term. The test
-sends Bindings of a pod that does not exist, as a dry run: admission comes before the pod is looked up, so a Binding
-that the fence lets through is a 404, and nothing is ever written.
+sends Bindings for a pod that does not exist, as a dry run. Admission runs before the pod is looked up, so a Binding
+that passes the fence gets a 404, and nothing is ever written.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two tests of the fence."""
 NO_TERM: Final = 0
-"""Terms begin at 1."""
+"""Never a valid term: terms begin at 1."""
 NO_POD: Final = "no-such-pod"
-"""Its name is in every answer, and so must not look like that of a policy of the fence."""
+"""Every answer contains this name, so it must not look like the name of a fence policy."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Api(Protocol):
-    """What the test needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that the test uses."""
 
     def request(self, method: str, path: str, *, params: Params, body: Any) -> Coroutine[Any, Any, Any]:
         """Return the decoded answer."""
@@ -46,7 +46,7 @@ class Fence:
         """The term for which the fence has passed the test."""
 
     async def loaded(self, term: int) -> bool:
-        """Wait until the fence lets this term bind, and no other if it is required; return whether that took a wait."""
+        """Wait until the fence accepts this term and, if required, refuses others; return whether it had to wait."""
         if term != self._loaded_for:
             await self._wait_for(term)
             self._loaded_for = term
@@ -61,7 +61,7 @@ class Fence:
         counters.WAITING_FOR_FENCE.set(0)
 
     async def _problem(self, term: int) -> str:
-        """Return why nothing may be bound in this term yet; empty if it may."""
+        """Return why pods cannot be bound in this term yet; empty if they can."""
         try:
             ours, other = await asyncio.gather(self._refusal(term), self._refusal(NO_TERM))
         except CallError as error:
@@ -77,7 +77,7 @@ class Fence:
         return ""
 
     async def _refusal(self, epoch: int) -> str:
-        """Return why the API server refuses a Binding of a term; empty if it gets past the fence."""
+        """Return why the API server refuses a Binding of a term; empty if it passes the fence."""
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -95,7 +95,7 @@ class Fence:
         return ""
 
     def _report(self, problem: str) -> None:
-        """Log a problem once, not at each try."""
+        """Log a problem once, not at each attempt."""
         if problem != self._reported:
             self._reported = problem
             counters.WAITING_FOR_FENCE.set(1)
@@ -103,5 +103,5 @@ class Fence:
 
 
 def _is_past_the_fence(error: ApiError) -> bool:
-    """Return whether an error comes from behind the admission policies: a webhook's, or that there is no such pod."""
+    """Return whether an error comes after the admission policies: from a webhook, or because the pod does not exist."""
     return "webhook" in error.message or (error.status == HTTPStatus.NOT_FOUND and NO_POD in error.message)

@@ -1,6 +1,6 @@
-"""The operator's client of the API server: the calls for pods and Events, and its login.
+"""The operator's client of the API server: login, and the calls for pods and Events.
 
-The leader's election has a client of its own, so that its renewals never queue behind a thousand binds.
+Leader election has a client of its own, so that renewals never queue behind a thousand binds.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ class KubeClient(ApiClient):
         """Log in by a kubeconfig, or in-cluster without one; `limit` connections at most.
 
         Raises:
-            CredentialsError: neither can be used.
+            CredentialsError: the login cannot be used.
         """
         return cls.of(await logins.load(kubeconfig), user_agent=user_agent, limit=limit)
 
     async def connection_info(self) -> dict[str, Any]:
-        """Return server and current identity for kopf, which opens its own session."""
+        """Return the server and our current credentials for kopf, which opens its own session."""
         return logins.connection_info(self._tokens.login, await self._tokens.authorization())
 
     async def get_pod(self, namespace: str, name: str) -> Object:
@@ -37,20 +37,20 @@ class KubeClient(ApiClient):
         await self.request("POST", f"{_pod(namespace, name)}/binding", body=binding, decode=False)
 
     async def annotate_pod(self, pod: Object, annotations: Mapping[str, str]) -> None:
-        """Set annotations of a pod if it is still as it was read; else that is a 409."""
+        """Set annotations of a pod; a 409 if it has changed since it was read."""
         metadata = pod["metadata"]
         same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         patch = {"metadata": {**same, "annotations": dict(annotations)}}
         await self.merge_patch(_pod(metadata["namespace"], metadata["name"]), patch)
 
     async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
-        """Patch a pod's status; lists such as conditions merge by their key."""
+        """Patch a pod's status by strategic merge: lists such as conditions merge by their key."""
         path = f"{_pod(namespace, name)}/status"
         pod: Object = await self.request("PATCH", path, body=patch, content_type=STRATEGIC)
         return pod
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a pod if it still has this UID; another one of its name is a 409."""
+        """Delete a pod if it still has this UID; a 409 if it was replaced by another of the same name."""
         await self.delete(_pod(namespace, name), uid=uid)
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:

@@ -1,4 +1,4 @@
-"""Kubeconfigs with a program or a provider (`exec`, OIDC), or a proxy: as kubernetes-asyncio reads them."""
+"""Kubeconfigs with an `exec` program, an auth provider (OIDC) or a proxy, read by kubernetes-asyncio."""
 
 from pathlib import Path
 from typing import Final
@@ -13,20 +13,20 @@ REFUSALS: Final = (
     config.ConfigException,
     aiohttp.ClientError,
     OSError,
-    # For a file of another form the library raises what Python raises.
+    # The library does not check the form of the file, so these are raised for an invalid one.
     AttributeError,
     LookupError,
     TypeError,
     ValueError,
 )
-"""What it raises where it cannot log in."""
+"""What kubernetes-asyncio raises if it cannot log in."""
 
 
 async def load(kubeconfig: str) -> tuple[Login, Renew]:
-    """Return the login, and how to read it again; of several files (`a:b`) the first that sets a field counts.
+    """Return the login and a function that reads it again; of several files (`a:b`) the first that sets a field wins.
 
     Raises:
-        CredentialsError: it cannot be used.
+        CredentialsError: the kubeconfig cannot be used.
     """
     configuration = client.Configuration()
     try:

@@ -1,12 +1,12 @@
-"""One leader at a time, by a LeaderLease, and a term that grows with every leader.
+"""Leader election by a LeaderLease, with a term that grows with every leader.
 
-* `term` is None before anybody else can lead: it ends `renew_deadline` after the *start* of the last renewal
-  that succeeded, others wait `lease_duration` after they last *saw* the lease change. Both count on their own
-  monotonic clock; no time written by another process is compared with one of ours.
-* Whoever ends with every bind answered says so in the LeaderLease that it releases: the next leader need not wait for
-  requests that may still be on their way.
-* A term is higher than any before it, also after the LeaderLease or its definition was deleted. It is
-  the fence's: the API server refuses Bindings of any other term. See decision 0002.
+* `term` becomes None before any other replica can lead: it ends `renew_deadline` after the *start* of the last
+  successful renewal, and other replicas wait for `lease_duration` after they last *observed* a change of the lease.
+  Each replica uses its own monotonic clock and never compares it with a time written by another process.
+* A leader that stops after all its binds were answered records this in the LeaderLease that it releases. The next
+  leader then need not wait for requests that may still be in flight.
+* A term is higher than any before it, even after the LeaderLease or its CRD was deleted. The fence uses it: the API
+  server refuses Bindings of any other term. See decision 0002.
 
 Below, "lease" is short for LeaderLease.
 """
@@ -28,23 +28,23 @@ from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.objects import Object
 
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
-"""Second 0 of the terms that a new LeaderLease starts from."""
+"""The terms of a new LeaderLease start from the seconds since this moment."""
 
 COPIES: Final = 5
-"""How often a request is sent while no answer to it comes, spread evenly over the renew deadline."""
+"""How often a request is sent until it is answered, spread evenly over the renew deadline."""
 
 _CHANGED: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}
-"""Answers to a write of a lease that was deleted or written since it was read."""
+"""Answers to a write if the lease was deleted or changed since it was read."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class TermLostError(Exception):
-    """Another replica leads now, or may."""
+    """The term has ended: another replica leads now, or may."""
 
 
 class Api(Protocol):
-    """What an election needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that the election uses."""
 
     def request(self, method: str, path: str, *, body: Any = None, timeout: float = ...) -> Coroutine[Any, Any, Any]:
         """Return the decoded answer."""
@@ -59,22 +59,22 @@ class LeaderElection:
     namespace: str
     name: str
     identity: str
-    """Unique among running processes: a candidate that finds its own name in the lease takes it at once."""
+    """Unique among running processes: a candidate that finds its own identity in the lease takes it at once."""
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0
     clock: Callable[[], float] = time.monotonic
-    """Not the loop's: uvloop's stands still during a callback, however long it takes."""
+    """Not the event loop's clock: uvloop's stands still during a callback, however long it takes."""
 
     won_at: float = field(default=0.0, init=False)
-    """By `clock`: when we knew that our last term had begun."""
+    """Reading of `clock` when we learned that our last term had begun."""
     drained: bool = field(default=False, init=False)
-    """To be set before the end, if nothing that we sent can still be executed."""
+    """Set before `run` ends, if nothing that we sent can still be executed."""
     follows_drained: bool = field(default=False, init=False)
-    """Whether the leader before our last term said that of itself."""
+    """Whether the leader before our last term recorded that it was drained."""
 
     _lease: Object | None = field(default=None, init=False)  # as last answered
-    _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and since when it stands
+    _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and when it last changed
     _seen_at: float = field(default=0.0, init=False)
     _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
     _ends_at: float = field(default=0.0, init=False)
@@ -85,32 +85,35 @@ class LeaderElection:
 
     def __post_init__(self) -> None:
         if not self.lease_duration > self.renew_deadline > 2 * self.retry_period > 0:
-            raise ValueError("wanted: lease_duration > renew_deadline > 2 * retry_period > 0")
+            raise ValueError(
+                f"lease_duration: {self.lease_duration}, renew_deadline: {self.renew_deadline:g}, retry_period: "
+                f"{self.retry_period:g}; allowed is lease_duration > renew_deadline > 2 * retry_period > 0"
+            )
 
     @property
     def term(self) -> int | None:
-        """Our term's number, or None while we do not lead."""
+        """Return our term, or None while we do not lead."""
         return self._number if self.clock() < self._ends_at else None
 
     async def acquired(self) -> int:
-        """Wait until we lead; return the term."""
+        """Wait until we lead, and return the term."""
         while (term := self.term) is None:
             await self._changed.wait()
         return term
 
     async def lost(self, term: int) -> None:
-        """Wait until that term is over."""
+        """Wait until a term has ended."""
         while self.term == term:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Stand for election until cancelled, then release the lease. Stop using the term first."""
+        """Take part in the election until cancelled, then release the lease. Stop using the term before that."""
         try:
             while True:
                 started = self.clock()
                 await self._turn()
                 self._tell()
-                # From the start of the last turn: a slow answer must not delay the next renewal.
+                # Measured from the start of the turn, so that a slow answer does not delay the next renewal.
                 await asyncio.sleep(started + self.retry_period - self.clock())
         finally:
             self._ends_at = 0.0
@@ -122,7 +125,7 @@ class LeaderElection:
             if not await self._renewed():
                 await self._compete()
         except CallError as error:
-            # A write may have happened all the same: then the next one is a conflict, and the lease is read.
+            # The write may have been executed; then the next one conflicts, and the lease is read again.
             log.warning("election turn failed", lease=self.name, term=self.term, error=_explained(error))
 
     async def _renewed(self) -> bool:
@@ -150,11 +153,11 @@ class LeaderElection:
             await self._hold(1 + max(self._highest, _created(self._lease)))
 
     async def _read(self) -> Object:
-        """Return the lease, made without a holder if there is none; note when it changed."""
+        """Read the lease, or create it without a holder; record when it last changed."""
         try:
             lease = await self._call("GET", f"/{self.name}")
         except ApiError as error:
-            # Deleted under a leader that may not know yet: its time must run out first.
+            # Deleted under a leader that may not know it yet: wait until its lease has expired.
             if error.status != HTTPStatus.NOT_FOUND or not self._is_free(self._seen):
                 raise
             lease = await self._call("POST", "", _new(self.name))
@@ -163,7 +166,7 @@ class LeaderElection:
         return lease
 
     def _is_free(self, spec: Object) -> bool:
-        # Our own name: a term that lapsed, or a write whose answer was lost.
+        # Our own identity: our term expired, or the answer to our write was lost.
         if spec.get("holderIdentity") in {None, "", self.identity}:
             return True
         return self.clock() >= self._seen_at + float(spec.get("leaseDurationSeconds") or 0)
@@ -176,13 +179,13 @@ class LeaderElection:
         self._announce_end()
 
     def _announce_end(self) -> None:
-        """Announce the end of the term when it comes, also while a call waits for its answer."""
+        """Schedule the announcement that the term has ended, even while a call waits for its answer."""
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(self._ends_at - self.clock(), self._tell)
 
     async def _write(self, number: int, holder: str, seconds: int) -> None:
-        # Carries resourceVersion and uid: a lease that was changed, deleted or created again since then is in _CHANGED.
+        # With resourceVersion and uid: if the lease was changed, deleted or created again, the answer is in _CHANGED.
         lease = copy.deepcopy(self._lease or {})
         now = times.micro_time(times.now())  # for people; no program compares it
         if lease["spec"]["term"] != number:
@@ -202,10 +205,11 @@ class LeaderElection:
             log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
     async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
-        """Return the first answer to a request, which is sent `COPIES` times while none comes.
+        """Send a request up to `COPIES` times, and return the first answer.
 
-        A slow API server is waited for as long as a term lasts, and a request that hangs in a broken connection delays
-        the election by one copy's time only. Of the copies of a write one is executed: it carries the resourceVersion.
+        This waits for a slow API server as long as a term lasts, while a request that hangs in a broken connection
+        delays the election only until the next copy. Only one copy of a write is executed, because all have the same
+        resourceVersion.
 
         Raises:
             ApiError: the first answer is an error; a 409 may be the answer to a copy.
@@ -246,15 +250,15 @@ def _new(name: str) -> Object:
 
 
 def _explained(error: Exception) -> str:
-    """Return an error's text, with what to do where the API server does not serve the kind."""
-    # That answer comes without a Status object; of a missing lease or namespace there is one.
+    """Return an error's text; if the API server does not serve LeaderLeases, with what to do."""
+    # That answer has no Status object, unlike the one for a missing lease or namespace.
     if isinstance(error, ApiError) and error.status == HTTPStatus.NOT_FOUND and error.reason == "Unknown":
         return f"the API server serves no {names.LEADER_LEASES}.{names.GROUP}: apply crds/"
     return str(error)
 
 
 def _drained(lease: Object) -> str | None:
-    """Return the number of the last term that ended with nothing on its way, if any."""
+    """Return the last term that ended with no request in flight; None if there was none."""
     annotations: dict[str, str] = lease["metadata"].get("annotations") or {}
     return annotations.get(names.DRAINED)
 

@@ -1,4 +1,4 @@
-"""The operator's login: like the agent's, and by any other kubeconfig as kubernetes-asyncio reads it."""
+"""The operator's login: like the agent's; kubernetes-asyncio reads kubeconfigs that the agent does not support."""
 
 from base64 import b64encode
 from pathlib import Path
@@ -13,7 +13,7 @@ async def load(kubeconfig: Path | None) -> TokenSource:
     """Read a kubeconfig, or the service account of this pod without one.
 
     Raises:
-        CredentialsError: it cannot be used.
+        CredentialsError: the login cannot be used.
     """
 
     async def read() -> Login:
@@ -30,7 +30,7 @@ async def load(kubeconfig: Path | None) -> TokenSource:
 
 
 def connection_info(login: Login, authorization: str | None) -> dict[str, Any]:
-    """Return server, authority and identity for a client that opens its own session, under kopf's names."""
+    """Return server, authority and credentials under kopf's names, for a client that opens its own session."""
     return {
         "server": login.server,
         **_file("ca", login.authority),
