@@ -1,4 +1,4 @@
-"""Objects that were marked in the scheduler's thread, on their way to the writer in kopf's."""
+"""Passes marked objects from the scheduler's thread to the writer in kopf's thread."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -7,13 +7,13 @@ from typing import Final
 from berth_operator.state.views import StatusKind
 
 GATHER: Final = 0.05
-"""Seconds for which marks are gathered: each hand-over interrupts the scheduler's thread."""
+"""Seconds for which marks are gathered, because each hand-over interrupts the scheduler's thread."""
 
 Marked = tuple[StatusKind, str]
 
 
 class Marks:
-    """Marks objects whose status may have to be written; lives in the scheduler's loop."""
+    """Marks objects whose status may have to be written; used in the scheduler's loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -21,11 +21,11 @@ class Marks:
         self._gathered: dict[Marked, None] = {}
 
     def open(self, hand_over: Callable[[Collection[Marked]], None]) -> None:
-        """Begin to hand over what is marked; earlier marks are dropped."""
+        """Begin to pass marks to `hand_over`; earlier marks are dropped."""
         self._hand_over = hand_over
 
     def mark(self, kind: StatusKind, name: str) -> None:
-        """Mark an object, to be handed over soon."""
+        """Mark an object, and pass it on within `GATHER` seconds."""
         if self._hand_over is None:
             return
         if not self._gathered:

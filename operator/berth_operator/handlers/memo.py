@@ -1,4 +1,4 @@
-"""What handlers share: a bridge between kopf's thread and the scheduler's."""
+"""State that handlers share: a bridge between kopf's thread and the scheduler's."""
 
 import asyncio
 import functools
@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Memo:
-    """One for all objects: kopf copies it for each, so copying gives the same one."""
+    """One instance for all objects; kopf copies its memo for each object, so a copy is the same instance."""
 
     settings: Settings
     problem: Callable[[], str]
-    """What is wrong with the process, for the liveness probe; empty if nothing is."""
+    """Returns what is wrong with the process, for the liveness probe; empty if nothing is."""
     busy: Callable[[], bool]
-    """Whether binds are under way; may be asked by any thread."""
+    """Returns whether binds are in flight; safe in any thread."""
     failed: Callable[[BaseException], None]
-    """Ends the process; to be called in `loop`."""
+    """Ends the process; must be called in `loop`."""
     cluster: Cluster
-    """Belongs to `loop`: handlers ask `view` instead."""
+    """Used only in `loop`; handlers call `view` instead."""
     marks: Marks
-    """What the scheduler's thread marks as to be written."""
+    """The objects that the scheduler's thread marks for the writer."""
     loop: asyncio.AbstractEventLoop
-    """The scheduler's."""
+    """The scheduler's event loop."""
     own: Future[asyncio.AbstractEventLoop] = field(default_factory=Future, init=False)
-    """kopf's, once it has started; what follows lives in it."""
+    """kopf's event loop, once it has started; the fields below are used only in it."""
     client: KubeClient = field(init=False)
     writer: Writer | None = field(default=None, init=False)
     writing: asyncio.Task[None] | None = field(default=None, init=False)
@@ -49,16 +49,16 @@ class Memo:
     # --- from the scheduler's thread --------------------------------------------------------------------------
 
     async def lead(self) -> None:
-        """Begin to write what Devices and Nodes should show."""
-        # First: what changes while the writer opens must be marked, and the writer then looks at every object anyway.
+        """Begin to write statuses."""
+        # First, so that changes are marked while the writer starts.
         self.marks.open(self._hand_over)
-        # Shielded: a term that ends meanwhile must not cancel what kopf is about to set.
+        # Shielded, because a term that ends meanwhile must not cancel the future that kopf is about to set.
         own = await asyncio.shield(asyncio.wrap_future(self.own))
         await _in(own, self._write())
 
     def _hand_over(self, marked: Collection[Marked]) -> None:
         if self.own.done():
-            with suppress(RuntimeError):  # kopf's loop has ended, and the process is about to
+            with suppress(RuntimeError):  # kopf's loop has ended, and the process will end soon
                 self.own.result().call_soon_threadsafe(self._mark_all, marked)
 
     def _mark_all(self, marked: Collection[Marked]) -> None:
@@ -68,17 +68,17 @@ class Memo:
     # --- from kopf's thread -----------------------------------------------------------------------------------
 
     def start(self, client: KubeClient) -> None:
-        """Take kopf's connection, in kopf's loop."""
+        """Set kopf's client; called in kopf's loop."""
         self.client = client
         self.own.set_result(asyncio.get_running_loop())
 
     def mark(self, kind: StatusKind, name: str) -> None:
-        """Mark an object as to be written; a replica that does not lead writes nothing."""
+        """Mark an object for the writer; does nothing in a replica that does not lead."""
         if self.writer is not None:
             self.writer.mark(kind, name)
 
     async def view(self, kind: StatusKind, name: str) -> View | None:
-        """Read what an object's status is computed from; None if there is no such object of ours."""
+        """Return what an object's status is computed from; None if there is no such object of ours."""
         return await self._ask(lambda: self.cluster.view(kind, name))
 
     async def stop(self) -> None:
@@ -90,7 +90,7 @@ class Memo:
         self.client.close()
 
     async def _write(self) -> None:
-        """Open the writer, and let it look at every node once: much may have happened before this term."""
+        """Start the writer and mark every object once, because any may have changed before this term."""
         bucket = Bucket(rate=self.settings.status_rate, clock=time.monotonic)
         self.writer = Writer(
             api=self.client,
@@ -116,5 +116,5 @@ class Memo:
 
 
 async def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run something in another thread's loop, and wait for it in this one."""
+    """Run a coroutine in another thread's loop, and wait for its result in this one."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,4 +1,4 @@
-"""Start-up, log-in, probes, Devices, GpuPods, clean-up."""
+"""The handlers: start-up, login, probes, Devices, GpuPods, clean-up."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -15,14 +15,14 @@ from berth_operator.state.views import StatusKind
 REGISTRY: Final = kopf.OperatorRegistry()
 CONNECTIONS: Final = 8
 CHUNK: Final = 100
-"""Devices on a page of the first list, which kopf by itself reads whole: half a gigabyte for 5,000 nodes."""
+"""Devices on a page of kopf's first list; without pages it takes half a gigabyte for 5,000 nodes."""
 IDLE: Final = 0.1
 """Seconds for which kopf keeps a Device in memory after its event."""
 
 
 @kopf.on.startup(registry=REGISTRY)
 async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> None:
-    """Open kopf's own connection to the API server, and set kopf up for production."""
+    """Open kopf's own connection to the API server, and configure kopf."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.watching.chunk_size = CHUNK
@@ -39,7 +39,7 @@ async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> 
 
 @kopf.on.login(registry=REGISTRY)
 async def login(*, memo: Memo, **_: object) -> kopf.ConnectionInfo:
-    """Log kopf in as the rest of the operator is, and again before the token is rotated."""
+    """Log kopf in with the operator's credentials, which expire before the token is rotated."""
     expiration = datetime.now(UTC) + timedelta(seconds=RELOAD_SECONDS)
     return kopf.ConnectionInfo(**await memo.client.connection_info(), expiration=expiration)
 
@@ -54,13 +54,13 @@ async def alive(*, memo: Memo, **_: object) -> bool:
 
 @kopf.on.event(names.GROUP, names.VERSION, names.DEVICES, registry=REGISTRY)
 async def device_changed(*, name: str | None, memo: Memo, **_: object) -> None:
-    """Compare a Device and its Node with what they should show."""
+    """Mark a Device and its Node, to compare them with what they should show."""
     memo.mark(StatusKind.NODE, name or "")
 
 
 @kopf.on.event(names.GROUP, names.VERSION, names.GPUPODS, registry=REGISTRY)
 async def gpu_pod_changed(*, namespace: str | None, name: str | None, memo: Memo, **_: object) -> None:
-    """Compare what a pod holds with what it was allocated."""
+    """Mark a GpuPod, to compare what its pod holds with what it was allocated."""
     memo.mark(StatusKind.GPU_POD, keys.join(namespace or "", name or ""))
 
 

@@ -1,7 +1,7 @@
-"""kopf without a memory: handlers that only look at what is there need no copies of what was there before.
+"""kopf storages that store nothing: level-triggered handlers do not need an object's previous state.
 
-By itself kopf copies each object several times an event, to compare it with its last handled state and to leave out
-its own notes. We have neither.
+By default kopf copies each object several times for each event, to compare it with the last handled state and to
+remove its own annotations. Our handlers use neither.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ ESSENCE = kopf.BodyEssence({})
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """Keeps no last handled state."""
+    """Stores no last handled state."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         """Return nothing to compare."""
@@ -26,7 +26,7 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 
 class NoProgress(kopf.ProgressStorage):
-    """Keeps no progress of handlers: `on.event` handlers have none."""
+    """Stores no progress of handlers, since `on.event` handlers have none."""
 
     def fetch(self, **_: Any) -> None:
         """Return nothing."""

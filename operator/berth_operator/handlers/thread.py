@@ -11,8 +11,8 @@ import structlog
 from berth_operator.handlers.memo import Memo
 
 STOP_SECONDS: Final = 2.0
-"""How long its clean-up is waited for. kopf takes longer only while it starts, when nothing has been written yet: it
-gives up its first requests after five seconds, and the lease is to be released before."""
+"""Seconds to wait for kopf's clean-up. It takes longer only during kopf's start, when nothing has been written yet:
+kopf's first requests time out after five seconds, and the lease has to be released before."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class KopfThread:
         threading.Thread(target=self._run, name="kopf", daemon=True).start()
 
     async def stop(self) -> None:
-        """End kopf, if it was started, and wait for its clean-up, though not for long."""
+        """Stop kopf if it was started, and wait for its clean-up, for `STOP_SECONDS` at most."""
         self._stop.set()
         if self._started:
             ended, _ = await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=STOP_SECONDS)
@@ -54,12 +54,12 @@ class KopfThread:
             self._memo.loop.call_soon_threadsafe(self._memo.failed, error)
 
     async def _operate(self) -> None:
-        # With what it finds installed beside it kopf takes 0.2 s to load, and the first pods need none of it.
+        # Loading kopf and its optional dependencies takes 0.2 s, and the first decisions do not need it.
         import kopf  # noqa: PLC0415 - only now
 
         from berth_operator.handlers.operator import REGISTRY  # noqa: PLC0415 - only now
 
-        # All of it stays: looking through it took each collection 7 ms of some decision.
+        # Without this, each collection scans kopf's objects, which delays a decision by 7 ms.
         gc.freeze()
         await kopf.operator(
             registry=REGISTRY,
