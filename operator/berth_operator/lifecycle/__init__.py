@@ -1,1 +1,1 @@
-"""Leases to Device readiness."""
+"""Loops that follow the agents' Leases and evict pods from failed cards."""

@@ -1,4 +1,4 @@
-"""Once a second: bring the Fleet up to date with the agents' heartbeats, and report what blocks devices."""
+"""Once a second, update the Fleet by the agents' heartbeats, and report pods with unknown allocations."""
 
 import asyncio
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 1.0
-"""Seconds; a Lease lasts tens of them."""
+"""Seconds between two checks; a Lease lasts tens of seconds."""
 
 
 async def run(cluster: Cluster) -> None:
-    """Watch over the agents until cancelled."""
+    """Check agents and unknown allocations until cancelled."""
     while True:
         cluster.node_cache.check_all_alive()
         cluster.unknown_allocations.report()

@@ -1,8 +1,8 @@
-"""Have pods leave cards that failed for good, where the operator was told to.
+"""Evict pods from cards that need a reset or a reboot, if `evictions_per_minute` is set.
 
-Only a reset of such a card or a reboot of its node brings it back, and neither is possible while a pod holds it. The
-pods are evicted, not deleted: Kubernetes' Eviction keeps to PodDisruptionBudgets. One is evicted at a time, at a set
-rate, so that a mistake about many cards at once does little before somebody sees it.
+Such a card cannot be reset, nor its node be rebooted, while a pod holds it. The pods are evicted, not deleted, because
+an Eviction respects PodDisruptionBudgets. They are evicted one at a time and at a limited rate, so that wrong reports
+about many cards do little harm before an administrator notices.
 """
 
 import asyncio
@@ -20,29 +20,29 @@ from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 5.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 PATIENCE: Final = 60.0
-"""Seconds for which a card must have failed: whoever reads the fault may see more than we do."""
+"""Seconds for which a card must have failed, which leaves other tools and people time to act on the fault."""
 AGAIN: Final = 60.0
-"""Seconds until a pod is asked to leave once more: a budget was used up, or something went wrong."""
+"""Seconds until the eviction of a pod is retried after a PodDisruptionBudget or an error prevented it."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 """There is no such pod, or another one of its name."""
 
 Card = tuple[str, str, str]
-"""Node, type and id: the driver may give the card another minor while it has failed."""
+"""Node, type and id; the minor may change while the card has failed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Pods(Protocol):
-    """What is needed of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Have a pod evicted, if it is still the one with this UID."""
+        """Evict a pod if it still has this UID."""
 
 
 class Evictor:
-    """Evicts for one term; `told` hears of each pod that was, and of its card."""
+    """Evicts pods for one term; `report` is called with each evicted pod's charge and its card."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Evictor:
         self._cluster, self._pods, self._told, self._leads = cluster, pods, told, leads
         self._per_minute = per_minute
         self._since: Mapping[Card, float] = {}
-        """Failed card -> since when."""
+        """Failed card -> clock reading when the failure was first seen."""
         self._again: dict[str, float] = {}
-        """UID of a pod that was asked to leave -> when it may be asked once more."""
+        """UID of a pod that was evicted, or could not be -> when to try again."""
 
     async def run(self) -> None:
-        """Evict until cancelled; without a rate, nobody."""
+        """Evict pods until cancelled; return at once if the rate is 0."""
         while self._per_minute:
             if (found := self._next()) is not None and await self._evict(*found):
                 await asyncio.sleep(60 / self._per_minute)
@@ -69,7 +69,7 @@ class Evictor:
                 await asyncio.sleep(PERIOD)
 
     def _next(self) -> tuple[Charge, Card] | None:
-        """Return a pod that is to leave, and its card."""
+        """Return the next pod to evict, and its card; None if there is none."""
         now = self._cluster.clock()
         self._since = {card: self._since.get(card, now) for card in self._failed()}
         due = {card for card, since in self._since.items() if now - since >= PATIENCE}
@@ -78,7 +78,7 @@ class Evictor:
         return next((each for each in holding if self._again.get(each[0].uid, now) <= now), None)
 
     def _failed(self) -> set[Card]:
-        """Return the cards that failed for good, by agents that are heard."""
+        """Return the cards that need a reset or a reboot, as reported by agents that are alive."""
         nodes = self._cluster.node_cache
         return {
             (name, *card)
@@ -99,13 +99,13 @@ class Evictor:
         ]
 
     def _minor(self, card: Card) -> int:
-        """Return the minor that a failed card has now."""
+        """Return the current minor of a failed card."""
         node, kind, name = card
         cards = self._cluster.node_cache.devices[node].inventory.cards
         return next(each.minor for each in cards if (each.type, each.id) == (kind, name))
 
     async def _evict(self, charge: Charge, card: Card) -> bool:
-        """Ask a pod to leave; tell whether it will."""
+        """Evict a pod; return whether it was evicted, or we no longer lead."""
         if not self._leads():
             return True
         namespace, name = keys.split(charge.pod)
