@@ -1,1 +1,1 @@
-"""What the operator serves by HTTP, beside probes and metrics: the debug API."""
+"""The debug API, which the operator serves over HTTP in addition to probes and metrics."""

@@ -1,9 +1,9 @@
-"""Who may read the debug API where others than this machine can reach it: whoever the API server knows and allows.
+"""Access to the debug API from other machines, for users that the API server authenticates and authorizes.
 
-A bearer token is shown to the API server (TokenReview), and whom it names is asked about (SubjectAccessReview for a
-nonResourceURL, verb `get`), as the API servers of extensions do it. That URL is the path below `/debug`: what begins
-with `/apis/` anybody who has logged in may get (Kubernetes' role `system:discovery`). Answers are kept for a few
-seconds, and few are asked for at once: a stranger costs the API server next to nothing.
+As extension API servers do, the operator sends the bearer token to the API server in a TokenReview, and then the user
+in a SubjectAccessReview for a nonResourceURL with verb `get`. The URL is the path with the prefix `/debug`, because
+Kubernetes' role `system:discovery` lets every authenticated user get `/apis/*`. Answers are cached for a few seconds,
+and few reviews run at once, so that unauthenticated requests cost the API server almost nothing.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class Api(Protocol):
-    """What is needed of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that is used here."""
 
     async def request(self, method: str, path: str, *, body: Any = None) -> Any:
         """Return the decoded answer."""
 
 
 class RefusedError(Exception):
-    """A request is not let in.
+    """A request is not authenticated or not authorized.
 
     Attributes:
         status: the HTTP status.
@@ -44,21 +44,21 @@ class RefusedError(Exception):
 
 
 class Guard:
-    """Lets requests in; `clock` gives seconds and never goes back."""
+    """Authenticates and authorizes requests; `clock` is monotonic, in seconds."""
 
     def __init__(self, *, api: Api, clock: Callable[[], float]) -> None:
         self._api, self._clock = api, clock
         self._kept: dict[tuple[bytes, str], tuple[float, RefusedError | None]] = {}
-        """(digest of the token, path) -> (until when, why not)."""
+        """(digest of the token, path) -> (when the answer expires, the refusal or None)."""
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def check(self, authorization: str, path: str) -> None:
-        """Let a request in by its Authorization header.
+        """Check a request by its Authorization header.
 
         Raises:
-            RefusedError: it is not let in.
-            ApiError: the API server did not say.
-            Unreachable: nor did it answer.
+            RefusedError: the request is not authenticated or not authorized.
+            ApiError: the API server refused a review.
+            Unreachable: the API server did not answer.
         """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != SCHEME or not token.strip():

@@ -1,9 +1,9 @@
-"""The debug API, in the form of Koordinator's: who holds which device, what is free.
+"""The debug API, in the form of Koordinator's: which pods hold which devices, and what is free.
 
     GET /apis/v1/plugins/DeviceShare/nodeDeviceSummaries         {node: summary}
     GET /apis/v1/plugins/DeviceShare/nodeDeviceSummaries/<node>  summary
 
-It runs in the loop that decides. A large cluster is rendered a few nodes at a time, with turns for decisions between.
+It runs in the scheduler's event loop. A large cluster is rendered a few nodes at a time, with decisions in between.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from berth_operator.state.cluster import Cluster
 
 PATH: Final = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 SLICE: Final = 16
-"""Nodes that are rendered in one turn, some 3 ms."""
+"""Nodes that are rendered in one turn, which takes about 3 ms."""
 JSON: Final = "application/json"
 UNAVAILABLE: Final = 503
 _NODE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -40,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def needs_guard(address: str) -> bool:
-    """Return whether others than this machine may reach an address."""
+    """Return whether other machines may reach an address."""
     return not ipaddress.ip_address(address).is_loopback
 
 
@@ -52,7 +52,7 @@ async def run(
     knows_pods: Callable[[], bool],
     knows_nodes: Callable[[], bool],
 ) -> None:
-    """Serve as it is set until cancelled."""
+    """Serve the debug API by the settings until cancelled."""
     if not settings.debug_port:
         return
     address = str(settings.debug_address)
@@ -63,13 +63,13 @@ async def run(
 
 
 class DebugApi:
-    """Answers requests; without a guard anybody's."""
+    """Answers requests; without a guard from every client."""
 
     def __init__(self, *, snapshots: Callable[[], Snapshots], guard: Guard | None) -> None:
         self._snapshots, self._guard = snapshots, guard
 
     async def serve(self, address: str, port: int, certificate: Path | None, key: Path | None) -> None:
-        """Serve until cancelled; what keeps it from that is told, and is no reason to end the process."""
+        """Serve until cancelled; a failure to start is logged and does not end the process."""
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -83,7 +83,7 @@ class DebugApi:
             await runner.cleanup()
 
     def application(self) -> web.Application:
-        """Return what aiohttp serves."""
+        """Return the aiohttp application."""
         application = web.Application(middlewares=[self._answer])
         application.router.add_get(PATH, self._summaries)
         application.router.add_get(PATH + "/{node}", self._summary)
@@ -91,7 +91,7 @@ class DebugApi:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a request in or not, and make every failure a JSON message."""
+        """Check access, handle the request, and return every failure as a JSON message."""
         try:
             if self._guard is not None:
                 await self._guard.check(request.headers.get("Authorization", ""), request.path)
@@ -121,7 +121,7 @@ class DebugApi:
         await response.prepare(request)
         names, between = iter(summary.nodes(fleet)), b"{"
         while chosen := list(islice(names, SLICE)):
-            # Some may have gone meanwhile.
+            # Nodes may have been deleted meanwhile.
             if rendered := [each for name in chosen if (each := _entry(fleet, name))]:
                 await response.write(between + b",".join(rendered))
                 between = b","
@@ -137,7 +137,7 @@ def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def _entry(fleet: Fleet, name: str) -> bytes:
-    """Return a node's part of the answer; nothing if it has gone."""
+    """Return a node's part of the answer; empty if the node was deleted."""
     found = summary.summary(fleet, name)
     return b"" if found is None else orjson.dumps(name) + b":" + orjson.dumps(found)
 

@@ -1,7 +1,8 @@
-"""Where a replica takes the Fleet from that it shows.
+"""The Fleet that the debug API of a replica shows.
 
-One that leads has it. One that stands by knows nodes and devices, but no pods: they are most of the memory, and what it
-decides by must be read when it leads. It lists them when it is asked, and keeps what comes of it for a few seconds.
+The leader shows the Fleet that it decides by. A standby replica knows nodes and devices, but no pods: they take most of
+the memory, and must be listed again anyway when the replica becomes leader. It lists them for a request, and caches the
+result for a few seconds.
 """
 
 import asyncio
@@ -18,17 +19,17 @@ from berth_operator.state.pod_watches import ALIVE, BOUND, pods_where
 from berth_operator.state.sinks import Once
 
 KEPT_SECONDS: Final = 10.0
-"""How long a picture of all nodes is shown again."""
+"""Seconds for which a snapshot of all nodes is cached."""
 
 
 class Snapshots(Protocol):
-    """Who gives what is to be shown."""
+    """The source of what is shown."""
 
     async def whole(self) -> Fleet:
-        """Return all nodes."""
+        """Return a Fleet with all nodes."""
 
     async def of(self, node: str) -> Fleet:
-        """Return at least one node, if it exists."""
+        """Return a Fleet with at least this node, if it exists."""
 
 
 class Live:
@@ -38,11 +39,11 @@ class Live:
         self._cluster = cluster
 
     async def whole(self) -> Fleet:
-        """Return all nodes."""
+        """Return a Fleet with all nodes."""
         return self._cluster.fleet
 
     async def of(self, node: str) -> Fleet:  # noqa: ARG002 - it is among all
-        """Return all nodes."""
+        """Return a Fleet with all nodes."""
         return self._cluster.fleet
 
 
@@ -51,20 +52,20 @@ class UnreadError(Exception):
 
 
 class Listed:
-    """What every replica knows of nodes and devices, and the pods read for the occasion."""
+    """The nodes and devices that every replica knows, with pods listed for the request."""
 
     def __init__(self, *, api: Api, cluster: Cluster, knows_nodes: Callable[[], bool]) -> None:
         self._api, self._cluster, self._knows_nodes = api, cluster, knows_nodes
         self._reading: asyncio.Task[Fleet] | None = None
-        """Those who ask at the same time get the same."""
+        """The list in progress or cached, shared by concurrent requests."""
 
     async def whole(self) -> Fleet:
-        """Return all nodes, as they were a few seconds ago at most.
+        """Return a Fleet with all nodes, a few seconds old at most.
 
         Raises:
             UnreadError: nodes and devices are not known yet.
             ApiError: the API server refused to list pods.
-            Unreachable: it did not answer.
+            Unreachable: the API server did not answer.
         """
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(BOUND))
@@ -72,7 +73,7 @@ class Listed:
         return await asyncio.shield(self._reading)
 
     async def of(self, node: str) -> Fleet:
-        """Return all nodes, and the pods of one; errors as those of `whole`."""
+        """Return a Fleet with all nodes, and the pods of one; raises the errors of `whole`."""
         return await self._read(f"spec.nodeName={node},{ALIVE}")
 
     def _expire(self, reading: asyncio.Task[Fleet]) -> None:
@@ -91,7 +92,7 @@ class Listed:
         kinds, trusted = self._cluster.kinds, self._cluster.trusted_schedulers
         sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted)))
         await Reflector(api=self._api, source=pods_where(selector), sink=sink).read()
-        # Only a leader looks at its clock all the time.
+        # Only the leader checks the agents regularly.
         self._cluster.node_cache.check_all_alive()
         fleet = self._cluster.fleet.copy()
         for each in charges:
