@@ -1,8 +1,9 @@
-"""The webhook's certificate: from files that somebody else renews, or made here and shared through a Secret.
+"""The webhook's certificate: from files that cert-manager or another program renews, or our own, shared in a Secret.
 
-What is made here signs itself, and the API server is told to trust it (`caBundle`). All replicas serve what the Secret
-holds. It is renewed when a third of its time is left, and its predecessor stays trusted until the next renewal: a
-replica that still serves the old one, and an API server that has not yet heard of the new one, both understand.
+Our own certificate is self-signed, and is written to the webhook configuration (`caBundle`) so that the API server
+trusts it. All replicas serve the certificate in the Secret. It is renewed when a third of its lifetime is left. The
+previous certificate stays trusted until the next renewal, because some replicas may still serve it and some API servers
+may not have read the new bundle yet.
 """
 
 import base64
@@ -25,33 +26,33 @@ from berth_client.errors import ApiError
 from berth_operator.clients.kube import KubeClient
 
 SKEW: Final = timedelta(minutes=5)
-"""By how much others' clocks may be behind."""
+"""How far the clocks of API servers may be behind ours."""
 TRIES: Final = 5
-"""Of renewing at the same time as another replica."""
+"""Attempts to renew the certificate while other replicas renew it, too."""
 WEBHOOK: Final = "injection.berth.dev"
 """The name of the webhook in its configuration."""
 
 
 class Source(Protocol):
-    """Where the certificate comes from."""
+    """A source of the certificate."""
 
     async def current(self) -> bytes:
         """Return the certificate and its key, as PEM."""
 
 
 class CertificateError(Exception):
-    """There is no certificate; the text says why."""
+    """The certificate cannot be read or renewed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """A certificate in files, which cert-manager or somebody else renews."""
+    """A certificate in files, which cert-manager or another program renews."""
 
     certificate: Path
     key: Path
 
     async def current(self) -> bytes:
-        """Read it.
+        """Read the certificate and its key, as PEM.
 
         Raises:
             CertificateError: a file cannot be read.
@@ -70,7 +71,7 @@ class Pair:
     key: bytes
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether less than a third of its time is left, or it cannot be read."""
+        """Return whether less than a third of the certificate's lifetime is left, or it cannot be read."""
         try:
             found = x509.load_pem_x509_certificate(self.certificate)
         except ValueError:
@@ -80,7 +81,7 @@ class Pair:
 
 
 def issue(host: str, now: datetime, lifetime: timedelta) -> Pair:
-    """Make a certificate for a host's name or address that signs itself."""
+    """Return a new self-signed certificate for a host name or address."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berth-webhook")])
     builder = (
@@ -122,17 +123,17 @@ class Shared:
     configuration: str
     """Name of the MutatingWebhookConfiguration that must trust it."""
     host: str
-    """By what name the API server calls the webhook."""
+    """Host name or address by which the API server calls the webhook."""
     lifetime: timedelta
     now: Callable[[], datetime] = _utc
 
     async def current(self) -> bytes:
-        """Return it, renewed where that is due, once the API server is told to trust it.
+        """Return the certificate, renewed if due, after writing it to the webhook configuration.
 
         Raises:
-            CertificateError: other replicas renew it all the time.
-            ApiError: the API server refused something.
-            Unreachable: it did not answer.
+            CertificateError: other replicas changed the Secret at each attempt.
+            ApiError: the API server refused a request.
+            Unreachable: the API server did not answer.
         """
         for _ in range(TRIES):
             known = await self._read()
@@ -153,7 +154,7 @@ class Shared:
             return {}
 
     async def _renew(self, known: dict[str, Any], before: Pair) -> dict[str, Any] | None:
-        """Put a new one into the Secret; None if another replica was faster."""
+        """Write a new certificate to the Secret and return the Secret; None if another replica was faster."""
         made = issue(self.host, self.now(), self.lifetime)
         data = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.certificate + before.certificate}
         metadata = known.get("metadata") or {"name": self.secret, "namespace": self.namespace}
@@ -174,7 +175,7 @@ class Shared:
         return renewed
 
     async def _trust(self, bundle: str) -> None:
-        """Tell the API server what to trust, if it does not know it yet."""
+        """Write the bundle to the webhook configuration, unless it is there already."""
         path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.configuration}"
         found = await self.api.request("GET", path)
         if any(each["clientConfig"].get("caBundle") != bundle for each in found.get("webhooks") or ()):

@@ -1,4 +1,4 @@
-"""The library that keeps containers to their part of a card (HAMi-core): manifests/components/hami-core in Python."""
+"""HAMi-core, the library that limits containers to their share of a card: manifests/components/hami-core in Python."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -7,14 +7,14 @@ from berth_api import names, request
 from berth_api.injection import Object, Put, asking, labels_of, with_containers
 
 PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
-"""Label of pods that ask for it, and of nodes that have it."""
+"""Label of pods that ask for a library, and of nodes that have it."""
 HAMI_CORE: Final = "HAMi-core"
 LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - of the library
 MOST_CARDS: Final = 16
-"""A node has no more."""
+"""Most cards for which limits are set; a node has no more."""
 _OWN: Final = "berth-vgpu"
-"""How the names of our volumes begin."""
+"""Prefix of the names of our volumes."""
 _MEMORY: Final = "CUDA_DEVICE_MEMORY_LIMIT_{}"
 _CORE: Final = "CUDA_DEVICE_SM_LIMIT"
 _PRELOAD: Final = "LD_PRELOAD"
@@ -29,10 +29,10 @@ _VOLUMES: Final = (
 
 
 def limited(pod: Object) -> Object:
-    """Return a pod that asks for it with the library and its limits in each container that asks for GPUs.
+    """Return a pod that asks for HAMi-core with the library and its limits in each container that requests GPUs.
 
     Raises:
-        ValueError: for how many cards it asks is no number.
+        ValueError: the requested number of cards is not a number.
     """
     spec, labels = pod["spec"], labels_of(pod)
     found = list(asking(spec, labels)) if labels.get(PROVIDER) == HAMI_CORE else []
@@ -46,7 +46,7 @@ def limited(pod: Object) -> Object:
 
 
 def _cards(container: Object, labels: Object) -> int:
-    """Return how many cards a container may see: shares are of one card unless they are spread."""
+    """Return the number of cards that a container may see: one unless its shares are spread over several."""
     requests = (container.get("resources") or {}).get("requests")
     if requests:
         return max(int(requests.get(prefix + names.GPU_SHARED, 1)) for prefix in (names.PREFIX, names.OTHER_PREFIX))

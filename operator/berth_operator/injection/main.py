@@ -1,4 +1,4 @@
-"""`berth-operator webhook`: its settings, and its life."""
+"""`berth-operator webhook`: its settings and its process."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ from berth_operator.injection.server import Server
 
 
 class Settings(BaseSettings):
-    """Puts into pods the variable by which their containers see what they are given; docs/operations.md."""
+    """The webhook that adds to pods the variable through which containers see their devices; docs/operations.md."""
 
     model_config = SettingsConfigDict(
         env_prefix="BERTH_WEBHOOK_",
@@ -35,37 +35,37 @@ class Settings(BaseSettings):
     """Where to listen."""
 
     port: Annotated[int, Field(ge=1, le=65535)] = 9443
-    """Its port."""
+    """Port to listen on."""
 
     certificate: Path | None = None
-    """PEM file with the certificate chain, looked at again every `period`; without one the webhook makes its own."""
+    """PEM file with the certificate chain, read again every `period`; without one the webhook creates its own."""
 
     key: Path | None = None
     """PEM file with the certificate's key."""
 
     host: str = "berth-webhook.berth-system.svc"
-    """Name or address by which the API server calls, for a certificate of our own."""
+    """Host name or address by which the API server calls the webhook, for its own certificate."""
 
     lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
-    """Seconds for which a certificate of our own is good; it is renewed when a third is left."""
+    """Seconds for which the webhook's own certificate is valid; it is renewed when a third is left."""
 
     period: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two looks for another certificate."""
+    """Seconds between two checks for another certificate."""
 
     namespace: str = "berth-system"
     """Namespace of the Secret."""
 
     secret: str = "berth-webhook"  # noqa: S105 - a name
-    """The Secret by which replicas share a certificate of our own."""
+    """Name of the Secret through which replicas share their own certificate."""
 
     configuration: str = "berth-injection"
-    """The MutatingWebhookConfiguration that is told to trust it."""
+    """Name of the MutatingWebhookConfiguration to write the certificate to."""
 
     runtime_class: str = ""
-    """RuntimeClass of pods that ask for GPUs and name none; empty where NVIDIA's runtime is the nodes' default."""
+    """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
 
     hami_core: bool = False
-    """Put HAMi-core, which keeps containers to their part of a card, into pods whose label asks for it."""
+    """Whether to add HAMi-core, which limits containers to their share of a card, to pods whose label asks for it."""
 
     kubeconfig: Path | None = None
     """Kubeconfig file; without one the pod's own service account is used."""
@@ -76,12 +76,12 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("--certificate and --key: give both files, or none")
+            raise ValueError("--certificate and --key: set both files, or neither")
         return self
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until asked to end; give the exit status."""
+    """Serve until SIGTERM or SIGINT; return the exit status."""
     try:
         settings = CliApp.run(Settings, cli_args=list(arguments))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What is made of a pod as it is created, or as ephemeral containers come to it."""
+"""The mutations of a pod when it is created, or when ephemeral containers are added."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,22 +13,22 @@ _OF_POD: Final = ("volumes", "nodeSelector", "runtimeClassName")
 _OF_CONTAINER: Final = ("env", "volumeMounts")
 _LISTS: Final = ("initContainers", "containers", injection.EPHEMERAL)
 _GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidia[.]com/(gpu|mig-)")
-"""Names of resources for which the runtime must be NVIDIA's."""
+"""Names of resources that need NVIDIA's runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutations:
-    """What is done beside telling containers their cards; policies do the same where they are served."""
+    """The mutations to apply; where the API server supports them, mutating admission policies do the same."""
 
     hami_core: bool = False
     runtime_class: str = ""
-    """Of pods that ask for GPUs and name none; empty: whichever is the nodes' default."""
+    """RuntimeClass for pods that request GPUs and name none; empty to leave them as they are."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
-        """Return what becomes of a pod: one that is created, or was another before ephemeral containers came to it.
+        """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.
 
         Raises:
-            ValueError: the pod says what cannot be read.
+            ValueError: an annotation, label or resource of the pod is invalid.
         """
         return injection.joined(pod, before) if before else self._created(pod)
 
@@ -39,7 +39,7 @@ class Mutations:
 
 
 def with_runtime(pod: Object, name: str) -> Object:
-    """Return a pod that asks for GPUs this RuntimeClass, unless it names one."""
+    """Return a pod with this RuntimeClass if it requests GPUs and names none."""
     if "runtimeClassName" in pod["spec"] or not _asks_for_gpus(pod):
         return pod
     return {**pod, "spec": {**pod["spec"], "runtimeClassName": name}}
@@ -53,7 +53,7 @@ def _asks_for_gpus(pod: Object) -> bool:
 
 
 def patch(pod: Object, wanted: Object) -> list[dict[str, Any]]:
-    """Return the JSON patch that makes of a pod the wanted one; nothing where all is well."""
+    """Return the JSON patch from a pod to its mutated form; empty if they are equal."""
     before, after = pod["spec"], wanted["spec"]
     found = list(_differing("/spec", before, after, _OF_POD))
     for kind in _LISTS:

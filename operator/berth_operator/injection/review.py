@@ -1,4 +1,4 @@
-"""What the API server asks, and what it is answered."""
+"""AdmissionReviews: the API server's requests and our responses."""
 
 import base64
 from typing import Any, Final
@@ -11,14 +11,14 @@ VERSION: Final = "admission.k8s.io/v1"
 
 
 class ReviewError(ValueError):
-    """A request is no AdmissionReview of a pod; the text says what is wrong."""
+    """A request is not a valid AdmissionReview of a pod; the text says why."""
 
 
 def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
-    """Answer an AdmissionReview: the pod may come, with this patch.
+    """Return the response to an AdmissionReview: the pod is allowed, with a patch.
 
     Raises:
-        ReviewError: it is none.
+        ReviewError: the body is not a valid AdmissionReview of a pod.
     """
     try:
         review = orjson.loads(body)
@@ -28,7 +28,7 @@ def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"not JSON: {error}") from error
     except ValueError as error:
-        raise ReviewError(f"not to be injected: {error}") from error
+        raise ReviewError(f"the pod cannot be mutated: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise ReviewError(f"not an AdmissionReview of a pod: {error!r}") from error
     return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": _response(uid, operations)}

@@ -1,4 +1,4 @@
-"""Serve the webhook over TLS, by whatever certificate is current."""
+"""Serve the webhook over TLS, with the current certificate."""
 
 import asyncio
 import functools
@@ -18,15 +18,15 @@ from berth_operator.injection.review import ReviewError, answer
 PATH: Final = "/inject"
 HEALTH: Final = "/healthz"
 SETTLE: Final = 2.0
-"""Seconds between having a new certificate trusted and serving it: each API server hears of it by its own watch."""
+"""Seconds from writing a new bundle to serving its certificate: each API server reads the bundle by its own watch."""
 LARGEST: Final = 8 * 2**20
-"""Bytes of a request; a pod in it is at most 1.5 MiB."""
+"""Bytes of a request at most; a pod in it has 1.5 MiB at most."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Server:
-    """Answers the API server; it looks for another certificate every `period` seconds."""
+    """Answers the API server, and checks for another certificate every `period` seconds."""
 
     def __init__(self, *, source: Source, period: float, mutations: Mutations) -> None:
         self._source, self._period, self._mutations = source, period, mutations
@@ -35,7 +35,7 @@ class Server:
         self._loaded = b""
 
     async def serve(self, address: str, port: int) -> None:
-        """Serve until cancelled, as soon as there is a certificate."""
+        """Wait for a certificate, then serve until cancelled."""
         while not self._loaded:
             await self._renew()
             if not self._loaded:
@@ -52,7 +52,7 @@ class Server:
             await runner.cleanup()
 
     async def _renew(self) -> None:
-        """Serve the current certificate from now on; what keeps from it is told, and tried again."""
+        """Load the current certificate for new connections; a failure is logged and retried after the period."""
         try:
             current = await self._source.current()
             if current == self._loaded:
@@ -68,7 +68,7 @@ class Server:
 
 
 def _load(tls: ssl.SSLContext, pem: bytes) -> None:
-    """Have new connections use a certificate; the library takes it from a file only."""
+    """Load a certificate for new connections; `ssl` accepts only files."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tls.pem"
         file.touch(mode=0o600)
@@ -77,7 +77,7 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
 
 
 def application(mutations: Mutations) -> web.Application:
-    """Return what aiohttp serves."""
+    """Return the aiohttp application."""
     made = web.Application(client_max_size=LARGEST)
     made.router.add_post(PATH, functools.partial(_inject, mutations))
     made.router.add_get(HEALTH, _health)
