@@ -1,1 +1,1 @@
-"""What people run by hand, beside the operator: simulate a workload, ask whom to move, write a snapshot down."""
+"""Commands that users run by hand: simulate a workload, get advice on which pods to move, save a snapshot."""

@@ -1,5 +1,5 @@
-"""What ends a command with status 2."""
+"""The error that ends a command with status 2."""
 
 
 class InputError(Exception):
-    """What a user gave cannot be used; the text says where, what and what is allowed."""
+    """An input is invalid; the text names the place, the value and what is allowed."""

@@ -1,6 +1,6 @@
-"""`berth-operator simulate`, `advise` and `snapshot`: read-only questions, for people.
+"""`berth-operator simulate`, `advise` and `snapshot`: read-only commands for users.
 
-Exit status: 0 if all fit, 1 if some do not, 2 if the question could not be asked.
+Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or cannot be read.
 """
 
 import argparse
@@ -35,11 +35,11 @@ SOME_DO_NOT: Final = 1
 NOT_ASKED: Final = 2
 
 GRACE: Final = 10.0
-"""Seconds; the clock of a picture stands still, so that any number would do."""
+"""Seconds; without effect, since the clock of a snapshot stands still."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer one question; give the exit status."""
+    """Run one command; return the exit status."""
     options = _parser().parse_args(arguments)
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     return status
 
 
-# --- the questions ------------------------------------------------------------------------------------------
+# --- the commands -------------------------------------------------------------------------------------------
 
 
 def _simulate(options: argparse.Namespace) -> int:
@@ -121,7 +121,7 @@ async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object
 
 
 def _kubeconfig(given: Path | None) -> Path | None:
-    """Return the kubeconfig as kubectl finds it; None for the service account of this pod."""
+    """Return the kubeconfig that kubectl would use; None for the service account of this pod."""
     if given is not None:
         return given
     if named := os.environ.get("KUBECONFIG"):
@@ -134,43 +134,49 @@ def _print_json(report: reports.Report) -> None:
     sys.stdout.buffer.write(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-# --- how they are asked -------------------------------------------------------------------------------------
+# --- arguments ----------------------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="berth-operator",
-        description="Questions to a cluster; nothing is changed. docs/simulation.md explains them.",
+        description="Read-only commands about a cluster; docs/simulation.md explains them.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     live = argparse.ArgumentParser(add_help=False)
     live.add_argument(
-        "--kubeconfig", type=Path, help="as kubectl's; without one $KUBECONFIG, ~/.kube/config or this pod's"
+        "--kubeconfig", type=Path, help="like kubectl's; by default $KUBECONFIG, ~/.kube/config or this pod's"
     )
-    live.add_argument("--node-selector", default="", help="label selector of the nodes to look at, as the operator's")
+    live.add_argument("--node-selector", default="", help="label selector of the nodes to use, like the operator's")
     live.add_argument("--agent-namespace", default=names.LEASE_NAMESPACE, help="namespace of the agents' Leases")
     asking = argparse.ArgumentParser(add_help=False, parents=[live])
-    asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, in place of the live cluster")
-    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration; without one a default profile")
+    asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, instead of the live cluster")
+    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file; by default a default profile")
     asking.add_argument(
-        "--trusted-schedulers", default="", help="other schedulers whose allocations are believed, as the operator's"
+        "--trusted-schedulers", default="", help="other schedulers whose allocations are trusted, like the operator's"
     )
-    asking.add_argument("-n", "--namespace", default="default", help="of objects that name none")
+    asking.add_argument("-n", "--namespace", default="default", help="namespace of objects that name none")
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
 
-    simulate = commands.add_parser("simulate", parents=[asking], help="would these pods fit, where, and what is left")
+    simulate = commands.add_parser(
+        "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
+    )
     simulate.add_argument("-f", "--file", required=True, help="workload: YAML or JSON, - for standard input")
     simulate.add_argument(
-        "--without", action="append", default=[], metavar="PATTERN", help="namespace/name of pods as if gone; * and ?"
+        "--without",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="treat placed pods (namespace/name, with * and ?) as deleted",
     )
     simulate.set_defaults(answer=_simulate)
 
-    advise = commands.add_parser("advise", parents=[asking], help="which few pods to move to make room for one")
+    advise = commands.add_parser("advise", parents=[asking], help="show which few pods to move so that a pod fits")
     which = advise.add_mutually_exclusive_group(required=True)
     which.add_argument("-f", "--file", help="the pod: YAML or JSON, - for standard input")
-    which.add_argument("--pod", default="", help="namespace/name of one that waits in the cluster")
+    which.add_argument("--pod", default="", help="namespace/name of a pod that waits in the cluster")
     advise.set_defaults(answer=_advise)
 
-    take = commands.add_parser("snapshot", parents=[live], help="write down what scheduling reads, as JSON lines")
+    take = commands.add_parser("snapshot", parents=[live], help="write what scheduling reads, as JSON lines")
     take.set_defaults(answer=_snapshot)
     return parser

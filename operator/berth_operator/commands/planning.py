@@ -1,4 +1,4 @@
-"""From files and objects to the core's questions: would these pods fit, and whom to move for one of them."""
+"""Simulation and advice: adds a workload to a snapshot, and asks the core whether it fits, or which pods to move."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,28 +20,28 @@ from berth_operator.state import pods
 from berth_operator.state.snapshot import Object, Snapshot
 
 KUBELET: Final = "Node"
-"""The owner of pods that a kubelet runs from files of its own."""
+"""Kind of the owner of mirror pods, which kubelet runs from files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of a workload."""
+    """The result of a simulation."""
 
     simulation: Simulation
     asked: tuple[Outcome, ...]
     """The pods of the workload, in its order."""
     waiting: tuple[Outcome, ...]
-    """Those that wait in the cluster already, and are decided with them."""
+    """The pods that already wait in the cluster, and are decided with the workload."""
     notes: tuple[str, ...]
 
     @property
     def fits(self) -> bool:
-        """Return whether all pods of the workload get a place."""
+        """Return whether all pods of the workload fit."""
         return all(each.fits for each in self.asked)
 
 
 class Planner:
-    """A picture of the cluster, and the pods that are added to it."""
+    """A snapshot of the cluster, and the pods of a workload that are added to it."""
 
     def __init__(self, snapshot: Snapshot, policies: Mapping[str, Policy], *, namespace: str) -> None:
         self._picture, self._cluster, self._policies = snapshot, snapshot.cluster, policies
@@ -52,13 +52,13 @@ class Planner:
         self._there |= {each.key for each in self._cluster.pending.values()}
         self._notes: list[str] = []
 
-    # --- what is asked ----------------------------------------------------------------------------------------
+    # --- workload ---------------------------------------------------------------------------------------------
 
     def add(self, workload: Workload) -> None:
-        """Let the pods of a workload wait.
+        """Add the pods of a workload as pending pods.
 
         Raises:
-            InputError: one of them would be refused, or cannot be read.
+            InputError: a pod would be refused by admission, or cannot be read.
         """
         for each in workload.priority_classes:
             self._picture.put_priority_class(each)
@@ -89,10 +89,10 @@ class Planner:
             raise InputError(f"{document.where} ({document.title}): spec cannot be read: {error!r}") from error
         self._asked[uid] = pod
 
-    # --- what is answered -------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------------------
 
     def simulate(self, without: Sequence[str] = ()) -> Answer:
-        """Decide all that wait, as if the placed pods that these patterns name were gone."""
+        """Decide all pending pods, as if the placed pods that match these patterns were deleted."""
         gone = [
             uid for uid, pod in self._picture.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
         ]
@@ -107,10 +107,10 @@ class Planner:
         )
 
     def advise(self, key: str = "") -> tuple[PendingPod, Advice]:
-        """Say whom to move for the workload's only pod, or for one that waits (namespace/name).
+        """Return a pod and which pods to move for it: the workload's only pod, or a pending one (namespace/name).
 
         Raises:
-            InputError: there is no such pod, or it is not decided by itself.
+            InputError: there is no such pod, or it is a member of a gang.
         """
         pod = self._waiting(key) if key else self._only()
         if pod.gang is not None:
@@ -130,9 +130,9 @@ class Planner:
         return units
 
     def _unready(self) -> Iterator[Outcome]:
-        """Return the members of gangs that lack members or sense."""
+        """Yield the members of gangs that lack members or are invalid."""
         gang_tracker = self._cluster.gang_tracker
-        _ = list(gang_tracker.unready(0.0))  # who is lacking something now is told so once a while has passed
+        _ = list(gang_tracker.unready(0.0))  # starts the period after which a gang's lack is reported
         for lack, members in gang_tracker.unready(SETTLE):
             yield from (_not_now(each, lack) for each in members)
 
@@ -144,7 +144,7 @@ class Planner:
     def _waiting(self, key: str) -> PendingPod:
         found = [each for each in self._cluster.pending.values() if each.key == key]
         if not found:
-            allowed = ", ".join(sorted(each.key for each in self._cluster.pending.values())) or "none, nobody waits"
+            allowed = ", ".join(sorted(each.key for each in self._cluster.pending.values())) or "none, no pod waits"
             raise InputError(f"no pod {key} waits for a scheduler that has a profile; allowed: {allowed}")
         return found[0]
 
@@ -171,6 +171,6 @@ def _not_now(pod: PendingPod, why: str) -> Outcome:
 
 
 def _is_controlled(pod: Object) -> bool:
-    """Return whether a controller makes a pod anew; the kubelet, which owns mirror pods, does not."""
+    """Return whether a controller would create a pod again; kubelet, which owns mirror pods, does not."""
     owners = pod["metadata"].get("ownerReferences") or ()
     return any(each.get("controller") and each.get("kind") != KUBELET for each in owners)

@@ -1,4 +1,4 @@
-"""Answers as JSON: what `-o json` prints, and what the tables show."""
+"""Reports as JSON, which `-o json` prints and the tables show."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,11 +15,11 @@ from berth_operator.core.values.request import PendingPod
 
 Report = dict[str, Any]
 K = TypeVar("K", bound=tuple[str, ...])
-"""Where something is left: device type and model come last."""
+"""Key of a row of what is left: device type and model come last."""
 
 
 def of_simulation(answer: Answer) -> Report:
-    """Return what became of a workload."""
+    """Return the report of a simulation."""
     found = answer.simulation
     before, after = by_model(found.before), by_model(found.after)
     return {
@@ -35,7 +35,7 @@ def of_simulation(answer: Answer) -> Report:
 
 
 def of_advice(pod: PendingPod, advice: Advice) -> Report:
-    """Return whom to move for a pod."""
+    """Return the report of which pods to move for a pod."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
         "moves": [_move(each) for each in advice.moves],
@@ -56,7 +56,7 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
     devices: dict[str, dict[int, None]] = {}
     shown = shown_minors(grants)
     for each in grants:
-        # Several instances of one card are one card.
+        # Several instances of one card count as one card.
         devices.setdefault(each.type, {})[shown[each.type, each.minor]] = None
     return {"node": node, "devices": {kind: list(minors) for kind, minors in devices.items()}}
 

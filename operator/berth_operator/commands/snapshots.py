@@ -1,4 +1,4 @@
-"""Snapshots in files: JSON lines, first what it is, then one object a line."""
+"""Snapshot files: JSON lines, first a header, then one object on each line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +13,20 @@ HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 
 
 def head() -> bytes:
-    """Return the first line."""
+    """Return the header line."""
     return orjson.dumps(HEAD) + b"\n"
 
 
 def line(of: str, obj: Object) -> bytes:
-    """Return the line of an object."""
+    """Return the line for an object."""
     return orjson.dumps({"of": of, "object": obj}) + b"\n"
 
 
 def load(path: Path, into: Snapshot) -> None:
-    """Read a file into the state.
+    """Load a file into a snapshot.
 
     Raises:
-        InputError: it cannot be read, or something in it is wrong.
+        InputError: the file cannot be read, or is invalid.
     """
     try:
         content = path.read_bytes()
@@ -41,10 +41,10 @@ def load(path: Path, into: Snapshot) -> None:
 
 
 def put(into: Snapshot, of: str, obj: Object, where: str) -> None:
-    """Read an object into the state.
+    """Add an object to a snapshot.
 
     Raises:
-        InputError: it is not what it should be.
+        InputError: the object is invalid.
     """
     try:
         into.put(of, obj)

@@ -1,4 +1,4 @@
-"""Answers as people read them."""
+"""Reports as tables, for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -12,17 +12,17 @@ from berth_operator.commands.reports import Report
 
 GI: Final = 2**30
 WIDTH: Final = 160
-"""Columns where nobody tells: of a file or a pipe."""
+"""Columns of output to a file or a pipe."""
 
 
 def console() -> Console:
-    """Return where to write: as wide as the terminal is."""
+    """Return the console for standard output, as wide as the terminal."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def show_simulation(report: Report, to: Console) -> None:
-    """Write what became of a workload."""
+    """Write the report of a simulation."""
     _pods(report["pods"], to)
     fitting = sum(each["fits"] for each in report["pods"])
     to.print(f"\n{fitting} of {len(report['pods'])} pods would get a place.")
@@ -32,13 +32,13 @@ def show_simulation(report: Report, to: Console) -> None:
     changed = [each for each in report["devices"] if _has_changed(each)]
     to.print(f"\nDevices, now and then ({len(report['devices']) - len(changed)} more stay as they are):\n")
     _devices([*changed, *({"node": "all nodes", **each} for each in report["totals"])], to)
-    _nodes("\nNodes whose devices nobody would use: ", report["unusedNodes"], to)
+    _nodes("\nNodes whose devices no pod would use: ", report["unusedNodes"], to)
     _nodes("Of them in use now: ", report["emptiedNodes"], to)
     _lines("\nNote: ", report["notes"], to)
 
 
 def show_advice(report: Report, to: Console) -> None:
-    """Write whom to move for a pod."""
+    """Write the report of which pods to move for a pod."""
     if not report["fits"]:
         to.print(escape(f"{report['pod']} fits nowhere: {report['reason']}"))
         to.print("\nNo pods were found that could be moved for it.")
@@ -79,7 +79,7 @@ def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
 
 
 def _round(name: str, amount: str) -> str:
-    """Return an amount of memory in gibibytes, as exactly as people look at it."""
+    """Return an amount of memory in gibibytes, with four digits; other amounts unchanged."""
     return f"{quantity.parse(amount) / GI:.4g}Gi" if name == names.PREFIX + names.GPU_MEMORY else amount
 
 

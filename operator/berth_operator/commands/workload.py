@@ -1,8 +1,8 @@
-"""Workload files: Pods and what makes pods, turned into the pods that the API server and controllers would make.
+"""Workload files: the pods that the API server and controllers would create from them.
 
-A file holds YAML documents or JSON, or Lists of them. Pods get what admission would give them and scheduling reads:
-requests where only limits are given, their class's priority, a namespace. Documents of other kinds are left out and
-named, so that what `helm template` or `kustomize build` writes can be used as it is.
+A file has YAML or JSON documents, or Lists of them. Pods get the fields that admission would set and scheduling reads:
+requests from limits, the priority of their PriorityClass, a namespace. Documents of other kinds are skipped and listed
+in the notes, so that the output of `helm template` or `kustomize build` can be used unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from berth_operator.configuration import told
 Object = dict[str, Any]
 
 MOST_PODS: Final = 100_000
-"""Of one file."""
+"""Most pods of one file."""
 HASH: Final = "simulated"
 
 
@@ -29,30 +29,30 @@ class Document:
     """One object of a file."""
 
     where: str
-    """The file and the document's number in it."""
+    """The file, and the document's number in it."""
     body: Object
 
     @property
     def kind(self) -> str:
-        """Return its kind."""
+        """Return the object's kind."""
         return str(self.body.get("kind") or "")
 
     @property
     def title(self) -> str:
-        """Return kind and name."""
+        """Return the object's kind and name."""
         return f"{self.kind} {(self.body.get('metadata') or {}).get('name')}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
-    """What a file asks for."""
+    """The objects of a workload file."""
 
     pods: list[tuple[Document, Object]] = field(default_factory=list)
-    """Each with the document that makes it, in their order."""
+    """(the document that creates the pod, pod), in the order of the file."""
     groups: list[tuple[Document, Object]] = field(default_factory=list)
     priority_classes: list[Object] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What of the file is not simulated."""
+    """The parts of the file that are not simulated."""
 
 
 # --- the form of documents ----------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ Strings = dict[str, str]
 
 
 class _Form(BaseModel):
-    """What a document must look like for us; all else is passed on as it is."""
+    """The fields of a document that are checked; other fields are passed on unchanged."""
 
     model_config = ConfigDict(alias_generator=to_camel, strict=True, extra="allow")
 
@@ -155,7 +155,7 @@ class _PriorityClass(_Form):
     value: int
 
 
-# --- what makes which pods ----------------------------------------------------------------------------------
+# --- controllers --------------------------------------------------------------------------------------------
 
 
 def _copies(
@@ -182,7 +182,7 @@ def _replicas(spec: Object) -> int:
 
 
 def _at_once(spec: Object) -> int:
-    """Return how many pods of a Job run at once."""
+    """Return how many pods of a Job run concurrently."""
     parallelism, completions = spec.get("parallelism"), spec.get("completions")
     count = 1 if parallelism is None else int(parallelism)
     return 0 if spec.get("suspend") else count if completions is None else min(count, int(completions))
@@ -211,14 +211,14 @@ _MAKERS: Final[Mapping[str, tuple[type[_Form], Callable[[Object], Iterator[Objec
     "StatefulSet": (_Replicas, _copies(_replicas, _numbered)),
     "Job": (_Job, _copies(_at_once, _of_job)),
 }
-"""Kind -> its form, and the pods that come of it."""
+"""Kind -> its form, and a function that creates its pods."""
 
 
 def read(text: str, name: str) -> Workload:
     """Read a workload file; `name` is for errors.
 
     Raises:
-        InputError: something in it is wrong.
+        InputError: the file is invalid.
     """
     found = Workload()
     for document in _documents(text, name):
@@ -278,18 +278,18 @@ def _unpacked(body: Any, where: str) -> Iterator[Document]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What is given to pods that leave it out."""
+    """The defaults that admission sets in pods."""
 
     namespace: str
     schedulers: Sequence[str]
-    """Those that a pod may name; the first is for pods that name none."""
+    """The scheduler names that a pod may have; the first is the default."""
     priority_classes: Mapping[str, Object]
 
     def admit(self, document: Document, pod: Object, number: int) -> Object:
-        """Return a pod as the API server would have it, the `number`th that is created.
+        """Return a pod as the API server would create it, as the `number`th pod.
 
         Raises:
-            InputError: it would be refused, or none of our schedulers would place it.
+            InputError: the pod would be refused, or no profile would schedule it.
         """
         metadata, spec = pod["metadata"], pod["spec"]
         namespace = metadata.get("namespace") or self.namespace
@@ -300,7 +300,7 @@ class Admission:
                     **metadata,
                     "namespace": namespace,
                     "uid": f"simulated/{namespace}/{metadata['name']}",
-                    # After all that there are: the queue minds age.
+                    # Later than all existing pods, because the queue orders pods by age.
                     "creationTimestamp": f"9999-01-01T00:00:00.{number:06d}Z",
                 },
                 "spec": {
@@ -319,7 +319,9 @@ class Admission:
 
     def _scheduler(self, spec: Object, where: str) -> str:
         if spec.get("nodeName"):
-            raise InputError(f'{where}.nodeName: "{spec["nodeName"]}": nobody schedules a pod that names its node')
+            raise InputError(
+                f'{where}.nodeName: "{spec["nodeName"]}": a pod that names its node is not scheduled; remove the field'
+            )
         name = spec.get("schedulerName") or self.schedulers[0]
         if name not in self.schedulers:
             allowed = ", ".join(self.schedulers)
@@ -349,5 +351,5 @@ def _requesting(container: Object) -> Object:
 
 
 def _completed(resources: Object) -> Object:
-    """Request what is limited and not requested."""
+    """Return resources with missing requests set to the limits."""
     return {**resources, "requests": {**(resources.get("limits") or {}), **(resources.get("requests") or {})}}

@@ -302,7 +302,7 @@ def test_the_tables(desk: Desk) -> None:
     out = desk.run("simulate", "--without", "ns/h")[1]
     assert "(1 more stay as they are)" in out
     assert "gpu-core 100 → 50" in out
-    assert "Nodes whose devices nobody would use: " in out
+    assert "Nodes whose devices no pod would use: " in out
 
 
 @pytest.mark.parametrize("command", ["simulate", "advise"])

@@ -246,7 +246,9 @@ def test_the_field_of_a_mistake_is_named(document: Raw, message: str) -> None:
         pytest.param(
             {"priorityClassName": "hihg"}, 'priorityClassName: "hihg" does not exist; allowed: high, usual', id="class"
         ),
-        pytest.param({"nodeName": "n"}, 'nodeName: "n": nobody schedules a pod that names its node', id="node"),
+        pytest.param(
+            {"nodeName": "n"}, 'nodeName: "n": a pod that names its node is not scheduled; remove the field', id="node"
+        ),
     ],
 )
 def test_pods_that_would_be_refused_are_told(spec: Raw, message: str) -> None:
