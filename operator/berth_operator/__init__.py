@@ -1,1 +1,1 @@
-"""The operator: decides which pod gets which devices, writes it, and keeps Devices and Nodes current."""
+"""The operator: decides which pod gets which devices, binds it, and keeps the status of Devices and Nodes current."""

@@ -1,7 +1,7 @@
-"""`berth-operator`: start fast.
+"""The entry point of `berth-operator`, written for a fast start.
 
-Python's cycle collector runs again and again while modules are loaded, finds nothing, and takes a fifth of the time. It
-begins once the program is there (`process`).
+Python's cycle collector would run many times while modules are loaded, find nothing, and take a fifth of the time.
+`process` enables it once the program is loaded.
 """
 
 import gc
@@ -9,11 +9,11 @@ import sys
 from typing import Final
 
 COMMANDS: Final = frozenset({"advise", "simulate", "snapshot"})
-"""What is not the operator, but a question of somebody's."""
+"""The commands for users (`berth_operator.commands`)."""
 
 
 def main() -> None:
-    """Start the operator or its webhook, or answer a question."""
+    """Start the operator or its webhook, or run a command."""
     gc.disable()
     if COMMANDS.intersection(sys.argv[1:2]):
         from berth_operator.commands import main as commands  # noqa: PLC0415 - only now

@@ -1,7 +1,7 @@
-"""The operator's life: stand for election, lead for one term, end.
+"""The life of one operator process: stand by, lead for one term, exit.
 
-A replica that loses its term ends its process instead of mending its picture of the cluster: the next start lists
-everything anew, which is the one way in which state is ever built.
+A replica that loses its term exits instead of repairing its state: the next start lists everything again, which is the
+only way in which state is built.
 """
 
 import asyncio
@@ -45,21 +45,21 @@ from berth_operator.state.listener import Listener
 from berth_operator.state.pod_watches import PodWatches
 
 STUCK_SECONDS: Final = 60.0
-"""A scheduler that has had no turn for so long is taken for dead."""
+"""Seconds without a turn of the scheduling loop after which liveness fails."""
 STANDBY_SECONDS: Final = 3.0
-"""After so long kopf starts in a replica that stands by, for probes."""
+"""Seconds until kopf, which serves probes, starts in a standby replica."""
 READING_SECONDS: Final = 240.0
-"""After so long it starts in one that leads, and still reads its first lists; the startup probe has more patience."""
+"""Seconds until kopf starts in a leader that still reads its first lists; below the startup probe's limit."""
 SILENT_SECONDS: Final = 600.0
-"""The same for a watch: bookmarks come every minute, and broken watches are taken up again."""
+"""Seconds without news on a watch after which liveness fails; bookmarks come every minute, broken watches continue."""
 FENCE_SECONDS: Final = 0.5
-"""For so long reading waits for a first test of the fence, which takes some milliseconds where the fence stands."""
+"""Seconds that lists wait for the first test of the fence, which takes milliseconds if the fence is loaded."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class App:
-    """One process."""
+    """The parts of one operator process."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class App:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kopf = KopfThread(memo=self._memo)
         self._tasks: asyncio.TaskGroup | None = None
-        """Those of the term, once it has begun."""
+        """The tasks of the term; None until it has begun."""
         self._leading = False
         self._read = asyncio.Event()
         """Set once the first lists of a term are read."""
@@ -155,7 +155,7 @@ class App:
         return gangs, evictor, drift
 
     def _policy(self, name: str) -> Policy:
-        """Return how a scheduler name's pods are placed, by the configuration of now."""
+        """Return the policy of a scheduler name in the current configuration."""
         return self._configuration.policies[name]
 
     def _term(self) -> int | None:
@@ -168,7 +168,7 @@ class App:
         """Stand by, then lead until the term ends.
 
         Raises:
-            ExceptionGroup: of a TermLostError when the term ended, or of what else went wrong.
+            ExceptionGroup: with a TermLostError when the term has ended, or with another failure.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -190,9 +190,10 @@ class App:
             await self._kopf.stop()
 
     async def _serve(self) -> None:
-        """Start kopf, which reads all Devices once more: not while what decisions need is read, unless that waits.
+        """Start kopf, and serve the debug API.
 
-        What it leaves behind, with no collector at work, would stay for ever. The debug API has as much time.
+        kopf lists all Devices once more. It starts after the lists that decisions need, because garbage collection is
+        off during those lists and kopf's garbage would never be freed. After a timeout it starts anyway.
         """
         await self._have_read(STANDBY_SECONDS)
         if self._election.term is not None:
@@ -207,23 +208,23 @@ class App:
         )
 
     async def _have_read(self, seconds: float) -> None:
-        """Wait until the first lists are read, so long at most."""
+        """Wait until the first lists are read, for `seconds` at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._read.wait()
 
     async def _test_fence_first(self) -> None:
-        """Test the fence before anything is read, if we lead: its answers would come after megabytes of lists."""
+        """Test the fence before the first lists if we lead: its answers would queue behind megabytes of lists."""
         if (term := self._election.term) is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FENCE_SECONDS):
                     await self._fence.loaded(term)
 
     async def _fenced(self, term: int) -> None:
-        """Wait until our Bindings pass the fence, and none that the last leader sent can still do so."""
+        """Wait until our Bindings pass the fence, and those of the last leader no longer do."""
         waited = await self._fence.loaded(term)
         if not self._election.follows_drained:
-            # One API server was asked; others learn the term, or the fence, a moment later.
+            # One API server was tested; others learn the term, or the fence, a moment later.
             since = self._election.clock() if waited else self._election.won_at
             await asyncio.sleep(since + self._settings.takeover_pause - self._election.clock())
 
@@ -246,28 +247,28 @@ class App:
         log.info("leading", term=term)
 
     def _use(self, configuration: Configuration) -> None:
-        """Decide by another configuration from now on."""
+        """Use another configuration from now on."""
         self._configuration = configuration.with_plugins(self._plugins)
         self._cluster.gangs.set_schedulers(configuration.policies)
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
         if self._tasks is not None:
             self._pods.follow(configuration.policies, self._tasks)
-            # By another policy any pod may fit.
+            # Under another policy any pod may fit.
             self._cluster.waker.changed(ANY)
 
     def _refused(self, problem: str) -> None:
-        """Tell of a mistake in the configuration file where its author may look."""
+        """Report an invalid configuration file as an Event on our own pod."""
         if self._settings.pod:
             self._reporter.misconfigured(self._settings.pod, problem)
 
     def _keeps(self, scheduler: str) -> bool:
-        """Return whether members of an incomplete gang stay bound; they do if the profile is gone."""
+        """Return whether members of an incomplete gang stay bound; they do if the profile was removed."""
         policy = self._configuration.policies.get(scheduler)
         return policy is None or policy.gang_keep_partial
 
     def _show(self) -> None:
-        """Tell by a metric which configuration is in use."""
+        """Set the metric of the configuration in use."""
         counters.CONFIGURATION.clear()
         counters.CONFIGURATION.labels(self._configuration.hash).set(1)
 
@@ -276,7 +277,7 @@ class App:
         raise TermLostError(f"term {term} has ended")
 
     async def _synced(self) -> None:
-        """Wait for the first lists. Devices and Nodes come with pods: nothing is decided on a part of the picture."""
+        """Wait for the first lists of all kinds, because decisions need the complete state."""
         while waiting := {name: each for name, each in self._watches().items() if not each.is_synced}:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
@@ -295,11 +296,11 @@ class App:
             self._failed.set_exception(error)
 
     def _problem(self) -> str:
-        """Return what is wrong with this process."""
+        """Return what is wrong with this process; empty if nothing is."""
         if not self._leading:
             return ""
         if (stuck := self._cluster.clock() - self._scheduler.turn_at) > STUCK_SECONDS:
-            return f"the scheduler has had no turn for {stuck:.0f} s"
+            return f"the scheduling loop has not run for {stuck:.0f} s; allowed are {STUCK_SECONDS:.0f}"
         silent = [name for name, each in self._watches().items() if each.last_event_age() > SILENT_SECONDS]
         return f"nothing heard about {', '.join(silent)}" if silent else ""
 
@@ -315,7 +316,7 @@ class App:
 def _cluster(
     settings: Settings, configuration: Configuration, plugins: Mapping[str, DevicePlugin], listener: Listener
 ) -> Cluster:
-    """Return the picture of the cluster, empty."""
+    """Return an empty state of the cluster."""
     cluster = Cluster(
         grace=settings.agent_grace,
         gang_timeout=settings.gang_timeout,
@@ -331,10 +332,10 @@ def _cluster(
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Look for no garbage meanwhile, and never again among what is there by then.
+    """Disable garbage collection, and at the end exempt all existing objects from it.
 
-    The first lists become state that stays; looking through all of it again and again took longer than reading it, and
-    would hold up decisions later.
+    The first lists become state that stays. Scanning it repeatedly took longer than reading it, and would later delay
+    decisions.
     """
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""The configuration file: which scheduler names there are, and by which policy the pods of each are decided.
+"""The configuration file: the scheduler names, and the policy for the pods of each.
 
-It is shaped like kube-scheduler's `KubeSchedulerConfiguration` (profiles with plug-ins that are switched off by name,
-`*` for all); docs/configuration.md tells its users what every field means. The models here check its form, and
-`parse` makes of it what decisions read: a `Policy` for each scheduler name.
+It has the form of kube-scheduler's `KubeSchedulerConfiguration` (profiles with plug-ins that are switched off by name,
+`*` for all); docs/configuration.md explains every field. The models here check its form, and `parse` converts it into a
+`Policy` for each scheduler name.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_ST
 from berth_operator.core.plugins import DevicePlugin
 
 ALL: Final = "*"
-"""In a list of plug-ins: all that can be switched off."""
+"""In a list of plug-ins, stands for all that can be switched off."""
 SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes accepts as the reporting controller of an Event."""
 
@@ -33,15 +33,15 @@ _DEFAULT: Final = Policy()
 
 
 class ConfigurationError(Exception):
-    """A configuration file cannot be used; the text says where, why and what is allowed."""
+    """A configuration file is invalid; the text names the field, the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """A configuration file that was read."""
+    """The content of a configuration file."""
 
     policies: Mapping[str, Policy]
-    """By scheduler name; at least one."""
+    """Scheduler name -> policy; at least one."""
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
 
@@ -108,7 +108,7 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_fields(cls, raw: Any) -> Any:
-        """Refuse unknown fields in our own words, which name those that there are."""
+        """Refuse unknown fields with a message that lists the known ones."""
         known = sorted(field.alias or name for name, field in cls.model_fields.items())
         if not isinstance(raw, dict):
             raise ValueError(f"must be an object with fields of {', '.join(known)}, not {_shown(raw)}")  # noqa: TRY004 - pydantic's
@@ -121,44 +121,44 @@ class Strategy(_Part):
     """Named sets of weights."""
 
     nodes: NodeStrategy = next(iter(NODE_STRATEGIES))
-    """How processor time and memory of nodes are used up, beyond what the cards' strategy minds: LeastAllocated spreads
-    pods, MostAllocated packs them."""
+    """How CPU and memory of nodes are used, after the cards' strategy: LeastAllocated spreads pods, MostAllocated packs
+    them."""
     cards: CardStrategy = next(iter(CARD_STRATEGIES))
-    """How devices are used up: Fragmentation keeps what is left usable for the pods that typically come, MostAllocated
-    keeps whole cards and whole nodes free, LeastAllocated spreads pods."""
+    """How devices are used: Fragmentation keeps the rest usable for the typical workload, MostAllocated keeps whole
+    cards and whole nodes free, LeastAllocated spreads pods."""
 
     def weights(self) -> dict[str, float]:
-        """Return what every profile has, and what the names stand for."""
+        """Return the weights of every profile, with those of the two strategies."""
         return {**ALWAYS, **NODE_STRATEGIES[self.nodes], **CARD_STRATEGIES[self.cards]}
 
 
 class Filters(_Part):
-    """Which predicates are asked."""
+    """Which filters run."""
 
     disabled: list[Switch] = []
-    """Names of filters that are not asked; `*` for all that can be switched off."""
+    """Names of filters that do not run; `*` for all that can be switched off."""
 
     def switched_off(self) -> frozenset[str]:
-        """Return the names of those that are not asked."""
+        """Return the names of the filters that do not run."""
         return frozenset(_SWITCHES if ALL in self.disabled else self.disabled) - {ALL}
 
 
 class Scores(_Part):
-    """Which preferences are asked, and how much each counts."""
+    """Which scores run, and the weight of each."""
 
     disabled: list[ScoreOrAll] = []
-    """Names of scores that do not count, whatever the strategy says; `*` for all but those in `weights`."""
+    """Names of scores that do not run, even if the strategy has them; `*` for all except those in `weights`."""
     weights: dict[Score, Weight] = {}
-    """Name of a score -> how much it counts, 0 to 1000; wins over the strategy and over `disabled`."""
+    """Name of a score -> its weight, 0 to 1000; overrides the strategy and `disabled`."""
 
     def weighed(self, given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-        """Return the weights that are left of those given, with those set here."""
+        """Return the enabled ones of these weights, with those set here."""
         kept = {name: weight for name, weight in given.items() if not {ALL, name} & set(self.disabled)}
         return tuple((name, weight) for name, weight in {**kept, **self.weights}.items() if weight)
 
 
 class Plugins(_Part):
-    """Single predicates and preferences."""
+    """Single filters and scores."""
 
     filters: Filters = Filters()
     scores: Scores = Scores()
@@ -168,24 +168,24 @@ class Gang(_Part):
     """How gangs are placed."""
 
     topology_keys: list[Label] = list(_DEFAULT.gang_topology_keys)
-    """Labels of nodes that a gang's members shall have in common, the closest first."""
+    """Keys of node labels that a gang's members should have in common, the closest first."""
     keep_partial: bool = _DEFAULT.gang_keep_partial
-    """Whether the bound members of a gang that could not be completed stay."""
+    """Whether the bound members of a gang stay if the gang could not be completed."""
 
 
 class Profile(_Part):
-    """How the pods of one scheduler name are decided."""
+    """How the pods of one scheduler name are scheduled."""
 
     scheduler_name: SchedulerName
     """The `schedulerName` of its pods."""
     strategy: Strategy = Strategy()
     plugins: Plugins = Plugins()
     preemption: bool = _DEFAULT.preemption
-    """Whether pods of lower priority may be evicted for one that fits nowhere."""
+    """Whether pods of lower priority may be preempted for a pod that fits nowhere."""
     gang: Gang = Gang()
 
     def policy(self) -> Policy:
-        """Return what decisions read."""
+        """Return the policy that decisions read."""
         return Policy(
             weights=self.plugins.scores.weighed(self.strategy.weights()),
             switched_off=self.plugins.filters.switched_off(),
@@ -202,7 +202,7 @@ class File(_Part):
     api_version: Literal["config.berth.dev/v1alpha1"]
     kind: Literal["BerthSchedulerConfiguration"]
     profiles: Annotated[list[Profile], Field(json_schema_extra={"minItems": 1})]
-    """One for each scheduler name."""
+    """One profile for each scheduler name."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -219,11 +219,11 @@ class File(_Part):
 
 
 class _SyntaxError(Exception):
-    """It is not YAML."""
+    """The file is not YAML."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which no key stands twice: the first would be lost without a word."""
+    """A loader that refuses duplicate keys, of which PyYAML would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         keys = [key.value for key, _ in node.value]
@@ -237,7 +237,7 @@ def load(path: Path) -> Configuration:
     """Read a configuration file.
 
     Raises:
-        ConfigurationError: the file is missing or wrong.
+        ConfigurationError: the file is missing or invalid.
     """
     return parse(read(path), path)
 
@@ -246,7 +246,7 @@ def read(path: Path) -> bytes:
     """Return the content of a configuration file.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: the file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -255,10 +255,10 @@ def read(path: Path) -> bytes:
 
 
 def parse(content: bytes, path: Path) -> Configuration:
-    """Make a file's content into policies; the path is for errors.
+    """Return the configuration of a file's content; the path is for errors.
 
     Raises:
-        ConfigurationError: something in it is wrong.
+        ConfigurationError: the content is invalid.
     """
     try:
         file = File.model_validate(_document(content))
@@ -280,12 +280,12 @@ def _document(content: bytes) -> Any:
     except yaml.YAMLError as error:
         raise _SyntaxError(" ".join(str(error).split())) from error
     except (AttributeError, LookupError, RecursionError, ValueError) as error:
-        # PyYAML lets through what Python says to a date, a number or a flag that is none.
+        # PyYAML does not catch Python's errors for invalid dates, numbers and flags.
         raise _SyntaxError(f"{type(error).__name__}: {error}") from error
 
 
 def told(error: ValidationError) -> Iterator[str]:
-    """Write each mistake as `profiles[0].preemption: must be a valid boolean, not "yes"`."""
+    """Yield each error in the form `profiles[0].preemption: must be a valid boolean, not "yes"`."""
     for each in error.errors():
         where, message = _path(each["loc"]), each["msg"]
         if each["type"] == "missing":
@@ -298,7 +298,7 @@ def told(error: ValidationError) -> Iterator[str]:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Write a place as `profiles[0].plugins`; pydantic marks the key of a mapping by one more part."""
+    """Return a location in the form `profiles[0].plugins`, without pydantic's extra part for keys of mappings."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part != "[key]")
     return "".join(parts).removeprefix(".")
 

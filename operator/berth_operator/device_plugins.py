@@ -1,4 +1,4 @@
-"""Types of devices that other distributions bring: the entry points `berth.device_allocators` (docs/plugins.md)."""
+"""Device types from other Python packages: the entry points `berth.device_allocators` (docs/plugins.md)."""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -17,19 +17,19 @@ _ALLOCATOR: Final = ("passes", "could_pass", "reasons", "choose")
 
 
 def installed() -> Mapping[str, DevicePlugin]:
-    """Return the plug-ins that are installed beside the operator, by the types that they bring.
+    """Return the installed plug-ins, by device type.
 
     Raises:
-        PluginError: as `load`.
+        PluginError: see `load`.
     """
     return load(entry_points(group=GROUP))
 
 
 def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
-    """Return the plug-ins by the types that they bring.
+    """Load plug-ins, and return them by device type.
 
     Raises:
-        PluginError: one cannot be loaded, is declared wrongly, or brings what is there already.
+        PluginError: a plug-in cannot be loaded, is invalid, or has a type or resource that exists already.
     """
     found: dict[str, DevicePlugin] = {}
     owners = dict.fromkeys(allocation.TYPES, BERTH)
@@ -37,7 +37,7 @@ def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
         plugin = _checked(each)
         for name in (plugin.kind.name, *plugin.kind.resources):
             if (owner := BERTH if request.is_device(name) else owners.get(name)) is not None:
-                raise each.error(f"{name} belongs to {owner} already; allowed is one that nobody else brings")
+                raise each.error(f"{name} belongs to {owner} already; allowed is a name that no other plug-in uses")
             owners[name] = each.owner
         found[plugin.kind.name] = contained(plugin, each.owner)
     return found

@@ -1,4 +1,4 @@
-"""Log lines: JSON for collectors, text for people; never a secret, since none is ever passed."""
+"""The form of log lines: JSON for collectors, text for people. No secret is ever passed to a logger."""
 
 import logging
 from typing import Literal
@@ -8,7 +8,7 @@ from structlog.typing import Processor
 
 
 def configure(form: Literal["text", "json"]) -> None:
-    """Send our own lines and those of libraries through one form."""
+    """Configure structlog, and the level and form of the libraries' lines."""
     renderer: Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -23,5 +23,5 @@ def configure(form: Literal["text", "json"]) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    # It warns at every start that a thread gets no signals; ours is ended by a flag.
+    # kopf warns at every start that its thread gets no signals; ours is stopped by a flag.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

@@ -26,18 +26,18 @@ from berth_operator.settings import Settings
 Plugins = Mapping[str, DevicePlugin]
 
 COLLECT: Final = (20_000, 20, 20)
-"""How many objects more than went must have come before cycles are looked for; of a burst of pods nearly all stay."""
+"""Thresholds of `gc`: net new objects before a collection. They are high because nearly all objects of pods stay."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 async def operate(settings: Settings, configuration: Configuration, plugins: Plugins) -> int:
-    """Run one process to its end; give its exit status."""
+    """Run the operator until its end; return the exit status."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101 - a coroutine runs in a task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with contextlib.AsyncExitStack() as stack:
-        # Of its own, so that renewals never queue behind a thousand binds.
+        # A client of its own, so that renewals never queue behind a thousand binds.
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
         stack.callback(lease_client.close)
         election = _election(settings, lease_client)
@@ -59,7 +59,7 @@ def _election(settings: Settings, client: KubeClient) -> LeaderElection:
 
 @contextlib.asynccontextmanager
 async def _running(election: LeaderElection) -> AsyncIterator[None]:
-    """Stand for election; at the end release the Lease, after everything that used it has stopped."""
+    """Take part in the election; at the end release the LeaderLease, after all that used the term has stopped."""
     task = asyncio.create_task(election.run())
     try:
         yield
@@ -70,7 +70,7 @@ async def _running(election: LeaderElection) -> AsyncIterator[None]:
 
 
 async def _work(settings: Settings, configuration: Configuration, plugins: Plugins, election: LeaderElection) -> None:
-    # Most of the program: loading it takes half of the pause after a takeover, and so goes on during it.
+    # Most of the program. Loading it takes half of the pause after a takeover, so it runs during that pause.
     app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
     gc.freeze()
     gc.set_threshold(*COLLECT)
@@ -101,7 +101,7 @@ async def _until_the_end(work: Awaitable[None]) -> int:
 
 
 def main() -> None:
-    """Start the operator; a mistake in what it is given ends it with one line and status 2."""
+    """Start the operator; an invalid setting ends it with one line and status 2."""
     try:
         settings = Settings()
         configuration = settings.configuration()

@@ -1,7 +1,7 @@
-"""Reads the configuration file again whenever its content changes.
+"""Reloads the configuration file when its content changes.
 
-It is looked at and not watched: the kubelet replaces the files of a ConfigMap by changing a link two folders up, and
-a few seconds are nothing against the minute that it takes to do so. What cannot be used changes nothing.
+The file is polled and not watched: kubelet updates a ConfigMap's files by replacing a symbolic link two folders up, and
+it takes up to a minute to do so, so a few more seconds do not matter. An invalid file changes nothing.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.metrics import counters
 
 PERIOD: Final = 2.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class ConfigurationFile:
-    """A file whose first content is in use already."""
+    """A configuration file whose first content is already in use."""
 
     def __init__(
         self,
@@ -32,19 +32,19 @@ class ConfigurationFile:
         use: Callable[[Configuration], None],
         refused: Callable[[str], None],
     ) -> None:
-        """`use` is given what is new, and `refused` what is wrong, once for each mistake."""
+        """Create a reloader; it calls `use` with each new configuration, and `refused` once with each problem."""
         self._path, self._in_use, self._use, self._refused = path, first, use, refused
         self._seen = b""
         self._problem = ""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check the file until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             self.look()
 
     def look(self) -> None:
-        """Use what is new; tell once of what cannot be used."""
+        """Use the file if it has changed; report a problem once."""
         try:
             content = configuration.read(self._path)
             if content != self._seen or self._problem:

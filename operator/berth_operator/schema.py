@@ -1,4 +1,4 @@
-"""Make the JSON schema of the configuration file, for editors: `python -m berth_operator.schema [--check] FILE`."""
+"""Write the JSON schema of the configuration file, for editors: `python -m berth_operator.schema [--check] FILE`."""
 
 import argparse
 import json
@@ -9,13 +9,13 @@ from berth_operator.configuration import File
 
 
 def text() -> str:
-    """Return the text of the schema's file."""
+    """Return the text of the schema file."""
     body = File.model_json_schema()
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **body}, indent=2) + "\n"
 
 
 def main() -> int:
-    """Write the schema, or with --check tell whether the file differs; exit 1 if it does."""
+    """Write the schema, or with --check compare it; return 1 if the file differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")

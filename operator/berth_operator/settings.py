@@ -1,7 +1,7 @@
-"""What can be set, by flag (`--lease x`) or environment (`BERTH_LEASE=x`); flags win.
+"""The settings, by flag (`--lease x`) or environment variable (`BERTH_LEASE=x`); flags win.
 
-Scheduler names, node selector and lease confine an instance: several with different ones share a cluster without
-seeing each other.
+Scheduler names, node selector and lease delimit an instance: several instances with different values share a cluster
+without affecting each other.
 """
 
 import socket
@@ -23,8 +23,8 @@ from berth_operator.core.filters import injected
 class Settings(BaseSettings):
     """The Berth operator: decides which pod gets which devices, and binds it.
 
-    With `simulate`, `advise` or `snapshot` in front it answers questions instead: `berth-operator simulate --help`;
-    with `webhook` it injects: `berth-operator webhook --help`.
+    The first argument `simulate`, `advise` or `snapshot` runs a read-only command (`berth-operator simulate --help`),
+    and `webhook` runs the webhook (`berth-operator webhook --help`).
     """
 
     model_config = SettingsConfigDict(
@@ -38,18 +38,19 @@ class Settings(BaseSettings):
     )
 
     kubeconfig: Path | None = None
-    """Kubeconfig file; without one the pod's own service account is used."""
+    """Kubeconfig file; by default the pod's service account is used."""
 
     config: Path | None = None
-    """BerthSchedulerConfiguration file, read again whenever it changes (docs/configuration.md); without one there is a
-    default profile for each of `scheduler_names`."""
+    """BerthSchedulerConfiguration file, reloaded when it changes (docs/configuration.md); without one each of
+    `scheduler_names` has a default profile."""
 
     scheduler_names: Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")] = names.SCHEDULER
-    """The `schedulerName`s of the pods to bind, joined by commas; with `config` that file has them."""
+    """The `schedulerName`s of the pods to schedule, separated by commas; not allowed with `config`, whose profiles name
+    them."""
 
     require_injection: bool = True
-    """Whether a pod is placed only if its containers will see just what it is given (docs/protocol.md); with `config`
-    that file says it of each profile."""
+    """Whether a pod is scheduled only if its containers will see just its own devices (docs/protocol.md); not allowed
+    with `config`, whose profiles set it."""
 
     node_selector: str = ""
     """Label selector of the nodes to use; empty for all."""
@@ -58,78 +59,78 @@ class Settings(BaseSettings):
     """Namespace of the LeaderLease."""
 
     pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$")] = ""
-    """This process's own pod, namespace/name/UID, for Events about the process itself; empty for none."""
+    """The operator's own pod (namespace/name/UID), for Events about the process itself; empty for no such Events."""
 
     lease: str = "berth-operator"
-    """Name of the LeaderLease, by which replicas elect a leader; its term fences binds
+    """Name of the LeaderLease by which replicas elect a leader; its term is the fence's
     (docs/decisions/0002-fencing.md)."""
 
     require_fence: bool = False
-    """Whether a leader decides nothing until the API server refuses Bindings of another term; without this setting, a
-    leader that finds no fence logs so and goes on. `manifests/base` installs the fence and sets this."""
+    """Whether a leader waits until the API server refuses Bindings of another term before it decides; otherwise a
+    leader that finds no fence logs a warning and goes on. `manifests/base` installs the fence and sets this."""
 
     lease_duration: Annotated[int, Field(ge=2, le=300)] = 15
     """Seconds after which another replica may take a LeaderLease that is not renewed."""
 
     renew_deadline: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds after which a leader that could not renew stops; below the duration, so that it stops first."""
+    """Seconds after which a leader that could not renew stops; less than the duration, so that it stops first."""
 
     retry_period: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between two renewals."""
 
     takeover_pause: Annotated[float, Field(ge=0)] = 1.0
-    """Seconds between becoming leader and the first list, for API servers that learn the new term later than others."""
+    """Seconds between becoming leader and the first list of pods, for API servers that learn the new term later."""
 
     agent_namespace: str = names.LEASE_NAMESPACE
     """Namespace of the agents' Leases."""
 
     agent_grace: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds beyond its Lease's duration for which a silent agent is still believed: one missed renewal."""
+    """Seconds beyond the duration of its Lease for which a silent agent counts as alive: one missed renewal."""
 
     charge_foreign: bool = True
-    """Whether cards that processes outside Kubernetes use are handed out to nobody; the agent tells of them."""
+    """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""
 
     trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
-    """Other schedulers whose allocation annotations are believed, joined by commas, such as koord-scheduler; empty for
-    none. The policy in manifests/base/protection.yaml must list their accounts (docs/operations.md)."""
+    """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas; empty
+    for none. The policy in manifests/base/protection.yaml must list their accounts (docs/operations.md)."""
 
     status_rate: Annotated[float, Field(gt=0)] = 20.0
-    """Status writes a second, Nodes and Devices together; binds do not wait for them."""
+    """Status writes a second, for all objects together; binds do not wait for them."""
 
     volume_timeout: Annotated[float, Field(gt=0)] = 600.0
-    """Seconds that a pod's claims may take to be bound before the pod is decided again; as kube-scheduler's default."""
+    """Seconds for binding a pod's claims before the pod is decided again; the default is kube-scheduler's."""
 
     gang_timeout: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds that a pod group may stay bound in part before it is undone, where its PodGroup names none."""
+    """Seconds that a gang may stay bound in part before it is undone, unless its PodGroup sets a timeout."""
 
     evictions_per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
-    """Pods a minute that are evicted from cards which only a reset or a reboot brings back; 0 for none."""
+    """Pods to evict per minute from cards that need a reset or a reboot; 0 for none."""
 
     health: str = "http://0.0.0.0:8080/healthz"
-    """Where liveness is served; empty for nowhere."""
+    """URL on which to serve liveness; empty to serve none."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
-    """Where Prometheus finds the metrics; 0 for nowhere."""
+    """Port on which to serve metrics for Prometheus; 0 to serve none."""
 
     debug_address: IPvAnyAddress = IPv4Address("127.0.0.1")
-    """Where the debug API listens (docs/debug-api.md). On any other than a loopback address it asks for a bearer token
-    that the API server knows and allows."""
+    """Address on which the debug API listens (docs/debug-api.md). On any address except loopback it requires a bearer
+    token that the API server authenticates and authorizes."""
 
     debug_port: Annotated[int, Field(ge=0, le=65535)] = 10251
-    """Port of the debug API; 0 for nowhere."""
+    """Port of the debug API; 0 to serve none."""
 
     debug_certificate: Path | None = None
-    """PEM file with the debug API's own certificate chain; without one it speaks plain HTTP, and so do its tokens."""
+    """PEM file with the debug API's certificate chain; without one it uses plain HTTP, which also exposes tokens."""
 
     debug_key: Path | None = None
-    """PEM file with the certificate's key, if that is another file."""
+    """PEM file with the certificate's key; by default in the certificate's file."""
 
     log_format: Literal["text", "json"] = "json"
     """Form of a log line."""
 
     identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
-    """This process's name in the LeaderLease; no two running processes may share it. A container that was restarted
-    finds the name of its predecessor, which is dead, and need not wait until that term runs out."""
+    """This process's name in the LeaderLease; no two running processes may share it. By default it contains the pod's
+    UID, so that a restarted container finds its own name and need not wait until the last term has expired."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -142,14 +143,14 @@ class Settings(BaseSettings):
 
     @property
     def trusted(self) -> frozenset[str]:
-        """Return the other schedulers whose allocations are believed."""
+        """Return the other schedulers whose allocations are trusted."""
         return frozenset(filter(None, self.trusted_schedulers.split(",")))
 
     def configuration(self) -> Configuration:
-        """Read the configuration file, or give default profiles where there is none.
+        """Read the configuration file, or return default profiles if there is none.
 
         Raises:
-            ConfigurationError: the file is missing or wrong.
+            ConfigurationError: the file is missing or invalid.
         """
         if self.config is not None:
             return configuration.load(self.config)
@@ -158,5 +159,5 @@ class Settings(BaseSettings):
 
 
 def _identity(pod: str) -> str:
-    """Return a name in the Lease: that of the pod, whose UID outlives a restart of its container, if there is one."""
+    """Return the host name with the pod's UID, which survives a restart of its container, or with a random UUID."""
     return f"{socket.gethostname()}_{pod.rpartition('/')[2] or uuid4()}"
